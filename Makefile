@@ -1,0 +1,49 @@
+# Two commands for a person: `make demo` and `make test`. Both make .venv first.
+PYTHON ?= $(firstword $(shell command -v python3.11) python3)
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check tests format types bench docs clean
+
+demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
+	$(BIN)/optgen build
+	$(BIN)/python examples/demo.py
+
+test: check tests ## everything
+
+check: $(VENV)/installed types ## format, lint, types, import law, tiny, generated files, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m pytest -q tests/test_tiny.py tests/test_import_law.py tests/test_docs.py
+	$(BIN)/optgen build --check
+
+tests: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+format: $(VENV)/installed ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# mypy sees the package as it is installed: generated/ and templates/ inside optgen/.
+types: $(VENV)/installed
+	@rm -rf build/types && mkdir -p build/types/optgen
+	@ln -s $(CURDIR)/optgen/* $(CURDIR)/generated $(CURDIR)/templates build/types/optgen/
+	cd build/types && $(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache optgen
+
+bench: $(VENV)/installed ## this machine's figures against torch.optim
+	$(BIN)/optgen bench
+
+docs: $(VENV)/installed ## links, code blocks and tables of the documentation
+	$(BIN)/python -m pytest -q tests/test_docs.py
+
+clean: ## what is made here and ignored by git
+	git clean -fdX --quiet
+
+# The CPU build of torch where an index has one, else the plain one.
+$(VENV)/installed: pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0+cpu || $(PIP) torch==2.13.0+cpu $(TORCH_CPU) || $(PIP) torch
+	$(PIP) --editable .[dev]
+	@touch $@
