@@ -1,0 +1,36 @@
+"""The mirror of torch.optim, name for name: `import optgen.optim as optim` replaces torch's.
+
+Schedulers and weight averaging are torch's own, and so is `Optimizer`: ours derive from it.
+"""
+
+from typing import NoReturn
+
+import torch.optim
+from torch.optim import Optimizer
+
+from optgen.optim import lr_scheduler, swa_utils
+from optgen.optim.adam import Adam
+from optgen.optim.adamw import AdamW
+from optgen.optim.nadam import NAdam
+from optgen.optim.radam import RAdam
+from optgen.optim.rmsprop import RMSprop
+from optgen.optim.sgd import SGD
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "lr_scheduler",
+    "swa_utils",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    message = f"module {__name__!r} has no attribute {name!r}"
+    if name in torch.optim.__all__:
+        message = f"optgen.optim has no {name} yet; torch.optim.{name} works beside it"
+    raise AttributeError(message)
