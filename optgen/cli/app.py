@@ -1,0 +1,153 @@
+"""The commands and what they take. What they do stands in the modules beside this one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optgen.emit import ToolchainError
+from optgen.spec.errors import SpecError
+
+STALE, USAGE, SPEC, TOOLCHAIN = 1, 2, 3, 4
+
+app = typer.Typer(
+    help="A compiler for PyTorch optimizers: one symbolic update rule, four lowerings.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class View(enum.StrEnum):
+    """The files `show --lowering` prints."""
+
+    OPTIMIZER = "optimizer"
+    FORLOOP = "forloop"
+    FOREACH = "foreach"
+    FUSED_CPU = "fused_cpu"
+    FUSED_TRITON = "fused_triton"
+
+
+Specs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SPEC]...", help="Spec files, or names of the catalogue.", show_default=False
+    ),
+]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name of the catalogue, or a spec file.")
+]
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Errors a person can mend become a message and an exit code."""
+    try:
+        yield
+    except SpecError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(SPEC) from None
+    except ToolchainError as error:
+        typer.echo(f"optgen: {error}", err=True)
+        raise typer.Exit(TOOLCHAIN) from None
+
+
+@app.command()
+def build(
+    specs: Specs = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to generate into, one folder for each spec.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit 1 and name what is stale.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="As --check, and print what would change.")
+    ] = False,
+) -> None:
+    """Generate optimizers from their specs; without SPEC, all of the checkout it stands in."""
+    with exit_codes():
+        from optgen.cli import build as command
+
+        targets = command.targets(specs or [], out)
+        if check or diff:
+            raise typer.Exit(STALE if command.compare(targets, diff=diff) else 0)
+        command.write(targets)
+
+
+@app.command("list")
+def list_() -> None:
+    """Print the catalogue as a table."""
+    with exit_codes():
+        from optgen.cli import catalogue
+
+        typer.echo(catalogue.table())
+
+
+@app.command()
+def show(
+    name: Name,
+    lowering: Annotated[
+        View | None, typer.Option(help="Print this generated file instead of the rule.")
+    ] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the rule in LaTeX.")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="Print what the compiler reads.")] = False,
+) -> None:
+    """Print the rule of an optimizer: as its spec, in LaTeX, as IR, or as one of its files."""
+    chosen = [option for option in (lowering, latex, ir) if option]
+    if len(chosen) > 1:
+        raise typer.BadParameter("choose one of --lowering, --latex and --ir")
+    with exit_codes():
+        from optgen.cli import show as command
+
+        view: Callable[[str], str] = command.source
+        if lowering:
+            typer.echo(command.generated(name, lowering.value), nl=False)
+            return
+        view = command.latex if latex else command.ir if ir else command.source
+        typer.echo(view(name).rstrip("\n"))
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One snake_case word: my_rule.")],
+) -> None:
+    """Write the skeleton of a spec, ready to be changed: into specs/ in a checkout, else here."""
+    from optgen.cli import new as command
+
+    path = command.write(name)
+    typer.echo(f"wrote {path}")
+
+
+@app.command()
+def check(
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Spec files, or names.")],
+) -> None:
+    """Read specs and generate them in memory: say what is wrong, write nothing."""
+    with exit_codes():
+        from optgen.cli import build as command
+
+        for line in command.verify(specs):
+            typer.echo(line)
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Class names: AdamW.")
+    ] = None,
+    plot: Annotated[Path, typer.Option(help="Where the plot goes; needs matplotlib.")] = Path(
+        "bench.png"
+    ),
+    seconds: Annotated[float, typer.Option(help="Time spent on each list of tensors.")] = 2.0,
+) -> None:
+    """Measure this machine: each optimizer against torch.optim, in one process."""
+    from optgen.cli import bench as command
+
+    command.run(names or [], plot, seconds)

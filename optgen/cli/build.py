@@ -1,0 +1,129 @@
+"""`optgen build` and `optgen check`: all is generated in memory before anything is written."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from optgen import emit
+from optgen.cli.checkout import find_checkout, shorten, spec_path
+from optgen.ir.algorithm import Algorithm
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_specs
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Spec files and the folder they are generated into; `whole`: nothing else belongs there."""
+
+    specs: tuple[Path, ...]
+    out: Path
+    whole: bool = False
+
+
+def targets(specs: Sequence[str], out: Path | None) -> Targets:
+    """What a command line asks to build, and where to."""
+    checkout = find_checkout()
+    if not specs:
+        if checkout is None:
+            raise typer.BadParameter(
+                "this is no checkout of optgen: name a spec file, and a folder with --out"
+            )
+        paths = tuple(p for p in sorted(checkout.specs.glob("*.py")) if p.stem != "__init__")
+        return Targets(paths, out or checkout.generated, whole=out is None)
+    paths = tuple(spec_path(name) for name in specs)
+    if out is None:
+        for path in paths:
+            if checkout is None or path.resolve().parent != checkout.specs:
+                raise typer.BadParameter(
+                    f"{path} is not in a checkout's specs/: say where to with --out DIR"
+                )
+        assert checkout is not None
+        out = checkout.generated
+    return Targets(paths, out)
+
+
+def write(wanted: Targets) -> None:
+    """Bring the generated folder up to date, and print what changed."""
+    start = time.perf_counter()
+    found = list(_changes(wanted))
+    for change in found:
+        change.apply()
+        typer.echo(f"{change.verb} {shorten(change.path)}")
+    _remove_empty(change.path.parent for change in found if change.new is None)
+    took = time.perf_counter() - start
+    count = len(wanted.specs)
+    changed = f"{len(found)} files changed" if found else "nothing changed"
+    typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {changed}")
+
+
+def compare(wanted: Targets, *, diff: bool) -> int:
+    """Print what is stale, or how; return how many files are."""
+    found = list(_changes(wanted))
+    for change in found:
+        path = str(shorten(change.path))
+        if diff:
+            old, new = (
+                text.splitlines(keepends=True) for text in (change.old or "", change.new or "")
+            )
+            typer.echo("".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")), nl=False)
+        else:
+            typer.echo(f"stale: {path} ({change.verb})")
+    if found and not diff:
+        typer.echo(f"{len(found)} stale: run optgen build")
+    return len(found)
+
+
+def verify(names: Sequence[str]) -> Iterator[str]:
+    """Read and generate specs without writing; a line for each that is right."""
+    paths = [spec_path(name) for name in names]
+    algorithms = _read(paths)
+    for algorithm in algorithms:
+        emit.render_all(algorithm, emit.find_ruff())
+        states = ", ".join(state.key for state in algorithm.states) or "none"
+        yield f"{algorithm.name}: ok (state: {states})"
+
+
+def _changes(wanted: Targets) -> Iterator[emit.Change]:
+    """Everything that differs, after every spec was read and every text made."""
+    ruff = emit.require_ruff()
+    texts = {a.module: emit.render_all(a, ruff) for a in _read(wanted.specs)}
+    for module, files in texts.items():
+        yield from emit.changes(wanted.out / module, files)
+    if wanted.whole and wanted.out.is_dir():
+        for folder in sorted(wanted.out.iterdir()):
+            if folder.name not in texts and folder.is_dir():
+                yield from emit.leftovers(folder)
+
+
+def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
+    """The algorithms of the files; each is generated into a folder of its own."""
+    algorithms = read_specs(paths)
+    seen: dict[str, Algorithm] = {}
+    for algorithm in algorithms:
+        other = seen.setdefault(algorithm.module, algorithm)
+        if other is not algorithm:
+            raise SpecError(
+                algorithm.place,
+                f"`{other.name}` is generated into {algorithm.module}/ already",
+                f"one algorithm, one file; the other one: {other.place}",
+                algorithm.source,
+            )
+    return algorithms
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Folders whose last generated file went, with the bytecode Python left there."""
+    for folder in set(folders):
+        left = [p for p in folder.rglob("*") if p.is_file()]
+        if all(p.suffix == ".pyc" for p in left):
+            for path in left:
+                path.unlink()
+            for child in sorted(folder.rglob("*"), reverse=True):
+                child.rmdir()
+            folder.rmdir()

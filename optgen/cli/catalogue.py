@@ -1,0 +1,39 @@
+"""`optgen list`: the catalogue as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optgen.cli.checkout import catalogue
+from optgen.ir.algorithm import Algorithm, State
+from optgen.spec.read import read_specs
+
+_HEADER = ("name", "class", "state", "arguments", "paper")
+
+
+def table() -> str:
+    """One line for each algorithm."""
+    return columns([_HEADER, *(_row(a) for a in read_specs(catalogue().values()))])
+
+
+def _row(algorithm: Algorithm) -> tuple[str, ...]:
+    states = ", ".join(_state(s) for s in algorithm.states) or "-"
+    if algorithm.base:
+        states = f"as {algorithm.base}"
+    hypers = ", ".join(h.name for h in algorithm.hypers if not h.fixed)
+    return (algorithm.module, algorithm.name, states, hypers, algorithm.paper)
+
+
+def _state(state: State) -> str:
+    return f"{state.key} (if {state.when})" if state.when else state.key
+
+
+def columns(rows: Iterable[tuple[str, ...]]) -> str:
+    """Text in columns, each as wide as its widest cell, with a rule below the first row."""
+    lines = list(rows)
+    widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    )

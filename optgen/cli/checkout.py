@@ -1,0 +1,67 @@
+"""Where specs are found, and where their products go."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A working copy of optgen: `specs/` and `generated/` side by side."""
+
+    root: Path
+
+    @property
+    def specs(self) -> Path:
+        """The catalogue's spec files."""
+        return self.root / "specs"
+
+    @property
+    def generated(self) -> Path:
+        """What is generated from them."""
+        return self.root / "generated"
+
+
+def find_checkout() -> Checkout | None:
+    """The checkout around the current folder."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        project = folder / "pyproject.toml"
+        if project.is_file() and (folder / "specs").is_dir():
+            metadata = tomllib.loads(project.read_text(encoding="utf-8"))
+            if metadata.get("project", {}).get("name") == "optgen":
+                return Checkout(folder)
+    return None
+
+
+def catalogue() -> dict[str, Path]:
+    """The spec files by name: of the checkout around, else of the installed package."""
+    checkout = find_checkout()
+    folder = checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
+    return {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
+
+
+def spec_path(name: str) -> Path:
+    """The spec file a person means by a path or a name of the catalogue."""
+    if name.endswith(".py"):
+        if Path(name).is_file():
+            return Path(name)
+        raise typer.BadParameter(f"no such file: {name}")
+    known = catalogue()
+    if name in known:
+        return shorten(known[name])
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    raise typer.BadParameter(f"no algorithm is called {name}; {hint}")
+
+
+def shorten(path: Path) -> Path:
+    """The path as seen from the current folder, if it lies below."""
+    path, here = path.resolve(), Path.cwd().resolve()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,0 +1,46 @@
+"""`optgen new`: a spec to start from."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+import typer
+
+from optgen.cli.checkout import find_checkout, shorten
+from optgen.emit import write_atomically
+
+_SKELETON = '''"""{title}: say here where it comes from, and where the rule leaves the paper."""
+
+from optgen.spec import hyper, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/")
+def {title}(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    *,
+    lr=hyper(1e-3, ge=0),
+    beta=hyper(0.9, ge=0, lt=1),
+):
+    """Gradient descent along a running mean of the gradients, corrected for its start at zero."""
+    m = beta * m + (1 - beta) * g
+    p = p - lr * m / (1 - beta**t)
+'''
+
+
+def write(name: str) -> Path:
+    """Write the skeleton of a new spec, never over a file that is there."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise typer.BadParameter(f"{name} is not a snake_case word; the file is called after it")
+    checkout = find_checkout()
+    path = shorten((checkout.specs if checkout else Path.cwd()) / f"{name}.py")
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists; choose another name")
+    title = "".join(part.capitalize() for part in name.split("_"))
+    write_atomically(path, _SKELETON.format(title=title))
+    return path

@@ -1,0 +1,46 @@
+"""`optgen show`: one algorithm as its spec, as LaTeX, as IR, or as one of its generated files."""
+
+from __future__ import annotations
+
+import typer
+
+from optgen import emit
+from optgen.cli.checkout import spec_path
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.text import to_text
+from optgen.lowerings import LOWERINGS
+from optgen.passes.latex import to_latex
+from optgen.spec.read import read_spec
+
+
+def source(name: str) -> str:
+    """The spec as it was written."""
+    _read(name)
+    return spec_path(name).read_text(encoding="utf-8")
+
+
+def latex(name: str) -> str:
+    """The rule as the docstring of the class shows it."""
+    return "\n\n".join(to_latex(algorithm) for algorithm in _read(name))
+
+
+def ir(name: str) -> str:
+    """The rule as the compiler reads it."""
+    return "\n\n".join(to_text(algorithm) for algorithm in _read(name))
+
+
+def generated(name: str, lowering: str) -> str:
+    """One generated file, made now."""
+    chosen = next(one for one in LOWERINGS if one.name == lowering)
+    algorithms = _read(name)
+    for algorithm in algorithms:
+        if not chosen.applies(algorithm):
+            raise typer.BadParameter(
+                f"{algorithm.name} has no {lowering} of its own: see {algorithm.base}"
+            )
+    ruff = emit.find_ruff()
+    return "\n".join(emit.render(algorithm, chosen, ruff) for algorithm in algorithms)
+
+
+def _read(name: str) -> tuple[Algorithm, ...]:
+    return read_spec(spec_path(name))

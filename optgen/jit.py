@@ -1,0 +1,146 @@
+"""A spec to an optimizer class, now, in process.
+
+The generated text is the text `optgen build` writes. It is kept in the cache folder, by a hash of
+the spec and of everything that turns it into text, and imported from there: tracebacks, debuggers,
+`inspect.getsource` and Triton find real files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import hashlib
+import importlib.resources
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from optgen.runtime.cache import cache_folder
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.spec.declare import Spec
+
+_GENERATOR = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
+_loaded: dict[str, type[GeneratedOptimizer]] = {}
+
+
+class LoadedType(type):
+    """The type of a loaded class. It pickles as its spec: no file elsewhere holds the class."""
+
+    spec: Spec
+
+
+def load(spec: str | os.PathLike[str] | Spec) -> type[GeneratedOptimizer]:
+    """Make an optimizer class of a spec.
+
+    Args:
+        spec: the path of a spec file that holds one optimizer, or the decorated function itself.
+
+    Returns:
+        The class; the same one for the same text, as long as the process lives. It can be pickled,
+        and unpickled where neither the file nor the cache exists.
+
+    Raises:
+        SpecError: something in the spec is not the language; prints with place, caret and hint.
+    """
+    spec = spec if isinstance(spec, Spec) else _from_file(Path(spec))
+    key = _key(spec)
+    if key not in _loaded:
+        _loaded[key] = _adopt(_import(spec, key), spec)
+    return _loaded[key]
+
+
+def _from_file(path: Path) -> Spec:
+    try:
+        return Spec(path.stem, path.read_text(encoding="utf-8"), str(path), 1)
+    except UnicodeDecodeError:
+        from optgen.spec.read import read_spec
+
+        read_spec(path)  # raises the SpecError that says so
+        raise
+
+
+def _key(spec: Spec) -> str:
+    parts = (_generator(), spec.name, spec.source)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _generator() -> str:
+    """A digest of all that turns a spec into text: generator, templates, base specs, formatter."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    folders = [Path(str(importlib.resources.files(f"optgen.{n}"))) for n in ("templates", "specs")]
+    for root in (*(package / name for name in _GENERATOR), *folders):
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.suffix in (".py", ".jinja"):
+                digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update(b"formatted" if importlib.util.find_spec("ruff") else b"plain")
+    return digest.hexdigest()
+
+
+def _import(spec: Spec, key: str) -> ModuleType:
+    """The generated package of a spec, written first if the cache does not hold it."""
+    folder = cache_folder("specs") / key
+    if not folder.is_dir():
+        _write(spec, folder)
+    name = f"optgen_{spec.name.lower()}_{key}"
+    found = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert found is not None
+    assert found.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _write(spec: Spec, folder: Path) -> None:
+    """Generate into a folder of its own, then move it into place: who comes first, wins."""
+    from optgen import emit
+    from optgen.spec.errors import SpecError
+    from optgen.spec.read import read_spec
+
+    first, *others = read_spec(spec)
+    if others:
+        hint = f"the first is `{first.name}`; one algorithm, one file"
+        raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
+    texts = emit.render_all(first, emit.find_ruff())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        for name, text in texts.items():
+            (fresh / name).write_text(text, encoding="utf-8")
+        with contextlib.suppress(OSError):  # another process moved the same texts there
+            fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _adopt(module: ModuleType, spec: Spec) -> type[GeneratedOptimizer]:
+    """The class of a generated module, as one that knows its spec."""
+    made = next(v for v in vars(module).values() if isinstance(v, type) and _of(v, module))
+    kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
+    namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
+    return LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
+
+
+def _of(cls: type, module: ModuleType) -> bool:
+    return cls.__module__ == module.__name__ and issubclass(cls, GeneratedOptimizer)
+
+
+def _reduce(cls: LoadedType) -> str | tuple[Any, ...]:
+    """How pickle writes a loaded class; one derived from it is found by its name, as any class."""
+    return (load, (cls.spec,)) if "spec" in vars(cls) else cls.__qualname__
+
+
+copyreg.pickle(LoadedType, _reduce)
