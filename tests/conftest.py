@@ -1,0 +1,44 @@
+"""What every test can ask for: the golden text of its name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden/ instead of comparing"
+    )
+
+
+@dataclass
+class Golden:
+    """Compares a text with the file of the test's name; one test may check several, by suffix."""
+
+    stem: str
+    update: bool
+
+    def check(self, text: str, suffix: str = "") -> None:
+        """The text is what it was, or, with --update-golden, is from now on."""
+        path = GOLDEN / f"{self.stem}{'-' + suffix if suffix else ''}.txt"
+        text = text.rstrip("\n") + "\n"
+        if self.update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.is_file(), f"{path.name} is missing: run pytest --update-golden and read it"
+        assert text == path.read_text(encoding="utf-8"), f"differs from {path.name}"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden text of this test: tests/golden/<file>/<test>.txt."""
+    name = re.sub(r"[^\w]+", "-", request.node.name).strip("-")
+    folder = request.path.stem.removeprefix("test_")
+    return Golden(f"{folder}/{name}", request.config.getoption("--update-golden"))
