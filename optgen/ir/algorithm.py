@@ -1,0 +1,129 @@
+"""An algorithm: what training hands over, what is remembered, what the user chooses, the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from optgen.ir.nodes import NOWHERE, Expr, Place, Program
+
+HyperSort = Literal["number", "tuple", "flag", "choice"]
+Gradient = Literal["dense", "rows", "sparse_only"]
+Default = float | int | bool | str | None | tuple[float | int | None, ...]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers a hyperparameter accepts; None on a side means no limit there."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def admits(self, value: float) -> bool:
+        """Whether a number lies inside (NaN never does)."""
+        return (
+            (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
+        )
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """A hyperparameter: a constructor argument and a key of the param group.
+
+    `fixed` ones are keys of the group but no arguments. `error` is the message for a value out of
+    bounds, with `{}` for the value (and `{index}` in a tuple). `tensor` says whether a one-element
+    tensor is accepted: "never", "always", or "capturable" (not with foreach unless capturable).
+    """
+
+    name: str
+    sort: HyperSort
+    default: Default
+    bounds: Bounds = Bounds()
+    optional: bool = False
+    choices: tuple[str | None, ...] = ()
+    error: str = ""
+    fixed: bool = False
+    tensor: str = "never"
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return len(self.default) if isinstance(self.default, tuple) else 1
+
+
+@dataclass(frozen=True)
+class State:
+    """Something remembered: `symbol` in the rule, `key` in the checkpoint.
+
+    `when` is the truth of a hyperparameter ("amsgrad", "not amsgrad") that brings it into being.
+    """
+
+    symbol: str
+    key: str
+    init: float | str = 0.0
+    shape: str = "like"
+    dtype: str | None = None
+    when: str | None = None
+    eager: bool = False
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Require:
+    """A condition on hyperparameters that the constructor checks, and what it says if it fails."""
+
+    condition: Expr
+    message: str
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One optimizer, as its spec says it.
+
+    `param`, `grad` and `step` are the letters the rule uses for the parameter, its gradient and the
+    number of steps taken (None: the rule keeps no step). `keywords` and `group` are given where the
+    order of arguments or of group keys is not the spec's own; `*` in `keywords` starts keyword-only.
+    """
+
+    name: str
+    module: str
+    doc: str
+    paper: str
+    states: tuple[State, ...]
+    hypers: tuple[Hyper, ...]
+    rule: Program
+    param: str = "p"
+    grad: str = "g"
+    step: str | None = "t"
+    requires: tuple[Require, ...] = ()
+    base: str | None = None
+    keywords: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    gradient: Gradient = "dense"
+    sparse_hint: str = ""
+    source: str = field(default="", compare=False, repr=False)
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+    def state(self, symbol: str) -> State | None:
+        """The state written `symbol` in the rule, if there is one."""
+        return next((s for s in self.states if s.symbol == symbol), None)
+
+    def hyper(self, name: str) -> Hyper | None:
+        """The hyperparameter of that name, if there is one."""
+        return next((h for h in self.hypers if h.name == name), None)
+
+    def tensor_states(self) -> Iterator[State]:
+        """States with the parameter's shape, in checkpoint order."""
+        return (s for s in self.states if s.shape == "like")
+
+    def scalar_states(self) -> Iterator[State]:
+        """States that are one number per parameter, in checkpoint order."""
+        return (s for s in self.states if s.shape == "scalar")

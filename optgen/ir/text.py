@@ -1,0 +1,102 @@
+"""Algorithms and plans as text: what `optgen show NAME --ir` prints and golden tests keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term
+from optgen.ir.plan import Plan
+from optgen.ir.words import WORDS
+
+_PRECEDENCE = {
+    "or": 1,
+    "and": 2,
+    "not": 3,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+    "neg": 7,
+    "**": 8,
+}
+_ATOM = 9
+
+
+def to_text(what: Algorithm | Plan) -> str:
+    """The whole rule, one statement a line, versions as `name.version`."""
+    if isinstance(what, Algorithm):
+        return "\n".join([_header(what), *_statements(what.rule, "  ")]) + "\n"
+    lines = [f"plan {what.algorithm.name}", "scalars", *_statements(what.scalars, "  ")]
+    for number, sweep in enumerate(what.sweeps, 1):
+        streams = ", ".join(s.name + ("*" if s.stored else "") for s in sweep.streams)
+        lines += [f"sweep {number}: {streams}", *_statements(sweep.body, "  ")]
+    return "\n".join(lines) + "\n"
+
+
+def _header(algorithm: Algorithm) -> str:
+    inputs = ", ".join(n for n in (algorithm.param, algorithm.grad, algorithm.step) if n)
+    states = ", ".join(f"{s.symbol}={s.key}" for s in algorithm.states)
+    hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
+    return f"algorithm {algorithm.name}({inputs} / {states} * {hypers})"
+
+
+def _statements(program: Program, indent: str) -> Iterator[str]:
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            yield f"{indent}{expr_text(stmt.target)} = {expr_text(stmt.value)}"
+            continue
+        yield f"{indent}if {expr_text(stmt.condition)}:"
+        yield from _statements(stmt.then, indent + "  ")
+        if stmt.orelse:
+            yield f"{indent}else:"
+            yield from _statements(stmt.orelse, indent + "  ")
+
+
+def expr_text(expr: Expr) -> str:
+    """An expression as the language writes it."""
+    return _text(expr)[0]
+
+
+def _text(expr: Expr) -> tuple[str, int]:
+    match expr:
+        case Const(value):
+            return repr(value), _ATOM if not _negative(value) else _PRECEDENCE["neg"]
+        case Ref(name, version):
+            return (f"{name}.{version}" if version else name), _ATOM
+        case Linear(terms):
+            return "[" + " + ".join(_term(t) for t in terms) + "]", _ATOM
+        case Call("item", (values, Const(index))):
+            return f"{expr_text(values)}[{index}]", _ATOM
+        case Call("neg" | "not" as word, (a,)):
+            sign = "-" if word == "neg" else "not "
+            return sign + _inside(a, _PRECEDENCE[word]), _PRECEDENCE[word]
+        case Call(word, (a, b)) if WORDS[word].sort in ("arithmetic", "comparison", "logic"):
+            level = _PRECEDENCE[word]
+            left, right = (level + 1, level) if word == "**" else (level, level + 1)
+            return f"{_inside(a, left)} {word} {_inside(b, right)}", level
+        case Call(word, args):
+            return f"{word}({', '.join(expr_text(a) for a in args)})", _ATOM
+
+
+def _negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
+
+
+def _inside(expr: Expr, level: int) -> str:
+    text, own = _text(expr)
+    return text if own >= level else f"({text})"
+
+
+def _term(term: Term) -> str:
+    parts = [_inside(term.coefficient, _PRECEDENCE["*"] + 1)]
+    parts += [_inside(f, _PRECEDENCE["*"] + 1) for f in term.factors]
+    text = " * ".join(parts)
+    return text + "".join(f" / {_inside(d, _ATOM)}" for d in term.divisors)

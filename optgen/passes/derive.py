@@ -1,0 +1,34 @@
+"""A spec with `base=`: the base's rule and states, with changed defaults and fixed values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+
+
+def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
+    """The derived algorithm whole: every hyperparameter of the base, in the base's order.
+
+    Raises:
+        ValueError: the derived spec declares a hyperparameter the base does not have.
+    """
+    unknown = [h.name for h in algorithm.hypers if base.hyper(h.name) is None]
+    if unknown:
+        raise ValueError(
+            f"{algorithm.name} derives from {base.name}, which has no hyperparameter {unknown[0]}"
+        )
+    return replace(
+        algorithm,
+        states=base.states,
+        hypers=tuple(algorithm.hyper(h.name) or h for h in base.hypers),
+        rule=base.rule,
+        requires=(*base.requires, *algorithm.requires),
+        gradient=base.gradient,
+        sparse_hint=algorithm.sparse_hint or base.sparse_hint,
+        group=algorithm.group or base.group,
+        keywords=algorithm.keywords,
+        param=base.param,
+        grad=base.grad,
+        step=base.step,
+    )

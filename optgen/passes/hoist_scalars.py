@@ -1,0 +1,217 @@
+"""Arithmetic on scalars is done once per parameter, in float64, and has a name.
+
+After this pass a coefficient is a number, a name of the scalar program, or the negation of one. A
+number that a branch needs is computed in that branch of the scalar program, because only the side
+that is taken may be evaluated; plain sums and products, which always have a value, come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Stmt,
+    Term,
+    assigns,
+    rebuild,
+    refs,
+    walk,
+)
+from optgen.ir.plan import Plan
+from optgen.passes.scalar_names import scalar_name
+from optgen.passes.scalars import negate, unsigned
+
+_TOTAL = ("+", "-", "*", "neg", "item")
+
+
+def hoist_scalars(plan: Plan) -> Plan:
+    """The same plan, every coefficient of its sweeps named in its scalar program."""
+    hoister = _Hoister(plan)
+    scalars = plan.scalars
+    sweeps = []
+    for sweep in plan.sweeps:
+        scalars, body = hoister.block(scalars, sweep.body, _Scope())
+        sweeps.append(replace(sweep, body=body))
+    for position, stmt in enumerate(hoister.first):
+        scalars = _after_operands(stmt, scalars, hoister.first[:position])
+    return replace(plan, scalars=scalars, sweeps=tuple(sweeps), kinds=hoister.kinds)
+
+
+@dataclass
+class _Scope:
+    """One block: the arms it lies in, what has a name there, and what it computes itself."""
+
+    arms: tuple[tuple[Expr, bool], ...] = ()
+    known: dict[Expr, Ref] = field(default_factory=dict)
+    added: list[Stmt] = field(default_factory=list)
+
+    def arm(self, condition: Expr, taken: bool) -> _Scope:
+        return _Scope((*self.arms, (condition, taken)), dict(self.known))
+
+    def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
+        """Whether no run takes both this block and another: they are sides of one branch."""
+        return any((condition, not taken) in arms for condition, taken in self.arms)
+
+
+@dataclass
+class _Hoister:
+    plan: Plan
+    kinds: dict[Ref, Kind] = field(default_factory=dict)
+    first: list[Assign] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kinds |= self.plan.kinds
+        self.taken = {r.name for r in self.kinds}
+        self.given: dict[str, list[tuple[tuple[tuple[Expr, bool], ...], Expr]]] = {}
+        self.inside = {
+            a.target for stmt in self.plan.scalars if isinstance(stmt, If) for a in assigns((stmt,))
+        }
+        self.known: dict[Expr, Ref] = {}
+
+    def block(self, scalars: Program, body: Program, scope: _Scope) -> tuple[Program, Program]:
+        """One block of a sweep and the block of the scalar program that goes with it."""
+        new_scalars: list[Stmt] = list(scalars)
+        new_body: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, Assign):
+                new_body.append(replace(stmt, value=self._value(stmt, scope)))
+                continue
+            index, twin = _twin(stmt, new_scalars)
+            on, off = scope.arm(stmt.condition, True), scope.arm(stmt.condition, False)
+            then_scalars, then = self.block(twin.then, stmt.then, on)
+            else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
+            new_body.append(replace(stmt, then=then, orelse=orelse))
+            if then_scalars or else_scalars:
+                twin = replace(twin, then=then_scalars, orelse=else_scalars)
+                if index is None:
+                    scope.added.append(twin)
+                else:
+                    new_scalars[index] = twin
+        return (*new_scalars, *scope.added), tuple(new_body)
+
+    def _value(self, stmt: Assign, scope: _Scope) -> Expr:
+        """The value of a statement with every scalar in it named."""
+        target = stmt.target.name
+
+        def named(expr: Expr, hints: tuple[str, ...]) -> Expr:
+            minus, bare = unsigned(expr)
+            if isinstance(bare, Const | Ref):
+                return expr
+            ref = self._known(bare, scope) or self._name(bare, hints, scope)
+            return negate(ref) if minus else ref
+
+        def inner(expr: Expr) -> Expr:
+            if isinstance(expr, Linear):
+                return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
+            if replace(self.plan, kinds=self.kinds).kind(expr).is_tensor:
+                return rebuild(expr, inner)
+            return expr if _is_condition(expr) else named(expr, _inner_hints(Term(expr)))
+
+        def term(t: Term, hints: tuple[str, ...]) -> Term:
+            factors, divisors = tuple(map(inner, t.factors)), tuple(map(inner, t.divisors))
+            return Term(named(t.coefficient, hints), factors, divisors)
+
+        if isinstance(stmt.value, Linear):
+            terms = tuple(term(t, _hints(target, t)) for t in stmt.value.terms)
+            return replace(stmt.value, terms=terms)
+        return inner(stmt.value)
+
+    def _known(self, expr: Expr, scope: _Scope) -> Ref | None:
+        return scope.known.get(expr) or self.known.get(expr)
+
+    def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
+        """Give a scalar a name, its nameable parts first, and a statement in the right place."""
+        parts = rebuild(expr, lambda e: self._part(e, scope))
+        own = scalar_name(parts)
+        ref = Ref(self._free((own,) if own else hints, expr, scope))
+        self.kinds[ref] = replace(self.plan, kinds=self.kinds).kind(expr)
+        if self._is_total(expr):
+            self.first.append(Assign(ref, parts))
+            self.known[expr] = ref
+        else:
+            scope.added.append(Assign(ref, parts))
+            scope.known[expr] = ref
+        return ref
+
+    def _part(self, expr: Expr, scope: _Scope) -> Expr:
+        if isinstance(expr, Const | Ref):
+            return expr
+        known = self._known(expr, scope)
+        if known is not None:
+            return known
+        if scalar_name(expr):
+            return self._name(expr, (), scope)
+        return rebuild(expr, lambda e: self._part(e, scope))
+
+    def _is_total(self, expr: Expr) -> bool:
+        """Whether it has a value whatever the numbers are, and is known outside every branch."""
+        return all(
+            not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr)
+        ) and not any(r in self.inside for r in refs(expr))
+
+    def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
+        """The first hint that is free here; a name may serve both sides of one branch."""
+        numbered = (f"{hints[-1]}{n}" for n in range(2, len(self.given) + 3))
+        name = next(n for n in (*hints, *numbered) if self._is_free(n, expr, scope))
+        self.given.setdefault(name, []).append((scope.arms, expr))
+        return name
+
+    def _is_free(self, name: str, expr: Expr, scope: _Scope) -> bool:
+        if name in self.taken:
+            return False
+        return all(e == expr or scope.excludes(arms) for arms, e in self.given.get(name, ()))
+
+
+def _is_condition(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.word in ("truth", "is_none", "fresh")
+
+
+def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
+    """The if of the scalar program on the same condition in the spec, or an empty one."""
+    for index, other in enumerate(scalars):
+        if isinstance(other, If) and (other.condition, other.place) == (stmt.condition, stmt.place):
+            return index, other
+    return None, replace(stmt, then=(), orelse=())
+
+
+def _hints(target: str, term: Term) -> tuple[str, ...]:
+    """What a coefficient is called by its place: the decay of what is kept, a step, a weight."""
+    names = [f.name for f in term.factors if isinstance(f, Ref)]
+    if target in names:
+        return ("decay",) if target == "param" else (f"{target}_decay",)
+    if target == "param":
+        return ("step_size", f"{names[0]}_step_size") if names else ("step_size", "param_offset")
+    return (f"{names[0]}_weight",) if names else (f"{target}_offset",)
+
+
+def _inner_hints(term: Term) -> tuple[str, ...]:
+    """What a scalar inside an operand is called: by what it scales, or by what it is made of."""
+    names = [f.name for f in term.factors if isinstance(f, Ref)]
+    names += [f"scaled_{r.name}" for r in refs(term.coefficient)]
+    return (f"{names[0]}_scale",) if term.factors and names else (*names[:1], "scalar")
+
+
+def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
+    """The program with a statement as early as its operands (and unpacked tuples) allow."""
+    needed = set(refs(stmt.value))
+    index = 0
+    for position, other in enumerate(scalars, 1):
+        if any(a.target in needed or _unpacks(a) for a in assigns((other,))):
+            index = position
+    while index < len(scalars) and scalars[index] in earlier:
+        index += 1
+    return (*scalars[:index], stmt, *scalars[index:])
+
+
+def _unpacks(stmt: Assign) -> bool:
+    return isinstance(stmt.value, Call) and stmt.value.word == "item"

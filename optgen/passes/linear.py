@@ -1,0 +1,124 @@
+"""A tensor expression as a sum of terms, coefficient * tensors / tensors.
+
+Everything but + - * / and squares is opaque. Like terms are collected, so `p - lr * w * p` becomes
+`(1 - lr * w) * p`; a scalar leaves a square root only where it is provably >= 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, rebuild
+from optgen.passes.ranges import Ranges, is_not_negative
+from optgen.passes.scalars import ONE, add, divide, is_number, multiply, negate, root
+
+Terms = tuple[Term, ...]
+
+
+@dataclass(frozen=True)
+class Linearizer:
+    """Reads tensor expressions: `is_tensor` tells them from scalars, `expand` gives the terms of a
+    name that is to be written out, or None.
+    """
+
+    is_tensor: Callable[[Expr], bool]
+    expand: Callable[[Ref], Terms | None]
+    ranges: Ranges
+
+    def linear(self, expr: Expr) -> Linear:
+        """The linear form of a tensor-valued expression."""
+        return Linear(self.terms(expr), expr.place)
+
+    def terms(self, expr: Expr) -> Terms:
+        """The terms of an expression, like ones collected, in the order they first appear."""
+        if not self.is_tensor(expr):
+            return (Term(expr),)
+        match expr:
+            case Ref():
+                return self.expand(expr) or (Term(ONE, (expr,)),)
+            case Linear(terms):
+                return terms
+            case Call("neg", (a,)):
+                return _scaled(self.terms(a), negate)
+            case Call("+", (a, b)):
+                return _collect((*self.terms(a), *self.terms(b)))
+            case Call("-", (a, b)):
+                return _collect((*self.terms(a), *_scaled(self.terms(b), negate)))
+            case Call("*", (a, b)):
+                return self._product(self.terms(a), self.terms(b))
+            case Call("/", (a, b)):
+                return self._quotient(self.terms(a), self.terms(b))
+            case Call("**", (a, Const(2))):
+                return self._product(self.terms(a), self.terms(a))
+            case Call("sqrt", (a,)):
+                return (self._root(self.terms(a)),)
+            case _:
+                return (Term(ONE, (rebuild(expr, self._operand),)),)
+
+    def _operand(self, expr: Expr) -> Expr:
+        """An argument of an opaque word: a plain name stays one, anything else gets its own form."""
+        return _as_factor(self.terms(expr)) if self.is_tensor(expr) else expr
+
+    def _product(self, a: Terms, b: Terms) -> Terms:
+        if _is_scalar(a):
+            return _scaled(b, lambda c: multiply(a[0].coefficient, c))
+        if _is_scalar(b):
+            return _scaled(a, lambda c: multiply(c, b[0].coefficient))
+        left, right = _single(a), _single(b)
+        return (
+            Term(
+                multiply(left.coefficient, right.coefficient),
+                (*left.factors, *right.factors),
+                (*left.divisors, *right.divisors),
+            ),
+        )
+
+    def _quotient(self, a: Terms, b: Terms) -> Terms:
+        below = _single(b)
+        return tuple(
+            replace(
+                t,
+                coefficient=divide(t.coefficient, below.coefficient),
+                factors=(*t.factors, *below.divisors),
+                divisors=(*t.divisors, *below.factors),
+            )
+            for t in a
+        )
+
+    def _root(self, terms: Terms) -> Term:
+        term = _single(terms)
+        if is_number(term.coefficient, 1) or not is_not_negative(term.coefficient, self.ranges):
+            return Term(ONE, (Call("sqrt", (_as_factor(terms),)),))
+        inside = _as_factor((replace(term, coefficient=ONE),))
+        return Term(root(term.coefficient), (Call("sqrt", (inside,)),))
+
+
+def _is_scalar(terms: Terms) -> bool:
+    return len(terms) == 1 and not terms[0].factors and not terms[0].divisors
+
+
+def _single(terms: Terms) -> Term:
+    """One term: a longer sum becomes one opaque factor."""
+    return terms[0] if len(terms) == 1 else Term(ONE, (Linear(terms),))
+
+
+def _as_factor(terms: Terms) -> Expr:
+    """One expression: a plain factor as itself, anything else as a form of its own."""
+    if len(terms) == 1 and is_number(terms[0].coefficient, 1) and not terms[0].divisors:
+        if len(terms[0].factors) == 1:
+            return terms[0].factors[0]
+    return Linear(terms)
+
+
+def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
+    return tuple(replace(t, coefficient=change(t.coefficient)) for t in terms)
+
+
+def _collect(terms: Terms) -> Terms:
+    """Add up the coefficients of terms that are otherwise alike."""
+    sums: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Expr] = {}
+    for term in terms:
+        key = (term.factors, term.divisors)
+        sums[key] = add(sums[key], term.coefficient) if key in sums else term.coefficient
+    return tuple(Term(c, *key) for key, c in sums.items() if not is_number(c, 0))

@@ -1,0 +1,17 @@
+"""Every optimizer can climb: `maximize` negates the gradient before the rule reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.nodes import Assign, Call, If, Ref
+
+
+def add_maximize(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with the flag `maximize`."""
+    grad = Ref(algorithm.grad)
+    negate = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
+    flag = Hyper("maximize", "flag", False)
+    climb = If(Ref("maximize"), (negate,), (), ("if maximize:",))
+    return replace(algorithm, hypers=(*algorithm.hypers, flag), rule=(climb, *algorithm.rule))

@@ -1,0 +1,33 @@
+"""Rebuilding programs statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from optgen.ir.nodes import Assign, Expr, Program, Stmt
+
+
+def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """The same program with the value of every assignment replaced by `change` of it."""
+    return tuple(
+        replace(stmt, value=change(stmt.value))
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt, then=map_values(stmt.then, change), orelse=map_values(stmt.orelse, change)
+        )
+        for stmt in program
+    )
+
+
+def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
+    """The same program with only the assignments to keep; an if left without any goes too."""
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            out += [stmt] if keep(stmt) else []
+            continue
+        then, orelse = filter_assigns(stmt.then, keep), filter_assigns(stmt.orelse, keep)
+        if then or orelse:
+            out.append(replace(stmt, then=then, orelse=orelse))
+    return tuple(out)

@@ -1,0 +1,23 @@
+"""What the field calls a number: a name for a scalar expression that says what it is."""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+
+
+def scalar_name(expr: Expr) -> str:
+    """A name read off the expression, or "" where its place in the rule says more."""
+    match expr:
+        case Call("-", (Const(1), Call("**", (Ref(base), Ref("step"))))):
+            digits = base.lstrip("abcdefghijklmnopqrstuvwxyz_")
+            return f"bias_correction{digits}"
+        case Call("-", (Const(1), Ref(name))):
+            return f"one_minus_{name}"
+        case Call("sqrt", (inner,)):
+            inside = inner.name if isinstance(inner, Ref) else scalar_name(inner)
+            return f"{inside}_sqrt" if inside else ""
+        case Call("/", (Const(1), below)):
+            inside = below.name if isinstance(below, Ref) else scalar_name(below)
+            return f"inverse_{inside}" if inside else ""
+        case _:
+            return ""

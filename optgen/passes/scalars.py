@@ -1,0 +1,93 @@
+"""Arithmetic on scalar expressions: the coefficient field of the linear form.
+
+Products and quotients are kept as one fraction with its sign in front, in the author's order.
+"""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Const, Expr
+
+ONE = Const(1)
+ZERO = Const(0)
+
+
+def is_number(expr: Expr, value: float) -> bool:
+    """Whether an expression is that literal."""
+    return isinstance(expr, Const) and expr.value == value and not isinstance(expr.value, bool)
+
+
+def negate(a: Expr) -> Expr:
+    """-a, with a double negation undone."""
+    match a:
+        case Call("neg", (inner,)):
+            return inner
+        case Const(int() | float() as value):
+            return Const(-value)
+        case _:
+            return Call("neg", (a,))
+
+
+def unsigned(a: Expr) -> tuple[bool, Expr]:
+    """Whether a minus stands in front, and the rest."""
+    match a:
+        case Call("neg", (inner,)):
+            return True, inner
+        case Const(int() | float() as value) if value < 0:
+            return True, Const(-value)
+        case _:
+            return False, a
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """a * b as one fraction."""
+    minus_a, a = unsigned(a)
+    minus_b, b = unsigned(b)
+    (above_a, below_a), (above_b, below_b) = _fraction(a), _fraction(b)
+    product = _over(_product(above_a, above_b), _product(below_a, below_b))
+    return negate(product) if minus_a != minus_b else product
+
+
+def divide(a: Expr, b: Expr) -> Expr:
+    """a / b as one fraction."""
+    minus, b = unsigned(b)
+    above, below = _fraction(b)
+    result = multiply(a, _over(below, above))
+    return negate(result) if minus else result
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """a + b."""
+    minus, rest = unsigned(b)
+    if is_number(a, 0):
+        return b
+    if is_number(b, 0):
+        return a
+    return Call("-", (a, rest)) if minus else Call("+", (a, b))
+
+
+def root(a: Expr) -> Expr:
+    """The square root, term by term of a fraction; for a provably >= 0."""
+    above, below = _fraction(a)
+    return _over(_root(above), _root(below))
+
+
+def _root(a: Expr) -> Expr:
+    return a if is_number(a, 1) else Call("sqrt", (a,))
+
+
+def _fraction(a: Expr) -> tuple[Expr, Expr]:
+    match a:
+        case Call("/", (above, below)):
+            return above, below
+        case _:
+            return a, ONE
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    if is_number(a, 1):
+        return b
+    return a if is_number(b, 1) else Call("*", (a, b))
+
+
+def _over(above: Expr, below: Expr) -> Expr:
+    return above if is_number(below, 1) else Call("/", (above, below))

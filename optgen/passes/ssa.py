@@ -1,0 +1,64 @@
+"""Every assignment gets a version of its own, so that a name and a version say which value.
+
+Both arms of a branch end in the same version of a name they assign: on each path every version is
+assigned exactly once, and a printer may still print all versions of a name as one variable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, If, Program, Ref, Stmt, rename_program, rename_refs
+
+
+def to_ssa(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with versions in its rule; inputs are version 0."""
+    declared = {algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)}
+    declared |= {h.name for h in algorithm.hypers} | ({algorithm.step} - {None})  # type: ignore[arg-type]
+    current = dict.fromkeys(sorted(declared), 0)
+    return replace(algorithm, rule=_versioned(algorithm.rule, current, Counter()))
+
+
+def _versioned(program: Program, current: dict[str, int], count: Counter[str]) -> Program:
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            value = rename_refs(stmt.value, lambda ref: _at(ref, current))
+            name = stmt.target.name
+            count[name] += 1
+            current[name] = count[name]
+            out.append(replace(stmt, target=_at(stmt.target, current), value=value))
+        else:
+            out.append(_versioned_if(stmt, current, count))
+    return tuple(out)
+
+
+def _at(ref: Ref, current: dict[str, int]) -> Ref:
+    return replace(ref, version=current[ref.name])
+
+
+def _versioned_if(stmt: If, current: dict[str, int], count: Counter[str]) -> If:
+    condition = rename_refs(stmt.condition, lambda ref: _at(ref, current))
+    ends = [dict(current), dict(current)]
+    arms = [
+        _versioned(arm, end, count) for arm, end in zip((stmt.then, stmt.orelse), ends, strict=True)
+    ]
+    for name in sorted(ends[0].keys() & ends[1].keys()):
+        if any(end[name] != current.get(name) for end in ends):
+            count[name] += 1
+            joined = Ref(name, count[name])
+            arms = [
+                _ending_in(arm, Ref(name, end[name]), joined, end[name] == current.get(name))
+                for arm, end in zip(arms, ends, strict=True)
+            ]
+            current[name] = joined.version
+    return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
+
+
+def _ending_in(arm: Program, last: Ref, joined: Ref, untouched: bool) -> Program:
+    """The arm with its last version of a name called `joined`; an untouched arm gets a copy."""
+    if untouched:
+        return (*arm, Assign(joined, last))
+    return rename_program(arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref)

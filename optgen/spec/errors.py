@@ -1,0 +1,37 @@
+"""The one error of the spec language: where, what, and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from optgen.ir.nodes import Place
+
+
+class SpecError(Exception):
+    """Something in a spec file that is not the language.
+
+    Prints as `file:line:column: message`, the source line, a caret under the column, and a hint.
+    """
+
+    def __init__(self, place: Place, message: str, hint: str = "", source: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+        self.message = message
+        self.hint = hint
+        self.source = source
+
+    def __str__(self) -> str:
+        lines = [f"{self.place}: {self.message}"]
+        text = self.source.splitlines()
+        if 1 <= self.place.line <= len(text):
+            lines += ["    " + text[self.place.line - 1], " " * (3 + self.place.column) + "^"]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint naming the closest known name, or `otherwise` where none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean `{close[0]}`?" if close else otherwise

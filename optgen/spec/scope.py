@@ -1,0 +1,62 @@
+"""What names mean at one point of a rule."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Expr, Stmt
+
+
+@dataclass
+class Scope:
+    """The names a rule may read where the reader stands, and the statements read so far.
+
+    `kinds` are the names defined on every path to this point; `partial` those defined on some.
+    `renamed` maps a helper's own names to what they stand for while the helper is inlined.
+    """
+
+    algorithm: Algorithm
+    constants: Mapping[str, Any]
+    helpers: Mapping[str, ast.FunctionDef]
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    partial: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    renamed: dict[str, Expr] | None = None
+    inlining: tuple[str, ...] = ()
+    out: list[Stmt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kinds.update(declared_kinds(self.algorithm))
+
+    def kind(self, expr: Expr) -> Kind:
+        """The kind of an expression read here."""
+        return kind_of(expr, lambda ref: self.kinds[ref.name])
+
+    def known(self) -> Iterator[str]:
+        """Every name that could have been meant, for hints."""
+        yield from self.renamed or ()
+        yield from self.kinds
+        yield from self.constants
+        yield from self.helpers
+
+    def unused(self, name: str) -> str:
+        """The name itself if nothing has it yet, else with the first free number behind it."""
+        taken = {*self.kinds, *self.partial, *self.constants}
+        candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
+        return next(c for c in candidates if c not in taken)
+
+    @contextmanager
+    def branch(self) -> Iterator[list[Stmt]]:
+        """Collect the statements of one arm apart."""
+        outer, self.out = self.out, []
+        try:
+            yield self.out
+        finally:
+            self.out = outer

@@ -1,0 +1,1 @@
+"""One algorithm, one file: read by the generator, never executed."""
