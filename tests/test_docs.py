@@ -1,0 +1,73 @@
+"""What the documentation says is so: links, code blocks, tables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from optgen.ir.words import FUNCTIONS
+from optgen.spec import Spec, signature
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec, read_specs
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+LANGUAGE = (ROOT / "docs" / "spec-language.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_page(page: Path) -> None:
+    """Links lead to files that are there; Python blocks are Python."""
+    text = page.read_text(encoding="utf-8")
+
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for block in blocks(text, "python"):
+        ast.parse(block)
+
+
+def example() -> Spec:
+    """The whole spec of the language page."""
+    (source,) = (b for b in blocks(LANGUAGE, "python") if "@optimizer" in b)
+    return Spec("Example", source, "example.py", 1)
+
+
+def test_the_example_is_a_spec() -> None:
+    (algorithm,) = read_spec(example())
+
+    assert algorithm.name == "Example"
+
+
+def test_the_error_is_what_is_printed() -> None:
+    spec = example()
+    wrong = spec.source.replace("(1 - beta1) * g", "(1 - beta) * g")
+
+    with pytest.raises(SpecError) as caught:
+        read_spec(Spec(spec.name, wrong, spec.file, spec.line))
+    assert f"{caught.value}\n" in blocks(LANGUAGE, "text")
+
+
+def test_the_language_page_is_complete() -> None:
+    """Every word and every option of a declaration stands on it."""
+    options = (*signature._STATE_OPTIONS, *signature._HYPER_OPTIONS, "keywords", "group", "base")
+
+    assert [w for w in FUNCTIONS if f"`{w}(" not in LANGUAGE] == []
+    assert [o for o in options if f"{o}=" not in LANGUAGE] == []
+
+
+def test_the_readme_names_every_algorithm() -> None:
+    """Its table has the catalogue's classes, with the keys of their state."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE))
+
+    for algorithm in read_specs(sorted((ROOT / "specs").glob("[a-z]*.py"))):
+        keys = [state.key for state in algorithm.states]
+        assert re.findall(r"`(\w+)`", rows[algorithm.name]) == keys
