@@ -14,14 +14,13 @@ import hashlib
 import importlib.resources
 import importlib.util
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from optgen.runtime.cache import cache_folder
+from optgen.runtime.build_cache import folder_for_builds
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 
@@ -86,7 +85,7 @@ def _generator() -> str:
 
 def _import(spec: Spec, key: str) -> ModuleType:
     """The generated package of a spec, written first if the cache does not hold it."""
-    folder = cache_folder("specs") / key
+    folder = folder_for_builds() / "specs" / key
     if not folder.is_dir():
         _write(spec, folder)
     name = f"optgen_{spec.name.lower()}_{key}"
@@ -115,15 +114,14 @@ def _write(spec: Spec, folder: Path) -> None:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
     texts = emit.render_all(first, emit.find_ruff())
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
-        for name, text in texts.items():
-            (fresh / name).write_text(text, encoding="utf-8")
+    folder.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent.parent) as name:
+        fresh = Path(name) / "texts"
+        fresh.mkdir()
+        for filename, text in texts.items():
+            (fresh / filename).write_text(text, encoding="utf-8")
         with contextlib.suppress(OSError):  # another process moved the same texts there
             fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _adopt(module: ModuleType, spec: Spec) -> type[GeneratedOptimizer]:

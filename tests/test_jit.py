@@ -1,0 +1,225 @@
+"""optgen.load: a file or a function to a class, cached, that pickles by its text."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+import optgen
+from optgen.spec import Spec, hyper, optimizer, state
+from optgen.spec.errors import SpecError
+
+ROOT = Path(__file__).parent.parent
+RULE = '''from optgen.spec import hyper, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyper(0.9, ge=0)):
+    """A heavy ball."""
+    b = beta * b + g
+    p = p - lr * b
+'''
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Plain(p, g, /, c=state("count"), *, lr=hyper(1e-2, ge=0)):
+    """Gradient descent that remembers the last gradient, for the sake of having state."""
+    c = 0 * c + g
+    p = p - lr * c
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(folder))
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    return folder
+
+
+@pytest.fixture
+def heavy(tmp_path: Path) -> Path:
+    """A spec file."""
+    path = tmp_path / "heavy.py"
+    path.write_text(RULE)
+    return path
+
+
+def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
+    """Parameters after a few steps along gradients of one."""
+    parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+    made = cls([parameter], lr=0.1)
+    for _ in range(steps):
+        parameter.grad = torch.ones_like(parameter)
+        made.step()
+    return parameter.detach()
+
+
+def test_load_a_file(heavy: Path) -> None:
+    cls = optgen.load(heavy)
+
+    assert cls.__name__ == "Heavy"
+    assert issubclass(cls, optgen.GeneratedOptimizer)
+    expected = torch.full((4,), -0.1 * (1 + 1.9 + 2.71), dtype=torch.float64)
+    torch.testing.assert_close(trained(cls), expected)
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_every_lowering_runs(lowering: str, heavy: Path) -> None:
+    cls = optgen.load(str(heavy))
+
+    with optgen.use_lowering(lowering):
+        found = trained(cls)
+
+    torch.testing.assert_close(found, trained(cls))
+
+
+def test_load_a_function() -> None:
+    assert isinstance(Plain, Spec)
+    cls = optgen.load(Plain)
+
+    torch.testing.assert_close(trained(cls, 1), torch.full((4,), -0.1, dtype=torch.float64))
+
+
+def test_one_text_is_one_class(heavy: Path, tmp_path: Path) -> None:
+    """The same text gives the same class, a changed file another one."""
+    cls = optgen.load(heavy)
+
+    assert optgen.load(heavy) is cls
+    heavy.write_text(RULE.replace("A heavy ball", "A heavier ball"))
+    assert optgen.load(heavy) is not cls
+
+
+def test_the_text_is_what_build_writes(heavy: Path, tmp_path: Path) -> None:
+    cls = optgen.load(heavy)
+    built = tmp_path / "out"
+    subprocess.run(
+        [sys.executable, "-m", "optgen", "build", str(heavy), "--out", str(built)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+
+    folder = Path(inspect.getfile(cls)).parent
+    for path in sorted((built / "heavy").iterdir()):
+        assert (folder / path.name).read_text() == path.read_text()
+
+
+def test_source_and_tracebacks(heavy: Path) -> None:
+    """getsource shows the class, and an error inside a step shows the generated line."""
+    cls = optgen.load(heavy)
+    assert inspect.getsource(cls).startswith("class Heavy(")
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    made = cls([parameter])
+    made.param_groups[0]["lr"] = "fast"
+
+    with optgen.use_lowering("forloop"), pytest.raises(TypeError) as caught:
+        made.step()
+    frame = traceback.extract_tb(caught.value.__traceback__)
+    assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frame)
+
+
+def test_pickle_in_process(heavy: Path) -> None:
+    cls = optgen.load(heavy)
+
+    assert pickle.loads(pickle.dumps(cls)) is cls
+
+
+def test_pickle_elsewhere(heavy: Path, tmp_path: Path) -> None:
+    """A class and an optimizer mid-training unpickle without the file and with an empty cache."""
+    cls = optgen.load(heavy)
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    made = cls([parameter], lr=0.5)
+    made.step()
+    (tmp_path / "pickled").write_bytes(pickle.dumps((cls, made)))
+    heavy.unlink()
+    code = """
+import pickle, sys
+cls, made = pickle.load(open(sys.argv[1], "rb"))
+assert type(made) is cls, type(made)
+(parameter,) = made.param_groups[0]["params"]
+assert made.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0]
+made.step()
+print(cls.__name__, parameter.tolist())
+"""
+
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "pickled")],
+        cwd=ROOT,
+        env={**os.environ, "OPTGEN_CACHE_DIR": str(tmp_path / "other")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split()[0] == "Heavy"
+
+
+def test_a_derived_class_pickles_by_name(heavy: Path) -> None:
+    """Only the loaded class itself is its spec; a subclass in a module is found there."""
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(type("Mine", (optgen.load(heavy),), {}))
+
+
+def test_warm_cache_reads_no_spec(heavy: Path) -> None:
+    """A second process imports the text: neither the reader nor SymPy."""
+    code = (
+        "import sys, optgen; optgen.load(sys.argv[1]); "
+        "print([m for m in ('sympy', 'jinja2', 'optgen.spec.read') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, str(heavy)]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+
+    assert "optgen.spec.read" in first
+    assert second.strip() == "[]"
+
+
+def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
+    """They race for one cold cache, all of them succeed, and nothing is left over."""
+    code = "import sys, optgen; optgen.load(sys.argv[1])"
+    command = [sys.executable, "-c", code, str(heavy)]
+    racing = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+
+    assert [process.wait() for process in racing] == [0] * 4
+    assert len(list((cache / "specs").iterdir())) == 1
+
+
+def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formatter is a convenience here: without it the class is the same."""
+    expected = trained(optgen.load(heavy))
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
+    monkeypatch.setattr("optgen.jit._generator", lambda: "without ruff")
+
+    torch.testing.assert_close(trained(optgen.load(heavy)), expected)
+
+
+def test_errors(tmp_path: Path, cache: Path) -> None:
+    """An error in the spec has its place, and leaves nothing in the cache."""
+    path = tmp_path / "bad.py"
+    path.write_text(RULE.replace("p = p - lr * b", "p = p - lr * c"))
+
+    with pytest.raises(SpecError, match=r"unknown name `c`") as caught:
+        optgen.load(path)
+    assert str(caught.value).startswith(f"{path}:8:18: ")
+    path.write_text(RULE + RULE.replace("Heavy", "Light"))
+    with pytest.raises(SpecError, match="second spec"):
+        optgen.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="not Python"):
+        optgen.load(path)
+    with pytest.raises(FileNotFoundError):
+        optgen.load(tmp_path / "absent.py")
+    assert not (cache / "specs").exists()

@@ -1,0 +1,57 @@
+"""The mirror of torch.optim: names, modules, what is torch's own, what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+
+import pytest
+import torch.optim
+
+import optgen.optim
+
+CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_stands_where_torch_has_it(name: str) -> None:
+    """In the module of torch's name, which is its `__module__`, so that it pickles by it."""
+    ours, theirs = getattr(optgen.optim, name), getattr(torch.optim, name)
+
+    assert ours.__module__ == theirs.__module__.replace("torch.", "optgen.")
+    assert getattr(importlib.import_module(ours.__module__), name) is ours
+    assert pickle.loads(pickle.dumps(ours)) is ours
+    assert issubclass(ours, torch.optim.Optimizer)
+
+
+def test_adamw_is_an_adam() -> None:
+    assert issubclass(optgen.optim.AdamW, optgen.optim.Adam)
+
+
+def test_torchs_own() -> None:
+    assert optgen.optim.Optimizer is torch.optim.Optimizer
+    for name in torch.optim.lr_scheduler.__all__:
+        assert getattr(optgen.optim.lr_scheduler, name) is getattr(torch.optim.lr_scheduler, name)
+    for name in torch.optim.swa_utils.__all__:
+        assert getattr(optgen.optim.swa_utils, name) is getattr(torch.optim.swa_utils, name)
+
+
+def test_every_name_is_there_or_says_what_works() -> None:
+    for name in torch.optim.__all__:
+        if name not in optgen.optim.__all__:
+            with pytest.raises(AttributeError, match=f"torch.optim.{name} works beside it"):
+                getattr(optgen.optim, name)
+
+
+def test_a_name_that_torch_has_not_either() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Adamm'"):
+        optgen.optim.Adamm  # noqa: B018
+
+
+def test_a_scheduler_drives_ours() -> None:
+    optimizer = optgen.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    scheduler = optgen.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    optimizer.step()
+    scheduler.step()
+
+    assert optimizer.param_groups[0]["lr"] == 0.5

@@ -1,0 +1,218 @@
+"""Wheel and editable install in fresh virtual environments, and an uninstalled checkout.
+
+Fresh means: nothing of optgen but what was installed. Torch and the other libraries are lent to the
+environments from the one the tests run in, by name, so that nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+NOT_SOURCE = shutil.ignore_patterns(
+    ".git", ".venv*", "build", "*.egg-info", "__pycache__", ".*_cache"
+)
+GENERATOR = ("jinja2", "sympy", "typer", "ruff")
+DEMO = ("scikit-learn", "matplotlib", "triton")
+TRAIN = """
+import torch, optgen.optim
+parameter = torch.nn.Parameter(torch.ones(3))
+for name in ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"):
+    for lowering in ("forloop", "foreach", "fused_cpu"):
+        optimizer = getattr(optgen.optim, name)([parameter], lr=0.01)
+        parameter.grad = torch.ones(3)
+        with optgen.use_lowering(lowering):
+            optimizer.step()
+print(optgen.__file__)
+"""
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, which builds may write into."""
+    folder = tmp_path_factory.mktemp("source") / "checkout"
+    shutil.copytree(ROOT, folder, ignore=NOT_SOURCE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(source: Path) -> Path:
+    """The wheel of the checkout."""
+    dist = source.parent / "dist"
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist), str(source))
+    (path,) = dist.glob("*.whl")
+    return path
+
+
+def pip(*arguments: str) -> None:
+    """This environment's pip, without any index."""
+    command = [sys.executable, "-m", "pip", *arguments, "--quiet", "--no-index"]
+    subprocess.run([*command, "--disable-pip-version-check"], check=True)
+
+
+def closure(*names: str) -> Iterator[importlib.metadata.Distribution]:
+    """Distributions and all they require, as installed here."""
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # required on other systems or Pythons only
+        yield found
+        for requirement in found.requires or ():
+            if "extra ==" not in requirement:
+                waiting += re.findall(r"^[\w.-]+", requirement)
+
+
+def environment(folder: Path, *libraries: str) -> Path:
+    """A virtual environment that sees torch and the named libraries; its Python."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    lent = folder / "lent"
+    lent.mkdir()
+    for found in closure("torch", "numpy", *libraries):
+        for top in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            (lent / top).unlink(missing_ok=True)
+            (lent / top).symlink_to(Path(str(found.locate_file(top))))
+    (packages,) = (folder / "lib").glob("python3*/site-packages")
+    (packages / "lent.pth").write_text(f"{lent}\n")
+    if "ruff" in libraries:  # a program, found beside Python
+        shutil.copy(
+            shutil.which("ruff", path=str(Path(sys.executable).parent)) or "", folder / "bin"
+        )
+    return folder / "bin" / "python"
+
+
+def run(python: Path, *arguments: str, cwd: Path, code: int = 0) -> str:
+    """What a program of a fresh environment prints, run away from the checkout."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    result = subprocess.run(
+        [python, *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="session")
+def trainer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel in an environment of one who trains: torch and nothing else."""
+    python = environment(tmp_path_factory.mktemp("trainer") / "venv")
+    pip("--python", str(python), "install", "--no-deps", str(wheel))
+    return python
+
+
+@pytest.fixture(scope="session")
+def inventor(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel with the generator's libraries and the demo's."""
+    python = environment(tmp_path_factory.mktemp("inventor") / "venv", *GENERATOR, *DEMO)
+    pip("--python", str(python), "install", "--no-deps", str(wheel))
+    return python
+
+
+def shipped() -> set[str]:
+    """Every file of the checkout that belongs into the wheel, by its path there."""
+    files = {f"optgen/{p.relative_to(ROOT / 'optgen')}" for p in (ROOT / "optgen").rglob("*")}
+    for name in ("specs", "templates", "generated"):
+        files |= {f"optgen/{name}/{p.relative_to(ROOT / name)}" for p in (ROOT / name).rglob("*")}
+    return {f for f in files if Path(f).suffix in (".py", ".jinja", ".cpp", ".h", ".typed")}
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """Specs, templates and generated code inside it; no top-level `specs` for anyone to trip on."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+
+    assert names == shipped() | {"optgen/py.typed"}
+
+
+def test_wheel_trains_with_torch_alone(trainer: Path, tmp_path: Path) -> None:
+    assert "site-packages" in run(trainer, "-c", TRAIN, cwd=tmp_path)
+    run(trainer, "-c", "import specs", cwd=tmp_path, code=1)
+
+
+def test_command_without_the_generator(trainer: Path, tmp_path: Path) -> None:
+    """The command of the wheel says what to install."""
+    printed = run(trainer.parent / "optgen", "list", cwd=tmp_path, code=4)
+
+    assert "pip install 'optgen[build]'" in printed
+
+
+def test_wheel_generates(inventor: Path, tmp_path: Path) -> None:
+    """Away from any checkout: a new spec, generated and loaded, is trained with."""
+    optgen = inventor.parent / "optgen"
+    run(optgen, "new", "my_rule", cwd=tmp_path)
+    run(optgen, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
+    code = """
+import torch, optgen, mine.my_rule
+for cls in (mine.my_rule.MyRule, optgen.load("my_rule.py")):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    cls([parameter], lr=0.5).step()
+    print(parameter.tolist())
+"""
+
+    printed = run(inventor, "-c", code, cwd=tmp_path).split("\n")
+    assert printed[:2] == ["[0.5, 0.5, 0.5]"] * 2
+
+
+def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
+
+    printed = run(inventor, "demo.py", "--epochs", "1", "--plot", "demo.png", cwd=tmp_path)
+
+    assert "fused_cpu" in printed
+    assert "not here" not in printed
+    assert "fused_triton" in printed
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+def test_editable(source: Path, tmp_path: Path) -> None:
+    """An editable install trains, and sees a new algorithm without being installed again."""
+    python = environment(tmp_path / "venv", *GENERATOR)
+    pip("--python", str(python), "install", "--no-deps", "--no-build-isolation", "-e", str(source))
+
+    assert str(source) in run(python, "-c", TRAIN, cwd=tmp_path)
+    run(python, "-c", "import specs", cwd=tmp_path, code=1)
+    run(python.parent / "optgen", "new", "my_rule", cwd=source)
+    run(python.parent / "optgen", "build", cwd=source)
+    run(python, "-c", "from optgen.generated.my_rule import MyRule", cwd=tmp_path)
+
+
+def test_uninstalled_checkout(tmp_path: Path) -> None:
+    """A checkout on the path is enough."""
+    python = environment(tmp_path / "venv")
+
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + TRAIN
+    assert str(ROOT) in run(python, "-c", code, cwd=tmp_path)
+
+
+def test_the_pins_agree() -> None:
+    """The formatter of the extra, of the constraints and of the generator are one version."""
+    from optgen.emit import RUFF
+
+    pinned = f"ruff=={RUFF}"
+    assert f'"{pinned}"' in (ROOT / "pyproject.toml").read_text()
+    assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_nothing_of_optgen_leaks_into_the_lent_libraries() -> None:
+    """The environments of these tests would prove nothing if optgen came with the libraries."""
+    names = {d.name for d in closure("torch", "numpy", *GENERATOR, *DEMO)}
+
+    assert "optgen" not in names
