@@ -1,0 +1,41 @@
+"""A compiler for PyTorch optimizers: one symbolic update rule, four lowerings.
+
+Importing this package is light: each public name brings in its module when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optgen.jit import load
+    from optgen.runtime import GeneratedOptimizer
+    from optgen.runtime.dispatch import explain, use_lowering
+
+__all__ = ["GeneratedOptimizer", "explain", "load", "use_lowering"]
+
+_HOME = {
+    "GeneratedOptimizer": "optgen.runtime.optimizer",
+    "explain": "optgen.runtime.dispatch",
+    "load": "optgen.jit",
+    "use_lowering": "optgen.runtime.dispatch",
+}
+
+# In a checkout specs/, templates/ and generated/ stand beside this package; installed, inside it.
+_checkout = Path(__file__).resolve().parent.parent
+if (_checkout / "pyproject.toml").is_file() and (_checkout / "specs").is_dir():
+    __path__.append(str(_checkout))
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,62 @@
+"""Checkpoints in both directions between a generated class, torch's, and older versions of it."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.state import Group, as_scalar
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+
+def backfill(optimizer: "GeneratedOptimizer", previous: list[Group]) -> None:
+    """Give loaded groups the keys they lack: torch's load drops what its checkpoint has not.
+
+    A key that torch's class had added over time gets the value torch gives it; any other keeps the
+    value it had before the load, or gets the default.
+    """
+    rule = optimizer.rule
+    for index, group in enumerate(optimizer.param_groups):
+        before = previous[index] if index < len(previous) else {}
+        for key, value in {**optimizer.defaults, **before, **dict(rule.backfill)}.items():
+            if key in optimizer.defaults or key in dict(rule.backfill):
+                group.setdefault(key, value)
+        group.update(rule.fixed)
+
+
+def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:
+    """Turn step counts and scalar states of old checkpoints, Python numbers, into tensors."""
+    rule = optimizer.rule
+    keys = [state.key for state in rule.states if state.shape == "scalar"]
+    if rule.step == "tensor":
+        keys.append("step")
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            values = optimizer.state.get(param, {})
+            for key in keys:
+                if key in values and not isinstance(values[key], Tensor):
+                    values[key] = as_scalar(float(values[key]), group, param)
+
+
+def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[str, Any]:
+    """Replace scalars that live on a device by copies where torch would keep them on the CPU."""
+    keys = ["step", *(state.key for state in optimizer.rule.states if state.shape == "scalar")]
+    entries = packed["state"]
+    away: defaultdict[tuple[torch.device, torch.dtype], list[tuple[int, str, Tensor]]]
+    away = defaultdict(list)
+    for group in packed["param_groups"]:
+        if group.get("fused") or group.get("capturable"):
+            continue
+        for index in group["params"]:
+            for key in keys:
+                value = entries.get(index, {}).get(key)
+                if isinstance(value, Tensor) and not value.is_cpu:
+                    away[value.device, value.dtype].append((index, key, value))
+    for found in away.values():
+        copies = torch.stack([value for _, _, value in found]).cpu()  # one transfer, not thousands
+        for (index, key, _), copy in zip(found, copies, strict=True):
+            entries[index] = {**entries[index], key: copy.clone()}
+    return packed

@@ -1,0 +1,202 @@
+"""Choose the lowering that takes a group's next step, and take the step."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from optgen.runtime import unfused
+from optgen.runtime.collect import Work, assemble, settle, survey
+from optgen.runtime.private import foreach_devices
+from optgen.runtime.state import Group
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+TITLES = {
+    "forloop": "for-loop",
+    "foreach": "foreach",
+    "fused_cpu": "fused C++",
+    "fused_triton": "fused Triton",
+}
+FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
+
+_forced: ContextVar[str | None] = ContextVar("forced lowering", default=None)
+
+
+class Fused(Protocol):
+    """What the runtime of a fused lowering offers."""
+
+    def step(self, optimizer: "GeneratedOptimizer", groups: list[Group]) -> None:
+        """Take the step of all these groups at once."""
+
+    def why_not(self, optimizer: "GeneratedOptimizer", work: Work) -> str:
+        """Say in a few words why this work cannot run here; nothing if it can."""
+
+
+@contextmanager
+def use_lowering(name: str) -> Iterator[None]:
+    """Take every step in this context through one lowering, or raise if it cannot run.
+
+    Triton on CPU tensors means Triton's interpreter.
+    """
+    if name not in TITLES:
+        raise ValueError(f"unknown lowering {name!r}; there are {', '.join(TITLES)}")
+    token = _forced.set(name)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def step(optimizer: "GeneratedOptimizer") -> None:
+    """Take one step of all groups: one call for all the groups that share a fused lowering."""
+    works = survey(optimizer)
+    batches: dict[str, list[Group]] = {}
+    for work in works:
+        for part in work.parts or (work,):
+            if part.params:
+                batches.setdefault(choose(optimizer, part)[0], []).append(part.group)
+    for lowering, groups in batches.items():
+        if lowering in ("forloop", "foreach"):
+            unfused.step(optimizer, groups, lowering)
+        else:
+            _fused(lowering).step(optimizer, groups)
+    fresh = [work for work in works if work.any_fresh]
+    if fresh and not unfused.skipped(optimizer):
+        for work in fresh:
+            settle(optimizer, work)
+
+
+def explain(optimizer: "GeneratedOptimizer") -> str:
+    """Tell, in a line per parameter group, which lowering the next step will take, and why."""
+    lines = []
+    for index, group in enumerate(optimizer.param_groups):
+        for work in _preview(optimizer, group):
+            lowering, reason = choose(optimizer, work)
+            lines.append(f"group {index}: {TITLES[lowering]}: {reason}")
+    return "\n".join(lines)
+
+
+def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
+    """The works of the next step, made without touching any state.
+
+    Before the first backward pass there are no gradients; each parameter stands for its own.
+    """
+    members = [param for param in group["params"] if param.grad is not None]
+    grads = [param.grad for param in members]
+    if not members:
+        members = grads = list(group["params"])
+    work = assemble(optimizer, group, members, [grad for grad in grads if grad is not None])
+    return work.parts or [work]
+
+
+def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
+    """Return the lowering for this work and the reason, in a few words."""
+    group = work.group
+    asked = (
+        _forced.get(),
+        group.get("fused"),
+        group.get("foreach"),
+        group.get("capturable"),
+        group.get("differentiable"),
+        group.get("lr").__class__,
+    )
+    known = work.facts.get("choice")
+    if known is None or known[0] != asked:
+        known = work.facts["choice"] = (asked, _choose(optimizer, work))
+    return cast(tuple[str, str], known[1])
+
+
+def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
+    group, forced = work.group, _forced.get()
+    if forced is not None:
+        if reason := _why_not(optimizer, work, forced):
+            name = type(optimizer).__name__
+            raise RuntimeError(f"{name} cannot take a step through {forced!r}: {reason}")
+        return forced, "asked for by use_lowering"
+    if reason := _only_forloop(work):
+        return "forloop", reason
+    if group.get("fused"):
+        return _explicitly_fused(optimizer, work)
+    if group.get("capturable"):
+        return "forloop", "capturable"
+    if group.get("foreach"):
+        return "foreach", "foreach=True"
+    if group.get("foreach") is not None:
+        return "forloop", "foreach=False"
+    if group.get("fused") is not None:
+        return _best_unfused(work, "fused=False")
+    if _rounds_lr(work):
+        return _best_unfused(work, "lr is a tensor of lower precision than the parameters")
+    device = work.trait.device
+    if device not in FUSED:
+        return _best_unfused(work, f"no fused lowering for {device} tensors")
+    if reason := _why_not(optimizer, work, FUSED[device]):
+        return _best_unfused(work, reason)
+    return FUSED[device], _contents(work)
+
+
+def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
+    if lowering == "forloop":
+        return ""
+    if reason := _only_forloop(work):
+        return f"only the for-loop can: {reason}"
+    if lowering == "foreach":
+        return "only the for-loop can: capturable" if work.group.get("capturable") else ""
+    if lowering == "fused_cpu" and work.trait.device != "cpu":
+        return f"the tensors are on {work.trait.device}"
+    try:
+        return _fused(lowering).why_not(optimizer, work)
+    except ImportError as missing:
+        return str(missing)
+
+
+def _only_forloop(work: Work) -> str:
+    """The reason why nothing but the for-loop can take this work, if there is one."""
+    if work.group.get("differentiable"):
+        return "differentiable"
+    if work.trait.sparse:
+        return "sparse gradients"
+    if work.trait.subclass:
+        return f"tensors of class {work.trait.subclass}"
+    return "a parameter stands in the group more than once" if work.trait.again else ""
+
+
+def _explicitly_fused(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
+    device = work.trait.device
+    lowering = FUSED.get(device)
+    reason = _why_not(optimizer, work, lowering) if lowering else f"no kernel for {device} tensors"
+    if lowering is None or reason:
+        raise RuntimeError(f"{type(optimizer).__name__}(fused=True) cannot take a step: {reason}")
+    return lowering, f"fused=True, {_contents(work)}"
+
+
+def _best_unfused(work: Work, reason: str) -> tuple[str, str]:
+    if isinstance(work.group.get("lr"), Tensor):
+        return "forloop", reason  # it computes in the tensor's dtype, as torch does
+    small = sum(param.numel() for param in work.params) < len(work.params) * 2**14
+    many = work.trait.device in foreach_devices() or (small and len(work.params) > 1)
+    return "foreach" if many else "forloop", reason
+
+
+def _rounds_lr(work: Work) -> bool:
+    """Tell whether torch's for-loop would compute the step size in less than the tensors' dtype."""
+    lr = work.group.get("lr")
+    return isinstance(lr, Tensor) and any(
+        torch.promote_types(lr.dtype, param.dtype) != lr.dtype for param in work.params
+    )
+
+
+def _contents(work: Work) -> str:
+    dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in work.params})
+    device = {"cpu": "CPU", "cuda": "CUDA"}.get(work.trait.device, work.trait.device)
+    return f"{device} tensors, {' and '.join(dtypes)}"
+
+
+def _fused(lowering: str) -> Fused:
+    return cast(Fused, importlib.import_module(f"optgen.runtime.{lowering}"))

@@ -1,0 +1,98 @@
+"""Every private name of torch that the Python runtime uses: a new torch breaks this file only."""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.optim import optimizer as _base
+from torch.utils import _foreach_utils
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+compiling: Callable[[], bool] = torch.compiler.is_compiling
+_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
+set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
+is_contiguous = torch._C.TensorBase.is_contiguous
+
+
+def undecorated(method: Callable[P, R]) -> Callable[P, R]:
+    """Return what torch's dynamo-disabling wrapper wraps; while compiling, the wrapper itself.
+
+    The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call.
+    """
+    if compiling():
+        return method
+    return cast(Callable[P, R], getattr(method, "__wrapped__", method))
+
+
+def outside_dynamo(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that a compiled caller runs it as it is; imports dynamo when called."""
+    return torch._disable_dynamo(function)  # type: ignore[attr-defined]
+
+
+def observed(step: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a step as torch does: the profiler's record, pre hooks and post hooks."""
+    return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))
+
+
+def unobserved(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether no hook and no profiler could notice a step."""
+    return not (
+        optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+        or _base._global_optimizer_pre_hooks
+        or _base._global_optimizer_post_hooks
+        or _profiling()
+    )
+
+
+def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
+    """Raise torch's error where a graph is being captured and some group is not capturable."""
+    if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):  # type: ignore[no-untyped-call]
+        return
+    check: Callable[[], None]
+    if hasattr(optimizer, "_accelerator_graph_capture_health_check"):
+        check = optimizer._accelerator_graph_capture_health_check
+    else:
+        check = optimizer._cuda_graph_capture_health_check
+    check()
+
+
+def scalar_dtype(fused: bool = False) -> torch.dtype:
+    """The dtype of `step` and of scalar states."""
+    if fused or torch.get_default_dtype() != torch.float64:
+        return torch.float32
+    return torch.float64
+
+
+def check_fused(param: Tensor) -> None:
+    """Raise torch's error for a parameter that `fused=True` cannot take."""
+    _base._device_dtype_check_for_fused(param)
+
+
+def capturable_devices() -> list[str]:
+    """The device types on which `capturable=True` works."""
+    return _base._get_capturable_supported_devices()
+
+
+def foreach_devices() -> list[str]:
+    """The device types on which torch prefers its foreach operations."""
+    return _foreach_utils._get_foreach_kernels_supported_devices()
+
+
+_DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
+_DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
+_plain: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
+
+
+def plain(kind: type[Any]) -> bool:
+    """Tell whether tensors of this type are memory and no more: no operation is overridden."""
+    known = _plain.get(kind)
+    if known is None:
+        known = _plain[kind] = (
+            getattr(kind, "__torch_function__", None) is _DISABLED_FUNCTION
+            and getattr(kind, "__torch_dispatch__", None) is _DISABLED_DISPATCH
+        )
+    return known

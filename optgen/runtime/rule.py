@@ -1,0 +1,66 @@
+"""The frozen facts about an algorithm that a generated class hands to the runtime."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class State:
+    """One entry of a parameter's state."""
+
+    key: str  # its name in a checkpoint
+    init: float | str = 0.0  # a number, a hyperparameter's name, or "p": a copy of the parameter
+    shape: str = "like"  # "like" the parameter, or one "scalar"
+    dtype: str | None = None  # None: the parameter's; a scalar has torch's scalar dtype
+    when: str | None = None  # "name" or "not name" of a group value; None: always there
+    eager: bool = False  # made by the constructor, not by the first step
+
+    def __post_init__(self) -> None:
+        if self.shape not in ("like", "scalar"):
+            raise ValueError(f"state {self.key!r}: unknown shape {self.shape!r}")
+        if self.key == "step":
+            raise ValueError("a state may not be called 'step': the runtime counts steps there")
+
+    def present(self, group: Mapping[str, object]) -> bool:
+        """Tell whether parameters of this group have the state."""
+        if self.when is None:
+            return True
+        negated = self.when.startswith("not ")
+        return truth(group[self.when.removeprefix("not ")]) is not negated
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the runtime must know of an update rule; its arithmetic is in the lowerings."""
+
+    name: str  # spec file, generated folder and torch's module
+    states: tuple[State, ...]  # in checkpoint order, `step` apart
+    hypers: tuple[str, ...]  # the group values that lowerings take, in this order
+    step: str | None = "tensor"  # how a parameter's steps are counted: "tensor", "int", None: not
+    fresh: tuple[str, ...] = ()  # states whose first step is different
+    gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
+    sparse_hint: str = ""  # ends the error about sparse gradients
+    tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop takes these as tensors, as torch's does
+    elementwise: bool = True  # false: a flat partition of parameters would change the result
+    backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
+    fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
+
+    def __post_init__(self) -> None:
+        keys = [state.key for state in self.states]
+        if len(set(keys)) != len(keys):
+            raise ValueError(f"rule {self.name!r}: two states have one key")
+        if unknown := set(self.fresh) - set(keys):
+            raise ValueError(f"rule {self.name!r}: no state {sorted(unknown)[0]!r}")
+        if self.gradient not in ("dense", "rows", "sparse_only"):
+            raise ValueError(f"rule {self.name!r}: unknown gradient kind {self.gradient!r}")
+        if self.step not in ("tensor", "int", None):
+            raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
+
+
+def truth(value: object) -> bool:
+    """The truth of a hyperparameter: not None and not 0; a tensor counts as true, unread."""
+    if value is None:
+        return False
+    if isinstance(value, (bool, int, float)):
+        return value != 0
+    return True

@@ -1,0 +1,65 @@
+"""Create the state of a parameter: torch's keys, dtypes, shapes and devices."""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.private import scalar_dtype
+from optgen.runtime.rule import Rule, State
+
+Group = dict[str, Any]
+
+
+def wanted(rule: Rule, group: Group) -> list[str]:
+    """The keys of the states that parameters of this group have."""
+    return [state.key for state in rule.states if state.when is None or state.present(group)]
+
+
+def ensure(
+    rule: Rule, states: MutableMapping[Tensor, Any], group: Group, params: Iterable[Tensor]
+) -> Iterator[Tensor]:
+    """Create what the parameters' states lack; yield created states that the rule asks `fresh` of.
+
+    A key can be missing after the first step too: a flag was switched on, a checkpoint was made
+    without it, or an old one holds None.
+    """
+    present = [state for state in rule.states if state.present(group)]
+    if not present and rule.step is None:
+        return
+    for param in params:
+        values = states[param]
+        if rule.step is not None and "step" not in values:
+            values["step"] = 0 if rule.step == "int" else as_scalar(0.0, group, param)
+        for state in present:
+            value = values.get(state.key)
+            if value is None:
+                values[state.key] = initial(state, group, param)
+                if state.key in rule.fresh:
+                    yield values[state.key]
+            elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
+                values[state.key] = value.to_dense()
+
+
+def as_scalar(value: float, group: Mapping[str, Any], param: Tensor) -> Tensor:
+    """A 0-dim tensor, on the CPU unless a kernel or a graph on the device must read it."""
+    fused = bool(group.get("fused"))
+    device = param.device if fused or group.get("capturable") else "cpu"
+    return torch.full((), value, dtype=scalar_dtype(fused), device=device)
+
+
+def initial(state: State, group: Mapping[str, Any], param: Tensor) -> Tensor:
+    """The first value of a state."""
+    dtype = param.dtype if state.dtype is None else getattr(torch, state.dtype)
+    if state.init == "p":
+        copy = param.detach().clone(memory_format=torch.preserve_format)
+        return copy.to(dtype)
+    number = float(group[state.init] if isinstance(state.init, str) else state.init)
+    if state.shape == "scalar":
+        return as_scalar(number, group, param)
+    made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    if number:
+        # A lowering sees a complex state as pairs of reals, each of them a state of its own.
+        made.fill_(complex(number, number) if made.is_complex() else number)
+    return made.detach()

@@ -1,0 +1,143 @@
+"""Step through the for-loop and foreach lowerings: plain torch operations, bucket by bucket."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.collect import Work, collect
+from optgen.runtime.private import capturable_devices
+from optgen.runtime.rule import Rule
+from optgen.runtime.state import Group
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+Update = Callable[..., None]
+
+
+def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) -> None:
+    """Take the step of these groups, one group after the other."""
+    if skipped(optimizer):
+        return
+    scale = getattr(optimizer, "grad_scale", None)
+    for group in groups:
+        work = collect(optimizer, group)
+        if scale is not None:
+            for grad in work.grads:
+                grad.div_(scale)
+        functional = bool(group.get("differentiable") or group.get("capturable"))
+        hypers = _hypers(optimizer.rule, group, functional, lowering)
+        if functional:
+            _check_functional(work)
+            hypers["capturable"] = bool(group.get("capturable"))
+        update = load(
+            optimizer.lowerings, lowering, "update_functional" if functional else "update"
+        )
+        for columns, fresh in buckets(optimizer.rule, work, by_value=not functional):
+            update(*columns, **hypers, **fresh)
+
+
+def skipped(optimizer: "GeneratedOptimizer") -> bool:
+    """Tell whether a gradient scaler found infinities, so that this step must not happen."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
+
+
+@cache
+def load(package: str, module: str, function: str) -> Update:
+    """Import one function of a generated lowering."""
+    update: Update = getattr(importlib.import_module(f"{package}.{module}"), function)
+    return update
+
+
+def buckets(
+    rule: Rule, work: Work, by_value: bool
+) -> Iterator[tuple[list[list[Any]], dict[str, bool]]]:
+    """Split a work into what one call can take: equal devices, dtypes, counts and freshness.
+
+    Yields the lists in the order of a lowering's arguments, and which states are fresh. With
+    `by_value` the step count and the scalar states of a bucket are equal numbers.
+    """
+    keys = [_kinds(work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
+    if by_value:
+        keys += [_values(work.steps)] if work.steps else []
+        for state, column in zip(rule.states, work.states, strict=True):
+            if state.shape == "scalar" and column:
+                keys.append(_values(column))
+    rows: dict[tuple[Any, ...], list[int]] = {}
+    for index, key in enumerate(zip(*keys, strict=True)):
+        rows.setdefault(key, []).append(index)
+    lists = [work.params, work.grads, *work.states]
+    if rule.step is not None:
+        lists.append(work.steps)
+    for places in rows.values():
+        whole = len(places) == len(work.params)
+        columns = [c if whole or not c else [c[place] for place in places] for c in lists]
+        yield columns, {f"fresh_{key}": work.fresh[key][places[0]] for key in rule.fresh}
+
+
+def _kinds(work: Work) -> list[int]:
+    """Number the tensors by device and dtypes, which are a work's for good."""
+    kinds: list[int] | None = work.facts.get("kinds")
+    if kinds is None:
+        known: dict[tuple[Any, ...], int] = {}
+        columns = [work.params, *(column for column in work.states if column)]
+        kinds = work.facts["kinds"] = [
+            known.setdefault((row[0].device, *(tensor.dtype for tensor in row)), len(known))
+            for row in zip(*columns, strict=True)
+        ]
+    return kinds
+
+
+def _values(scalars: list[Tensor]) -> list[float]:
+    """Read 0-dim tensors; what is on a device comes in one transfer."""
+    if all(scalar.is_cpu for scalar in scalars):
+        return [scalar.item() for scalar in scalars]
+    values: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()
+    return values
+
+
+def _hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
+    """The hyperparameters as the lowering takes them.
+
+    Tensors reach autograd and graph capture as they are, and the for-loop where torch's would
+    compute in their dtype; everything else takes their value.
+    """
+    taken: dict[str, Any] = {}
+    for key in rule.hypers:
+        value = group[key]
+        keep = lowering == "forloop" and key in rule.tensor_hypers
+        convert = _scalar_tensor if functional else _detached if keep else _number
+        pair = isinstance(value, (tuple, list))
+        taken[key] = tuple(map(convert, value)) if pair else convert(value)
+    return taken
+
+
+def _scalar_tensor(value: Any) -> Any:
+    return value.squeeze() if isinstance(value, Tensor) and value.dim() else value
+
+
+def _detached(value: Any) -> Any:
+    return _scalar_tensor(value.detach()) if isinstance(value, Tensor) else value
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def _check_functional(work: Work) -> None:
+    """Raise torch's errors about graph capture and about differentiating through the step."""
+    if work.group.get("capturable"):
+        devices = capturable_devices()
+        for param, step in zip(work.params, work.steps, strict=bool(work.steps)):
+            if param.device.type != step.device.type or param.device.type not in devices:
+                raise AssertionError(
+                    "If capturable=True, params and state_steps must be on supported devices: "
+                    f"{devices}."
+                )
+    if any(step.requires_grad for step in work.steps):
+        raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")
