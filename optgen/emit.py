@@ -103,7 +103,7 @@ def require_ruff() -> str:
 def render(algorithm: Algorithm, lowering: Lowering, ruff: str | None) -> str:
     """One file's text; unformatted without a formatter."""
     template = environment().get_template(lowering.template)
-    text = template.render(lowering.context(algorithm))
+    text = template.render(lowering.lower(algorithm))
     return _format(text, ruff) if ruff and lowering.filename.endswith(".py") else text
 
 

@@ -14,13 +14,14 @@ import hashlib
 import importlib.resources
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from optgen.runtime.build_cache import folder_for_builds
+from optgen.runtime import build_cache
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 
@@ -84,11 +85,9 @@ def _generator() -> str:
 
 
 def _import(spec: Spec, key: str) -> ModuleType:
-    """The generated package of a spec, written first if the cache does not hold it."""
-    folder = folder_for_builds() / "specs" / key
-    if not folder.is_dir():
-        _write(spec, folder)
-    name = f"optgen_{spec.name.lower()}_{key}"
+    """The generated package of a spec."""
+    folder = _folder(spec, key)
+    name = re.sub(r"\W", "_", f"optgen_{spec.name}_{key}".lower())
     found = importlib.util.spec_from_file_location(
         name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -103,8 +102,21 @@ def _import(spec: Spec, key: str) -> ModuleType:
     return module
 
 
-def _write(spec: Spec, folder: Path) -> None:
-    """Generate into a folder of its own, then move it into place: who comes first, wins."""
+def _folder(spec: Spec, key: str) -> Path:
+    """Where the generated text of a spec is kept; it is written where no cache holds it."""
+    texts: dict[str, str] | None = None
+    for cache in build_cache.folders():
+        folder = cache / "specs" / key
+        if folder.is_dir():
+            return folder
+        texts = texts or _generate(spec)
+        with contextlib.suppress(OSError):  # read-only, or full
+            _write(texts, folder)
+            return folder
+    raise OSError("there is no folder to keep generated code in; set OPTGEN_CACHE_DIR")
+
+
+def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
     from optgen.spec.errors import SpecError
     from optgen.spec.read import read_spec
@@ -113,15 +125,22 @@ def _write(spec: Spec, folder: Path) -> None:
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
-    texts = emit.render_all(first, emit.find_ruff())
+    return emit.render_all(first, emit.find_ruff())
+
+
+def _write(texts: dict[str, str], folder: Path) -> None:
+    """Write into a folder of its own, then move it into place: who comes first, wins."""
     folder.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent.parent) as name:
         fresh = Path(name) / "texts"
         fresh.mkdir()
         for filename, text in texts.items():
             (fresh / filename).write_text(text, encoding="utf-8")
-        with contextlib.suppress(OSError):  # another process moved the same texts there
+        try:
             fresh.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # no other process moved the same texts there
+                raise
 
 
 def _adopt(module: ModuleType, spec: Spec) -> type[GeneratedOptimizer]:
@@ -129,7 +148,8 @@ def _adopt(module: ModuleType, spec: Spec) -> type[GeneratedOptimizer]:
     made = next(v for v in vars(module).values() if isinstance(v, type) and _of(v, module))
     kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
     namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
-    return LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
+    adopted = LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
+    return cast(type[GeneratedOptimizer], adopted)
 
 
 def _of(cls: type, module: ModuleType) -> bool:

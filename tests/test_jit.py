@@ -196,6 +196,13 @@ def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
     assert len(list((cache / "specs").iterdir())) == 1
 
 
+def test_a_cache_that_cannot_be_written(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be made is no reason not to train."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
+
+    assert trained(optgen.load(heavy)).shape == (4,)
+
+
 def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formatter is a convenience here: without it the class is the same."""
     expected = trained(optgen.load(heavy))

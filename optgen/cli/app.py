@@ -71,7 +71,10 @@ def build(
         bool, typer.Option("--diff", help="As --check, and print what would change.")
     ] = False,
 ) -> None:
-    """Generate optimizers from their specs; without SPEC, all of the checkout it stands in."""
+    """Generate optimizers.
+
+    Without SPEC, all of the checkout it stands in.
+    """
     with exit_codes():
         from optgen.cli import build as command
 
@@ -99,7 +102,10 @@ def show(
     latex: Annotated[bool, typer.Option("--latex", help="Print the rule in LaTeX.")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="Print what the compiler reads.")] = False,
 ) -> None:
-    """Print the rule of an optimizer: as its spec, in LaTeX, as IR, or as one of its files."""
+    """Print an optimizer: its spec, LaTeX, IR, or a file.
+
+    NAME is of the catalogue, or a spec file.
+    """
     chosen = [option for option in (lowering, latex, ir) if option]
     if len(chosen) > 1:
         raise typer.BadParameter("choose one of --lowering, --latex and --ir")
@@ -118,7 +124,10 @@ def show(
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One snake_case word: my_rule.")],
 ) -> None:
-    """Write the skeleton of a spec, ready to be changed: into specs/ in a checkout, else here."""
+    """Write a spec to start from.
+
+    Into specs/ in a checkout, else into the current folder.
+    """
     from optgen.cli import new as command
 
     path = command.write(name)
@@ -129,7 +138,10 @@ def new(
 def check(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Spec files, or names.")],
 ) -> None:
-    """Read specs and generate them in memory: say what is wrong, write nothing."""
+    """Say what is wrong with specs.
+
+    Reads them and generates in memory; writes nothing.
+    """
     with exit_codes():
         from optgen.cli import build as command
 
@@ -147,7 +159,7 @@ def bench(
     ),
     seconds: Annotated[float, typer.Option(help="Time spent on each list of tensors.")] = 2.0,
 ) -> None:
-    """Measure this machine: each optimizer against torch.optim, in one process."""
+    """Measure each optimizer against torch.optim."""
     from optgen.cli import bench as command
 
     command.run(names or [], plot, seconds)

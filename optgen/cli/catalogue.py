@@ -8,7 +8,7 @@ from optgen.cli.checkout import catalogue
 from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.read import read_specs
 
-_HEADER = ("name", "class", "state", "arguments", "paper")
+_HEADER = ("name", "class", "state", "paper")
 
 
 def table() -> str:
@@ -20,8 +20,7 @@ def _row(algorithm: Algorithm) -> tuple[str, ...]:
     states = ", ".join(_state(s) for s in algorithm.states) or "-"
     if algorithm.base:
         states = f"as {algorithm.base}"
-    hypers = ", ".join(h.name for h in algorithm.hypers if not h.fixed)
-    return (algorithm.module, algorithm.name, states, hypers, algorithm.paper)
+    return (algorithm.module, algorithm.name, states, algorithm.paper)
 
 
 def _state(state: State) -> str:
