@@ -1,7 +1,8 @@
-"""What every test can ask for: the golden text of its name."""
+"""What every test can ask for: the golden text of its name. What is compiled stays in build/."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+os.environ.setdefault("OPTGEN_CACHE_DIR", str(Path(__file__).parent.parent / "build" / "cache"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

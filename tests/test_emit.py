@@ -1,0 +1,55 @@
+"""Texts to files: strict templates, the formatter, and writes that touch only what changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from optgen import emit
+
+
+def test_a_missing_name_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        emit.environment().from_string("{{ absent }}").render()
+
+
+def test_format_sorts_and_drops_imports() -> None:
+    text = "import torch\nfrom math import (log,\n sqrt)\nx = sqrt( torch.pi )\n"
+
+    expected = "from math import sqrt\n\nimport torch\n\nx = sqrt(torch.pi)\n"
+    assert emit._format(text, emit.require_ruff()) == expected
+
+
+def test_format_says_what_a_template_broke() -> None:
+    with pytest.raises(RuntimeError, match="not Python"):
+        emit._format("x = = 1\n", emit.require_ruff())
+
+
+def test_changes(tmp_path: Path) -> None:
+    """Only what differs, and only its own files are left over."""
+    (tmp_path / "same.py").write_text("1\n")
+    (tmp_path / "other.py").write_text("2\n")
+    (tmp_path / "gone.cpp").write_text(f"// {emit.MARK} from specs/x.py.\n")
+    (tmp_path / "mine.py").write_text("# by hand\n")
+
+    found = list(emit.changes(tmp_path, {"same.py": "1\n", "other.py": "3\n", "new.py": "4\n"}))
+
+    verbs = [(change.path.name, change.verb) for change in found]
+    assert verbs == [("other.py", "update"), ("new.py", "create"), ("gone.cpp", "remove")]
+    for change in found:
+        change.apply()
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert texts == {"same.py": "1\n", "other.py": "3\n", "new.py": "4\n", "mine.py": "# by hand\n"}
+
+
+def test_a_failed_write_leaves_the_old_text(tmp_path: Path) -> None:
+    """And no temporary file beside it."""
+    path = tmp_path / "file.py"
+    path.write_text("old\n")
+
+    with pytest.raises(UnicodeEncodeError):
+        emit.write_atomically(path, "\udc80")
+    assert [p.name for p in tmp_path.iterdir()] == ["file.py"]
+    assert path.read_text() == "old\n"
