@@ -43,7 +43,8 @@ clean: ## what is made here and ignored by git
 
 # The CPU build of torch where an index has one, else the plain one.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0+cpu || $(PIP) torch==2.13.0+cpu $(TORCH_CPU) || $(PIP) torch
-	$(PIP) --editable .[dev]
+	@echo "making $(VENV): torch and the tools, one to a few minutes …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch==2.13.0+cpu 2>/dev/null || $(PIP) torch
+	@$(PIP) --editable .[dev]
 	@touch $@

@@ -284,6 +284,21 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
+def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each class and list, with torch's implementations beside ours, and a plot."""
+    monkeypatch.setattr("optgen.cli.bench._LISTS", {"3 tensors of 5": [5] * 3})
+    plot = tmp_path / "bench.png"
+
+    result = run("bench", "SGD", "RAdam", "--plot", str(plot), "--seconds", "0.01")
+
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines() if "3 tensors of 5" in line]
+    assert [row[0] for row in rows] == ["SGD", "RAdam"]
+    assert [row.count("-") for row in rows] == [0, 1]  # torch has no fused RAdam
+    assert plot.stat().st_size > 1000
+    assert run("bench", "Adamm").exit_code == 2
+
+
 def test_without_the_generators_libraries(tmp_path: Path) -> None:
     """The command says what to install where typer is absent."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
