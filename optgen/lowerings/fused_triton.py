@@ -1,0 +1,75 @@
+"""Plan -> two Triton kernels: a float64 prologue for the scalars, one sweep for all tensors.
+
+What the sweep reads of the scalar program travels in a row of numbers per tensor. A flag that
+decides which streams there are is a constexpr; every other condition is a number of that row, so
+that no value of a hyperparameter ever compiles a kernel anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optgen.ir.nodes import Ref
+from optgen.ir.plan import Plan, Stream
+from optgen.lowerings.base import Lowering, planned
+from optgen.lowerings.triton_expressions import variable
+from optgen.lowerings.triton_prologue import Prologue
+from optgen.lowerings.triton_row import Row
+from optgen.lowerings.triton_sweep import print_sweep
+from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.share_divisors import share_divisors
+
+
+def context(plan: Plan) -> Mapping[str, Any]:
+    """What the template lays out."""
+    (sweep,) = plan.sweeps
+    row = Row(plan, sweep)
+    prologue = Prologue(plan, row, len(sweep.streams))
+    return {
+        "algorithm": plan.algorithm,
+        "streams": [_stream(s) for s in sweep.streams],
+        "flags": _flags(sweep.streams),
+        "scalar_types": prologue.scalar_types(),
+        "width": prologue.width,
+        "row": list(row.entries),
+        "prologue": prologue.lines(),
+        "body": print_sweep(sweep.body, row),
+    }
+
+
+FUSED_TRITON = Lowering(
+    name="fused_triton",
+    filename="fused_triton.py",
+    template="fused_triton.py.jinja",
+    lower=planned((fold_denominators, share_divisors, hoist_scalars), context),
+)
+
+
+def _stream(stream: Stream) -> dict[str, Any]:
+    """A stream's variable, its type's name, and the constexpr that says whether it exists."""
+    name = variable(Ref(stream.name))
+    negated, flag = _when(stream)
+    return {
+        "name": name,
+        "list": f"{name}s",
+        "type": f"{name.upper()}_T",
+        "stored": stream.stored,
+        "condition": f"{negated}{flag.upper()}",
+    }
+
+
+def _flags(streams: tuple[Stream, ...]) -> dict[str, str]:
+    """Every constexpr flag, and how a bucket tells its value."""
+    flags = {}
+    for stream in streams:
+        negated, flag = _when(stream)
+        if flag:
+            flags[flag.upper()] = f'{negated}bucket.has("{stream.name}")'
+    return flags
+
+
+def _when(stream: Stream) -> tuple[str, str]:
+    when = stream.when or ""
+    return ("not ", when[4:]) if when.startswith("not ") else ("", when)

@@ -1,0 +1,183 @@
+"""How expressions of a plan read in a Triton kernel: scalars in float64, tensors in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.passes.scalars import is_number, unsigned
+
+_INFIX = {
+    "+": (5, "+"),
+    "-": (5, "-"),
+    "*": (6, "*"),
+    "/": (6, "/"),
+    "<": (4, "<"),
+    "<=": (4, "<="),
+    ">": (4, ">"),
+    ">=": (4, ">="),
+    "==": (4, "=="),
+    "!=": (4, "!="),
+}
+_PREFIX = 7
+_ATOM = 9
+
+CALLS: Mapping[str, str] = {
+    "%": "mod({0}, {1})",
+    "and": "({0}) & ({1})",
+    "or": "({0}) | ({1})",
+    "not": "({0}) == 0",
+    "sqrt": "sqrt({0})",
+    "exp": "tl.exp({0})",
+    "log": "tl.log({0})",
+    "abs": "tl.abs({0})",
+    "sign": "sign({0})",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "where": "tl.where({0}, {1}, {2})",
+    "clamp": "minimum(maximum({0}, {1}), {2})",
+    "lerp": "lerp({0}, {1}, {2})",
+    "copy": "{0}",  # values in registers are never overwritten
+}
+"""Words that are written as a call; tensors divide by `div`, scalars by `/`."""
+
+_FUNCTIONS = {
+    "at",
+    "div",
+    "ipow",
+    "lerp",
+    "maximum",
+    "minimum",
+    "mod",
+    "power",
+    "rounded",
+    "sign",
+    "sqrt",
+}
+_ARGUMENTS = {
+    "rows",
+    "hypers",
+    "scalars",
+    "tensors",
+    "block_tensor",
+    "loss_scale",
+    "found_inf",
+    "mask",
+}
+_VARIABLES = {
+    "row",
+    "hyper",
+    "tensor",
+    "start",
+    "left",
+    "first",
+    "lanes",
+    "dtype",
+    "bucket",
+    "update",
+}
+_LISTS = {"params", "grads", "steps"}
+RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _LISTS | {"tl", "triton"}
+"""Names that kernels use for themselves."""
+
+
+def variable(ref: Ref) -> str:
+    """The one variable of all versions of a name."""
+    return f"{ref.name}_" if ref.name in RESERVED else ref.name
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Prints expressions. `read` says how a fact or a name is read where the text will stand."""
+
+    read: Callable[[Expr], str | None]
+    tensors: bool
+
+    def __call__(self, expr: Expr, within: int = 0) -> str:
+        """An expression's text, in parentheses if it binds less than `within`."""
+        text, binding = self._bare(expr)
+        return f"({text})" if binding < within else text
+
+    def _bare(self, expr: Expr) -> tuple[str, int]:
+        known = self.read(expr)
+        if known is not None:
+            return known, _ATOM if known.isidentifier() or known.endswith(")") else 4
+        match expr:
+            case Const(value):
+                negative = isinstance(value, int | float) and value < 0
+                return repr(value), _PREFIX if negative else _ATOM
+            case Ref():
+                return variable(expr), _ATOM
+            case Linear(terms):
+                return self._sum(terms)
+            case Call("neg", (a,)):
+                return f"-{self(a, _PREFIX)}", _PREFIX
+            case Call("**", (a, b)):
+                return self._power(a, b)
+            case Call("/", (a, b)) if self.tensors:
+                return f"div({self(a)}, {self(b)})", _ATOM
+            case Call(word, (a, b)) if word in _INFIX:
+                binding, sign = _INFIX[word]
+                # Comparisons do not chain, and what stands right of a minus keeps its parentheses.
+                left = binding + 1 if binding == 4 else binding
+                return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
+            case Call(word, args):
+                text = CALLS[word].format(*(self(a) for a in args))
+                return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
+        raise TypeError(f"no expression of a plan: {expr!r}")
+
+    def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        match b:
+            case Const(int() as n) if 2 <= n <= 4:
+                return " * ".join([self(a, 7)] * n), 6
+            case Const(0.5):
+                return f"sqrt({self(a)})", _ATOM
+        word = "ipow" if _is_count(b) else "power"
+        return f"{word}({self(a)}, {self(b)})", _ATOM
+
+    def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        text = ""
+        for term in terms:
+            minus, rest = self._term(term)
+            joint = " - " if minus else " + "
+            text = f"{text}{joint}{rest}" if text else f"-{rest}" if minus else rest
+        minus, _ = unsigned(terms[0].coefficient)
+        plain = len(terms) == 1 and not minus
+        if plain and is_number(terms[0].coefficient, 1):
+            return text, _ATOM if text.isidentifier() else 6
+        return text, 6 if plain else 5
+
+    def _term(self, term: Term) -> tuple[bool, str]:
+        """A term without its sign: coefficient, then factors over divisors, in their order."""
+        minus, coefficient = unsigned(term.coefficient)
+        product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
+        scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
+        if term.divisors:
+            below = (
+                self(term.divisors[0])
+                if len(term.divisors) == 1
+                else " * ".join(self(d, 7) for d in term.divisors)
+            )
+            if len(term.factors) == 1:
+                product = self(term.factors[0])
+            above = product or (scale.pop() if scale else "1.0")
+            return minus, " * ".join([*scale, f"div({above}, {below})"])
+        if not product:
+            return minus, (scale or ["1.0"])[0]
+        return minus, " * ".join([*scale, product])
+
+
+def _is_count(expr: Expr) -> bool:
+    """Whether an exponent is a whole number, not negative: made of the step count."""
+    match expr:
+        case Const(value):
+            return isinstance(value, int) and value >= 0
+        case Ref("step"):
+            return True
+        case Call("+" | "*", (a, b)):
+            return _is_count(a) and _is_count(b)
+        case Call("-", (Ref("step"), Const(1))):
+            return True
+        case _:
+            return False

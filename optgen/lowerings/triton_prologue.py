@@ -1,0 +1,173 @@
+"""The scalar program as a kernel: one program per tensor, in float64, branches as branches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
+from optgen.ir.plan import Plan
+from optgen.lowerings.triton_expressions import Printer, variable
+from optgen.lowerings.triton_row import Row
+
+_INDENT = "    "
+
+
+class Prologue:
+    """Prints the scalar program of a plan, and the row of numbers it leaves for the sweep."""
+
+    def __init__(self, plan: Plan, row: Row, streams: int) -> None:
+        self._plan, self._row, self._streams = plan, row, streams
+        self._states = [s.key for s in plan.algorithm.scalar_states()]
+        self._printer = Printer(self._read, tensors=False)
+        self._offsets: dict[str, int] = {}
+        self.width = 0
+        for hyper in plan.algorithm.hypers:
+            self._offsets[hyper.name] = self.width
+            self.width += hyper.size
+
+    def scalar_types(self) -> list[str]:
+        """The types of the step and of scalar states, as the kernel calls them."""
+        return [f"{name.upper()}_T" for name in self._counters()]
+
+    def lines(self) -> list[str]:
+        """The body of the kernel."""
+        body, stored = self._block(self._plan.scalars, set())
+        rest = [name for name in self._row.entries if name not in stored]
+        return [*self._loads(), "", *body, "", *self._state_stores(), *map(self._store, rest)]
+
+    def _counters(self) -> list[str]:
+        return [*(["step"] if self._plan.algorithm.step else []), *self._states]
+
+    def _loads(self) -> list[str]:
+        """Hyperparameters, the advanced step, scalar states and what is fresh, as far as read."""
+        lines = [
+            f"{variable(Ref(name))} = tl.load({self._hyper(name)})"
+            for name in self._offsets
+            if name in self._read_names()
+        ]
+        for number, name in enumerate(self._counters()):
+            address = f"tl.load({self._table(self._streams + number)})"
+            kind = f"tl.pointer_type({name.upper()}_T)"
+            advance = " + 1" if name == "step" else ""
+            lines += [
+                f"{name}s = {address}.to({kind})",
+                f"{name} = tl.load({name}s).to(tl.float64){advance}",
+            ]
+        for number, key in enumerate(self._plan.fresh()):
+            place = self._table(self._streams + len(self._counters()) + number)
+            lines += [f"fresh_{key} = tl.load({place})", f"tl.store({place}, 0)"]
+        return lines
+
+    def _read_names(self) -> set[str]:
+        """Names read as plain numbers, by the scalar program or by the row."""
+        read = [*expressions(self._plan.scalars), *self._row.entries.values()]
+        return {e.name for expr in read for e in walk(expr) if isinstance(e, Ref)} - {
+            hyper.name for hyper in self._plan.algorithm.hypers if hyper.size > 1
+        }
+
+    def _hyper(self, name: str, index: int = 0) -> str:
+        offset = self._offsets[name] + index
+        return f"hyper + {offset}" if offset else "hyper"
+
+    def _table(self, stream: int) -> str:
+        return f"row + (STREAMS + {stream}) * tensors"
+
+    def _block(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
+        """A block's lines, and the row's names stored in it: those that do not outlive a branch."""
+        lines: list[str] = []
+        stored: set[str] = set()
+        known = set(surviving)
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                lines += [f"# {line}" for line in stmt.quote if f"# {line}" not in lines[-3:]]
+                lines.append(f"{variable(stmt.target)} = {self._value(stmt)}")
+                known.add(variable(stmt.target))
+                continue
+            both = known | (_defined(stmt.then) & _defined(stmt.orelse))
+            then, kept = self._arm(stmt.then, both)
+            lines += [f"if {self._printer(stmt.condition)}:", *then]
+            stored |= kept
+            if stmt.orelse:
+                orelse, kept = self._arm(stmt.orelse, both)
+                lines += ["else:", *orelse]
+                stored |= kept
+            known = both
+        return lines, stored
+
+    def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
+        lines, stored = self._block(program, surviving)
+        ending = [n for n in self._row.entries if n in _defined(program) - surviving]
+        lines += [self._store(name) for name in ending]
+        return [_INDENT + line for line in lines or ["pass"]], stored | set(ending)
+
+    def _value(self, stmt: Assign) -> str:
+        """The right-hand side. Scalar state is computed and kept in its own type, as torch's."""
+        name = stmt.target.name
+        if name in self._states:
+            text = Printer(lambda e: self._rounded(e, name), tensors=False)(stmt.value)
+            return text if _operates_on(stmt.value, name) else f"rounded({text}, {name.upper()}_T)"
+        if not any(isinstance(e, Ref) for e in walk(stmt.value)):
+            return f"tl.full((), {self._printer(stmt.value)}, tl.float64)"
+        return self._printer(stmt.value)
+
+    def _rounded(self, expr: Expr, state: str) -> str | None:
+        """An operation on a scalar state: operands and result in the state's type."""
+        if not isinstance(expr, Call) or not _operates_on(expr, state):
+            return self._read(expr)
+        kind = f"{state.upper()}_T"
+        operands = (
+            arg
+            if isinstance(arg, Ref) and arg.name == state
+            else Ref(f"rounded({self._printer(arg)}, {kind})")
+            for arg in expr.args
+        )
+        return f"rounded({self._printer(replace(expr, args=tuple(operands)))}, {kind})"
+
+    def _read(self, expr: Expr) -> str | None:
+        """Facts, and the names of flags where their truth is asked."""
+        match expr:
+            case Call("item", (Ref(name), Const(int() as index))):
+                return f"tl.load({self._hyper(name, index)})"
+            case Call("truth", (Ref(name) as ref,)):
+                hyper = self._plan.algorithm.hyper(name)
+                given = (
+                    f"({variable(ref)} == {variable(ref)}) & " if hyper and hyper.optional else ""
+                )
+                return f"{given}({variable(ref)} != 0)" if given else f"{variable(ref)} != 0"
+            case Call("is_none", (Ref() as ref,)):
+                return f"{variable(ref)} != {variable(ref)}"
+            case Call("fresh", (Ref(name),)):
+                return f"fresh_{name} != 0"
+            case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":
+                return f"{variable(expr)} != 0"
+        return None
+
+    def _state_stores(self) -> list[str]:
+        return [f"tl.store({n}s, {n}.to({n.upper()}_T))" for n in self._counters()]
+
+    def _store(self, name: str) -> str:
+        """Hand one number to the sweep; a condition as 0 or 1."""
+        place = list(self._row.entries).index(name)
+        meaning = self._row.entries[name]
+        value = variable(meaning) if isinstance(meaning, Ref) else self._stored_condition(meaning)
+        return f"tl.store(scalars{f' + {place}' if place else ''}, {value})"
+
+    def _stored_condition(self, condition: Expr) -> str:
+        if isinstance(condition, Call) and condition.word == "fresh":
+            return self._printer(condition).removesuffix(" != 0")
+        return self._printer(condition)
+
+
+def _operates_on(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Call) and any(isinstance(a, Ref) and a.name == name for a in expr.args)
+
+
+def _defined(program: Program) -> set[str]:
+    """The variables that a block assigns on every path."""
+    names: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, If):
+            names |= _defined(stmt.then) & _defined(stmt.orelse)
+        else:
+            names.add(variable(stmt.target))
+    return names

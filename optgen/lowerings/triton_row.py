@@ -1,0 +1,84 @@
+"""The row of numbers that the prologue kernel hands to the sweep, one row per tensor."""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, refs
+from optgen.ir.plan import Plan, Sweep
+from optgen.lowerings.triton_expressions import variable
+
+_SPOKEN = {
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+}
+
+
+class Row:
+    """Names the numbers a sweep reads, in the order in which it reads them first."""
+
+    def __init__(self, plan: Plan, sweep: Sweep) -> None:
+        self._plan = plan
+        self._constexpr = {s.when.removeprefix("not ") for s in sweep.streams if s.when is not None}
+        self.entries: dict[str, Expr] = {}
+        self._enter(sweep.body)
+
+    def _enter(self, body: Program) -> None:
+        for stmt in body:
+            if isinstance(stmt, Assign):
+                for ref in refs(stmt.value):
+                    if not self._plan.kinds[ref].is_tensor:
+                        self.entries[variable(ref)] = ref
+                continue
+            name, meaning = self._flag(stmt.condition)
+            if name:
+                self.entries[name] = meaning
+            self._enter(stmt.then)
+            self._enter(stmt.orelse)
+
+    def condition(self, expr: Expr) -> str:
+        """A branch of the sweep as its kernel writes it."""
+        name, _ = self._flag(expr)
+        if name:
+            return f"{name} != 0"
+        match expr:
+            case Call("not", (inner,)):
+                return f"not {self.condition(inner)}"
+            case Ref(flag) | Call("truth", (Ref(flag),)):
+                return flag.upper()
+        raise TypeError(f"no condition of a sweep: {expr!r}")
+
+    def _flag(self, expr: Expr) -> tuple[str, Expr]:
+        """The entry that holds a condition's truth, and what it means; no name for a constexpr."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                # A number is its own truth, unless it may be None.
+                optional = (hyper := self._plan.algorithm.hyper(name)) and hyper.optional
+                if name in self._constexpr:
+                    return "", expr
+                return (f"{name}_is_true", expr) if optional else (variable(Ref(name)), Ref(name))
+            case Call("not", (inner,)) if not self._flag(inner)[0]:
+                return "", expr
+        return _spoken(expr), expr
+
+
+def _spoken(expr: Expr) -> str:
+    """A condition as a name."""
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref():
+            return variable(expr)
+        case Call("fresh", (Ref(name),)):
+            return f"fresh_{name}"
+        case Call("truth", (a,)):
+            return f"{_spoken(a)}_is_true"
+        case Call("is_none", (a,)):
+            return f"{_spoken(a)}_is_none"
+        case Call("not" | "neg" as word, (a,)):
+            return f"{'not' if word == 'not' else 'minus'}_{_spoken(a)}"
+        case Call(word, args):
+            return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
+    raise TypeError(f"no condition: {expr!r}")

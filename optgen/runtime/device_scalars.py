@@ -1,0 +1,64 @@
+"""Steps and scalar states on the device: a fused kernel reads and advances them there.
+
+torch keeps them on the CPU unless a group is fused or capturable. Where our default runs fused on a
+CUDA device, they move there before the first launch, as views of one tensor; checkpoints get CPU
+copies, so that they look like torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def adopt(states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]) -> list[Tensor]:
+    """The values under `key`, each on its parameter's device: what lies elsewhere moves there."""
+    away: dict[torch.device, list[dict[str, Any]]] = {}
+    for state, param in zip(states, params, strict=True):
+        if state[key].device != param.device:
+            away.setdefault(param.device, []).append(state)
+    for device, moving in away.items():
+        values = torch.stack([state[key].detach().cpu().reshape(()) for state in moving])
+        for state, value in zip(moving, values.to(device).unbind(), strict=True):
+            state[key] = value
+    return [state[key] for state in states]
+
+
+def hand_out(
+    packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
+) -> dict[Any, dict[str, Any]]:
+    """The states of a checkpoint, scalars copied to the CPU where torch would keep them there.
+
+    `packed` and `groups` are the two halves of a state_dict; entries not concerned stay themselves.
+    """
+    moved: list[tuple[Any, str, Tensor]] = []
+    for group in groups:
+        if group.get("fused") or group.get("capturable"):
+            continue
+        for index in group["params"]:
+            for key in keys:
+                value = packed.get(index, {}).get(key)
+                if isinstance(value, Tensor) and not value.is_cpu:
+                    moved.append((index, key, value))
+    result = dict(packed)
+    for index in {index for index, _, _ in moved}:
+        result[index] = dict(packed[index])
+    for (index, key, _), value in zip(moved, _on_cpu([v for _, _, v in moved]), strict=True):
+        result[index][key] = value
+    return result
+
+
+def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies on the CPU, by one transfer for all tensors of one device and type."""
+    together: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        together.setdefault((tensor.device, tensor.dtype), []).append(i)
+    result = list(tensors)
+    for indices in together.values():
+        values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
+        for i, value in zip(indices, values.unbind(), strict=True):
+            result[i] = value.clone()
+    return result

@@ -1,0 +1,144 @@
+"""A bucket: the tensors of one device whose streams have equal types, updated by one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.layout import copies, copy_of
+from optgen.runtime.triton_table import Staging, Table
+
+TAIL = 256
+"""Elements a trip where a block is short or its streams are not aligned."""
+
+Streams = list[list[Tensor]]
+
+
+class Key(NamedTuple):
+    """What the tensors of a bucket share. A state that the group does not keep has type None."""
+
+    device: torch.device
+    types: tuple[torch.dtype | None, ...]  # parameter, gradient, states of the parameter's shape
+    scalar_types: tuple[torch.dtype, ...]  # step, scalar states
+
+
+class Share(NamedTuple):
+    """The tensors of one group that belong to a bucket: which group, which of its tensors."""
+
+    group: int
+    indices: tuple[int, ...]
+
+    def pick(self, tensors: list[Tensor]) -> Sequence[Tensor]:
+        """Those tensors of a list that runs over the group's."""
+        if not tensors or len(self.indices) == len(tensors):
+            return tensors
+        if len(self.indices) == 1:
+            return (tensors[self.indices[0]],)
+        picked: tuple[Tensor, ...] = itemgetter(*self.indices)(tensors)
+        return picked
+
+
+class Bucket:
+    """A table, and all else that a generated `update` hands to its kernels."""
+
+    loss_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self,
+        key: Key,
+        shares: list[Share],
+        states: Sequence[str],
+        streams: Streams,
+        fresh: list[list[bool]],
+        hypers: Tensor,
+        staging: Staging | None,
+    ) -> None:
+        self.key, self.shares, self.hypers = key, shares, hypers
+        self._states = states
+        self._copied = _copied(streams[: len(key.types)])
+        self._contiguous = all(map(Tensor.is_contiguous, streams[1]))
+        self._strides = list(map(Tensor.stride, streams[1]))
+        self._scalars: Tensor | None = None
+        self.options = _options(key)
+        self._table = Table(
+            list(map(Tensor.numel, streams[0])),
+            chain.from_iterable([share.group] * len(share.indices) for share in shares),
+            fresh,
+            len(streams),
+            self.options["BLOCK"],
+            key.device,
+            staging,
+        )
+        self.tensors, self.blocks = self._table.tensors, self._table.blocks
+        self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
+        self.types = [_triton_type(t or key.types[0]) for t in key.types]
+        self.scalar_types = [_triton_type(t) for t in key.scalar_types]
+
+    def has(self, state: str) -> bool:
+        """Whether these tensors keep the state of this key."""
+        return self.key.types[2 + self._states.index(state)] is not None
+
+    def scalars(self, width: int) -> Tensor:
+        """Room for `width` numbers a tensor, in the type the kernel computes in."""
+        if self._scalars is None:
+            dtype = torch.float64 if self.key.types[0] == torch.float64 else torch.float32
+            self._scalars = torch.empty(self.tensors, width, dtype=dtype, device=self.key.device)
+        return self._scalars
+
+    def fits(self, grads: Sequence[Tensor]) -> bool:
+        """Whether these gradients have the type and the layouts that the bucket was made for."""
+        if set(map(attrgetter("dtype"), grads)) != {self.key.types[1]}:
+            return False
+        if self._contiguous:
+            return all(map(Tensor.is_contiguous, grads))
+        return list(map(Tensor.stride, grads)) == self._strides
+
+    def run(self, update: Callable[[Bucket], None], streams: Streams) -> None:
+        """Update the tensors; where a parameter's streams are laid out unlike, through copies."""
+        swapped = []
+        for stream, i in self._copied:
+            original = streams[stream][i]
+            streams[stream][i] = copy = copy_of(original, streams[0][i])
+            if stream != 1 or self.loss_scale is not None:  # a gradient is written when unscaled
+                swapped.append((original, copy))
+        self._table.point(streams)
+        with _on(self.key.device):
+            update(self)
+        for original, copy in swapped:
+            original.copy_(copy)
+
+
+def _copied(streams: Streams) -> list[tuple[int, int]]:
+    """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
+    present = [k for k, stream in enumerate(streams) if stream]
+    parts = zip(*(streams[k] for k in present), strict=True)
+    return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
+
+
+def _options(key: Key) -> dict[str, Any]:
+    """How a kernel walks these types: 16 bytes a thread of the widest, a block for four warps."""
+    widest = max(t.itemsize for t in key.types if t is not None)
+    vector = 16 // widest
+    wide_warps = torch.version.hip is not None
+    block = 512 if key.types[0] == torch.float64 else 2048 if wide_warps and vector == 8 else 1024
+    options = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
+    # Denormal numbers are numbers: NVIDIA's math functions flush them unless told not to.
+    return options if wide_warps else options | {"enable_reflect_ftz": False}
+
+
+def _triton_type(dtype: torch.dtype | None) -> Any:
+    from triton import language
+
+    return getattr(language, str(dtype).removeprefix("torch."))
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,120 @@
+"""The table a fused Triton kernel reads: which tensors, where they lie, which group they follow.
+
+Kernels find everything through one int64 table [row, tensor]. Its rows are the element counts,
+each tensor's first block, its group, the addresses of the streams (parameter, gradient, then one
+per state of the parameter's shape), the addresses of the scalars (step, then scalar states) and,
+for each key that the rule asks `fresh` of, whether the state is still unused: a kernel that uses it
+writes a 0 there. An int32 map leads from a block to its tensor, and a float64 table [group, value]
+holds the hyperparameters.
+
+A copy to the device goes through pinned memory taken fresh from torch's allocator, never through a
+buffer that an earlier copy may still be reading. Under graph capture that copy becomes a node which
+reads the host memory again at every replay, so whoever captures keeps the staging alive, unchanged.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Staging = list[Tensor]
+Hyper = float | Tensor
+
+HEADER = 3
+"""Rows before the streams: element counts, first blocks, groups."""
+
+
+def upload(target: Tensor, values: array[Any], staging: Staging | None) -> None:
+    """Copy numbers into a device tensor without waiting; a capture passes its staging list."""
+    source = torch.frombuffer(values, dtype=target.dtype).view(target.shape)
+    if target.is_cuda:
+        source = source.pin_memory()
+        if staging is not None:
+            staging.append(source)
+    target.copy_(source, non_blocking=True)
+
+
+class Table:
+    """The tensors of one launch. Rows after the header are uploaded when an address has moved."""
+
+    def __init__(
+        self,
+        numels: Sequence[int],
+        groups: Iterable[int],
+        fresh: Iterable[Sequence[bool]],
+        addresses: int,
+        block: int,
+        device: torch.device,
+        staging: Staging | None,
+    ) -> None:
+        counts = [-(-numel // block) for numel in numels]
+        firsts = list(accumulate(counts, initial=0))
+        self.tensors = len(numels)
+        self.blocks = firsts.pop()
+        self._staging = staging
+        self._addresses = [array("q", [0] * self.tensors)] * addresses
+        rows = [array("q", numels), array("q", firsts), array("q", groups)]
+        rows += [*self._addresses, *(array("q", map(int, flags)) for flags in fresh)]
+        flat = array("q")
+        for row in rows:
+            flat.extend(row)
+        self.rows = torch.empty(len(rows), self.tensors, dtype=torch.int64, device=device)
+        upload(self.rows, flat, staging)
+        self.block_tensor = torch.empty(self.blocks, dtype=torch.int32, device=device)
+        if self.blocks:
+            owners = array("i")
+            for tensor, count in enumerate(counts):
+                owners.extend([tensor] * count)
+            upload(self.block_tensor, owners, staging)
+
+    def point(self, streams: Sequence[Sequence[Tensor]]) -> None:
+        """Make the address rows say where these tensors lie; an empty stream stays at 0."""
+        for i, stream in enumerate(streams):
+            if stream:
+                row = array("q", map(Tensor.data_ptr, stream))
+                if row != self._addresses[i]:
+                    upload(self.rows[HEADER + i], row, self._staging)
+                    self._addresses[i] = row
+
+
+class Hypers:
+    """Hyperparameters on the device, in float64: one row a group, None as NaN, a flag as 0 or 1."""
+
+    def __init__(
+        self, groups: int, width: int, device: torch.device, staging: Staging | None
+    ) -> None:
+        self.values = torch.empty(groups, width, dtype=torch.float64, device=device)
+        self._slots = self.values.view(-1).unbind()
+        self._staging = staging
+        self._known = array("d")
+
+    def set(self, values: Sequence[Hyper]) -> None:
+        """Upload what changed; a tensor on the device is read there, at every replay too."""
+        known, slots, tensors = array("d"), [], []
+        for slot, value in zip(self._slots, values, strict=True):
+            if isinstance(value, Tensor) and value.device == self.values.device:
+                slots.append(slot)
+                tensors.append(value.detach().reshape(()))
+                known.append(-0.0)  # not 0.0: a number 0 that follows must be uploaded
+            else:
+                known.append(float(value))
+        if known.tobytes() != self._known.tobytes():  # bytes: NaN must equal itself
+            upload(self.values, known, self._staging)
+            self._known = known
+        if tensors:
+            torch._foreach_copy_(slots, tensors)
+
+
+def flatten(group: dict[str, Any], names: Iterable[str]) -> list[Hyper]:
+    """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NaN."""
+    values: list[Hyper] = []
+    for name in names:
+        value = group[name]
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            values.append(float("nan") if one is None else one)
+    return values

@@ -1,0 +1,88 @@
+"""Words that generated Triton kernels share.
+
+Imports Triton, so only generated `fused_triton` modules import it. Everything here compiles ahead
+of time for NVIDIA and AMD and runs in Triton's interpreter: nothing calls libdevice by name.
+"""
+
+import triton
+import triton.language as tl
+
+# The first rows of a table; the addresses of the streams follow.
+NUMEL = tl.constexpr(0)
+FIRST_BLOCK = tl.constexpr(1)
+GROUP = tl.constexpr(2)
+STREAMS = tl.constexpr(3)
+
+
+@triton.jit
+def at(address, start, T: tl.constexpr, VECTOR: tl.constexpr):
+    """Point to element `start` of a stream; the caller knows it divisible by VECTOR elements."""
+    # The hint belongs to the value it is made with: it must sit on the cast, inside this helper.
+    pointer = (address + start * (T.primitive_bitwidth // 8)).to(tl.pointer_type(T))
+    return tl.multiple_of(pointer, VECTOR * T.primitive_bitwidth // 8)
+
+
+@triton.jit
+def sqrt(x):
+    """Square root, correctly rounded."""
+    return tl.sqrt(x) if x.dtype == tl.float64 else tl.sqrt_rn(x)
+
+
+@triton.jit
+def div(x, y):
+    """x / y, correctly rounded."""
+    return x / y if y.dtype == tl.float64 else tl.div_rn(x, y)
+
+
+@triton.jit
+def maximum(x, y):
+    """The larger of the two; NaN where either is, as torch's."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum(x, y):
+    """The smaller of the two; NaN where either is, as torch's."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def ipow(x, n):
+    """x**n for a float64 x and a whole n in [0, 2**24): exact squarings, right at x = 0."""
+    n = n.to(tl.int32)
+    y = x * 0 + 1.0
+    for bit in tl.static_range(24):
+        y = tl.where((n >> bit) & 1 != 0, y * x, y)
+        x = x * x
+    return y
+
+
+@triton.jit
+def power(x, y):
+    """x**y for x > 0, or any x and y = 0; the larger type of both, so a literal needs no cast."""
+    x = y * 0 + x
+    return tl.where(y == 0, 1.0, tl.exp2(y * tl.log2(x)))
+
+
+@triton.jit
+def rounded(x, T: tl.constexpr):
+    """The float64 x as a scalar state of type T would hold it."""
+    return x.to(T).to(tl.float64)
+
+
+@triton.jit
+def sign(x):
+    """-1, 0 or 1; 0 for NaN, as torch's."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def mod(x, y):
+    """The remainder with the sign of y, as Python's and torch's."""
+    return x - tl.floor(x / y) * y
+
+
+@triton.jit
+def lerp(x, y, weight):
+    """The value a fraction `weight` of the way from x to y."""
+    return x + weight * (y - x)
