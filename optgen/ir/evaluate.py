@@ -65,7 +65,7 @@ def _number(value: Any) -> Any:
         return value
     if isinstance(value, bool):
         return torch.tensor(value)
-    return torch.as_tensor(value).detach().double().squeeze()
+    return torch.as_tensor(value, dtype=torch.float64).detach().squeeze()
 
 
 def _exists(state: State, hypers: Mapping[str, Any]) -> bool:

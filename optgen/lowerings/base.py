@@ -11,19 +11,34 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.passes.plan import plan
 
+Context = Mapping[str, Any]
 PlanPass = Callable[[Plan], Plan]
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """One backend: `context` prints a plan, after `passes`, into what `template` lays out."""
+    """One generated file: `lower` turns an algorithm into everything its template needs.
+
+    A derived algorithm (`base=`) shares its base's rule, so only its class file is written.
+    """
 
     name: str
     filename: str
     template: str
-    passes: tuple[PlanPass, ...]
-    context: Callable[[Plan], Mapping[str, Any]]
+    lower: Callable[[Algorithm], Context]
+    of_rule: bool = True
 
-    def lower(self, algorithm: Algorithm) -> Mapping[str, Any]:
-        """Everything the template needs to write this algorithm's file."""
-        return self.context(reduce(lambda p, change: change(p), self.passes, plan(algorithm)))
+    def applies(self, algorithm: Algorithm) -> bool:
+        """Whether this algorithm has such a file."""
+        return algorithm.base is None or not self.of_rule
+
+
+def planned(
+    passes: tuple[PlanPass, ...], context: Callable[[Plan], Context]
+) -> Callable[[Algorithm], Context]:
+    """Plan an algorithm, run the passes in order, and print what comes out."""
+
+    def lower(algorithm: Algorithm) -> Context:
+        return context(reduce(lambda done, change: change(done), passes, plan(algorithm)))
+
+    return lower

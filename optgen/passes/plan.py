@@ -106,9 +106,8 @@ class _Planner:
 
     def _tensor(self, stmt: Assign) -> list[Stmt]:
         """A tensor statement in linear form, or nothing if its uses will write it out."""
-        quotes = [
-            self.expansions[r][1] for r in refs(stmt.value) if r in self.expansions
-        ]
+        read = set(refs(stmt.value))
+        quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
         form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
         quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
         if self._can_expand(stmt.target, form):
@@ -163,8 +162,7 @@ class _Planner:
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
             self.kinds[bare] = self.kinds[target]
-            quotes = [a.quote for a in assigns((stmt,)) if a.target == target]
-            self.expansions[target] = ((Term(scale, (bare,)),), quotes[0])
+            self.expansions[target] = ((Term(scale, (bare,)),), ())
             stmt = replace(
                 stmt,
                 then=_unscaled(stmt.then, target, bare),

@@ -1,0 +1,9 @@
+"""One backend, one file: what an algorithm's generated folder holds."""
+
+from optgen.lowerings.base import Lowering
+from optgen.lowerings.foreach import FOREACH
+from optgen.lowerings.forloop import FORLOOP
+
+LOWERINGS: tuple[Lowering, ...] = (FORLOOP, FOREACH)
+
+__all__ = ["LOWERINGS", "Lowering"]

@@ -1,0 +1,158 @@
+"""How expressions of a plan read in C++: scalars in double, tensor elements in the type C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.passes.scalars import is_number, unsigned
+
+_INFIX = {
+    "or": (1, "|"),
+    "and": (2, "&"),
+    "==": (3, "=="),
+    "!=": (3, "!="),
+    "<": (4, "<"),
+    "<=": (4, "<="),
+    ">": (4, ">"),
+    ">=": (4, ">="),
+    "+": (5, "+"),
+    "-": (5, "-"),
+    "*": (6, "*"),
+    "/": (6, "/"),
+}
+_SELECT, _PREFIX, _ATOM = 0, 7, 9
+
+CALLS: Mapping[str, str] = {
+    "%": "mod({0}, {1})",
+    "sqrt": "sqrt({0})",
+    "exp": "exp({0})",
+    "log": "log({0})",
+    "abs": "abs({0})",
+    "sign": "sign({0})",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "clamp": "clamp({0}, {1}, {2})",
+    "lerp": "lerp({0}, {1}, {2})",
+    "truth": "truth({0})",
+    "is_none": "is_none({0})",
+    "copy": "{0}",  # values in registers are never overwritten
+}
+"""Words that the header defines, and those that are no more than their operand."""
+
+_KEYWORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
+    "constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
+    "explicit export extern false float for friend goto if inline int long mutable namespace new "
+    "noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq"
+)
+_OWN = "C asm_ cells fresh hypers i i64 mod n pow program rounded scalars streams sweep truth update"
+RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
+    word for word, text in CALLS.items() if text.startswith(word)
+}
+"""Names that a spec may use and that mean something else here."""
+
+
+def variable(name: str) -> str:
+    """What a name of the plan is called; one variable for all its versions."""
+    return f"{name}_" if name in RESERVED else name
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Prints expressions. `read` may say how something is read where the text will stand."""
+
+    tensors: bool
+    read: Callable[[Expr], str | None] = lambda expr: None
+
+    def __call__(self, expr: Expr, within: int = 0) -> str:
+        """An expression's text, in parentheses if it binds less than `within`."""
+        text, binding = self._bare(expr)
+        return f"({text})" if binding < within else text
+
+    def _bare(self, expr: Expr) -> tuple[str, int]:
+        known = self.read(expr)
+        if known is not None:
+            return known, _ATOM
+        match expr:
+            case Const():
+                return self._constant(expr), _ATOM
+            case Ref(name):
+                return variable(name), _ATOM
+            case Linear(terms):
+                return self._sum(terms)
+            case Call("neg", (a,)):
+                return f"-{self(a, _PREFIX)}", _PREFIX
+            case Call("not", (a,)):
+                return f"!{self(a, _PREFIX)}", _PREFIX
+            case Call("where", (condition, a, b)):
+                return f"{self(condition, 1)} ? {self(a, 1)} : {self(b, 1)}", _SELECT
+            case Call("**", (a, b)):
+                return self._power(a, b)
+            case Call(word, (a, b)) if word in _INFIX:
+                binding, sign = _INFIX[word]
+                left, right = self(a, binding), self(b, binding + 1)
+                if word == "/" and _is_whole(a) and _is_whole(b):
+                    right += ".0"  # whole numbers would be divided as such
+                return f"{left} {sign} {right}", binding
+            case Call("item", (values, index)):
+                return f"{self(values)}[{self(index)}]", _ATOM
+            case Call(word, args) if word in CALLS:
+                return CALLS[word].format(*map(self._argument, args)), _ATOM
+        raise TypeError(f"no expression of a plan: {expr!r}")
+
+    def _argument(self, expr: Expr) -> str:
+        """An argument: functions take two numbers of one type, and a literal would have its own."""
+        if _is_whole(expr):
+            return f"C({self(expr)})" if self.tensors else f"{self(expr)}.0"
+        return self(expr)
+
+    def _constant(self, constant: Const) -> str:
+        value = constant.value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float):
+            text = {"inf": "__builtin_inf()", "nan": '__builtin_nan("")'}.get(repr(value))
+            text = text or repr(value)
+            return f"C({text})" if self.tensors else text
+        raise TypeError(f"no number: {value!r}")
+
+    def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        match b:
+            case Const(int() as n) if 2 <= n <= 4:
+                return " * ".join([self(a, 7)] * n), 6
+            case Const(0.5):
+                return f"sqrt({self(a)})", _ATOM
+        return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
+
+    def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        text = ""
+        for term in terms:
+            minus, rest = self._term(term)
+            joint = " - " if minus else " + "
+            text = f"{text}{joint}{rest}" if text else f"-{rest}" if minus else rest
+        if len(terms) > 1:
+            return text, 5
+        return text, _ATOM if text.isidentifier() else 6
+
+    def _term(self, term: Term) -> tuple[bool, str]:
+        """A term without its sign: coefficient, then factors over divisors, in their order."""
+        minus, coefficient = unsigned(term.coefficient)
+        factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
+        if not is_number(coefficient, 1) or not factors:
+            factors = [self(coefficient, 6), *(self(f, 7) for f in term.factors)]
+        text = " * ".join(factors)
+        if term.divisors:
+            below = " * ".join(self(d, 7) for d in term.divisors)
+            text += f" / ({below})" if len(term.divisors) > 1 else f" / {below}"
+        return minus, text
+
+
+def _is_whole(expr: Expr) -> bool:
+    return isinstance(expr, Const) and type(expr.value) is int

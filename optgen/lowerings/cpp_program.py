@@ -1,0 +1,109 @@
+"""The scalar program in C++: everything one parameter's elements share, in double."""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs
+from optgen.ir.plan import Plan
+from optgen.lowerings.cpp_expressions import Printer, variable
+from optgen.lowerings.cpp_statements import Statements
+from optgen.lowerings.cpp_text import listed
+
+_COLUMN = 8
+
+
+class ScalarProgram:
+    """Prints a plan's scalar program; `fields` are the numbers it leaves for the sweep."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._hypers = {h.name: h for h in plan.algorithm.hypers}
+        self._states = {s.symbol: s.key for s in plan.algorithm.scalar_states()}
+        self._printer = Printer(tensors=False, read=self._read)
+        self._last = {a.target.name: a.target.version for a in assigns(plan.scalars)}
+        self.fields = {
+            ref: self._field(ref) for ref in plan.coefficients() if ref.name not in self._hypers
+        }
+
+    def lines(self) -> list[str]:
+        """The body of the function."""
+        kept = frozenset(ref.name for ref in self.fields)
+        statements = Statements(
+            "double",
+            self._value,
+            lambda condition: f"if ({self._printer(condition)})",
+            self._plan.scalars,
+            frozenset(self._inputs()),
+            kept,
+        )
+        stores = [
+            f"cells[{key.upper()}].value = {variable(symbol)};"
+            for symbol, key in self._states.items()
+            if symbol in self._last
+        ]
+        results = listed("return {", self.fields.values(), "};", _COLUMN)
+        return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
+
+    def uses_hypers(self) -> bool:
+        """Whether the function reads any hyperparameter."""
+        return any(name in self._hypers for name in self._inputs())
+
+    def uses_cells(self) -> bool:
+        """Whether the function reads the step or a scalar state."""
+        return any(name not in self._hypers for name in self._inputs())
+
+    def _inputs(self) -> list[str]:
+        """Hyperparameters, step and scalar states that the program or the sweep reads."""
+        read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
+        read += [ref.name for ref in self.fields]
+        known = [*self._hypers, "step", *self._states]
+        return [name for name in known if name in read or name in self._last]
+
+    def _loads(self) -> list[str]:
+        inputs = self._inputs()
+        numbers = [n for n in inputs if n in self._hypers and self._hypers[n].sort == "number"]
+        aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
+        lines = listed("const double ", aliases, ";", _COLUMN) if aliases else []
+        if "step" in inputs:
+            lines.append("const double step = cells[STEP].value;")
+        for symbol in (s for s in inputs if s in self._states):
+            constant = "" if symbol in self._last else "const "
+            name, key = variable(symbol), self._states[symbol].upper()
+            lines.append(f"{constant}double {name} = cells[{key}].value;")
+        old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
+        return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
+
+    def _field(self, ref: Ref) -> str:
+        """What a number is called in the row of results; the program may write its name again."""
+        last = self._last.get(ref.name, ref.version)
+        if ref.version == last:
+            return variable(ref.name)
+        if ref.version:
+            raise TypeError(f"`{ref.name}` changes again after the sweep's value of it is known")
+        return f"old_{ref.name}"
+
+    def _read(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+        return None
+
+    def _value(self, stmt: Assign) -> str:
+        key = self._states.get(stmt.target.name)
+        return self._rounded(stmt.value, stmt.target.name, key) if key else self._printer(stmt.value)
+
+    def _rounded(self, expr: Expr, symbol: str, key: str) -> str:
+        """An update of a scalar state, each operation of it in the state's type."""
+        match expr:
+            case Ref(name) if name == symbol:
+                return variable(name)
+            case Const(int()):
+                return self._printer(expr)
+            case Call(word, args):
+                # Rounded operands stand where their names would, so parentheses are as usual.
+                texts = {arg: self._rounded(arg, symbol, key) for arg in args}
+                printer = Printer(tensors=False, read=texts.get)
+                text = printer(Call(word, args))
+            case _:
+                text = self._printer(expr)
+        return f"cells[{key.upper()}].rounded({text})"

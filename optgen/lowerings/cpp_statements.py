@@ -1,0 +1,80 @@
+"""Programs as C++ statements: one variable for all versions of a name, the spec's line above."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from optgen.ir.nodes import Assign, Expr, If, Program, assigns, expressions, refs
+from optgen.lowerings.cpp_expressions import variable
+from optgen.lowerings.cpp_text import folded, indented
+
+
+@dataclass
+class Statements:
+    """Prints the statements of one function.
+
+    `value` prints what is assigned, `condition` what stands behind `if`. Names already declared are
+    assigned to; others get a declaration in the block that all their readers see.
+    """
+
+    type: str
+    value: Callable[[Assign], str]
+    condition: Callable[[Expr], str]
+    program: Program
+    declared: frozenset[str]
+    kept: frozenset[str] = frozenset()  # read after the program
+    times: Counter[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.times = Counter(a.target.name for a in assigns(self.program))
+
+    def lines(self, column: int) -> list[str]:
+        """The whole program; its lines will stand at that column."""
+        return self._block(self.program, set(self.declared), self.kept, column)
+
+    def _block(
+        self, program: Program, declared: set[str], kept: frozenset[str], column: int
+    ) -> list[str]:
+        lines: list[str] = []
+        for position, stmt in enumerate(program):
+            later = kept | _read(program[position + 1 :])
+            if isinstance(stmt, If):
+                for name in _assigned(stmt):
+                    if name in later and name not in declared:
+                        declared.add(name)
+                        lines.append(f"{self.type} {variable(name)} = 0;")
+                lines += self._if(stmt, declared, later, column)
+            else:
+                lines += [f"// {line}" for line in stmt.quote]
+                lines += folded(f"{self._target(stmt, declared)} = {self.value(stmt)};", column)
+                declared.add(stmt.target.name)
+        return lines
+
+    def _target(self, stmt: Assign, declared: set[str]) -> str:
+        name = stmt.target.name
+        if name in declared:
+            return variable(name)
+        once = "const " if self.times[name] == 1 else ""
+        return f"{once}{self.type} {variable(name)}"
+
+    def _if(self, stmt: If, declared: set[str], later: frozenset[str], column: int) -> list[str]:
+        lines = [f"{self.condition(stmt.condition)} {{"]
+        lines += indented(self._block(stmt.then, set(declared), later, column + 4))
+        match stmt.orelse:
+            case ():
+                return [*lines, "}"]
+            case (If() as other,):
+                first, *rest = self._if(other, declared, later, column)
+                return [*lines, f"}} else {first}", *rest]
+        arm = indented(self._block(stmt.orelse, set(declared), later, column + 4))
+        return [*lines, "} else {", *arm, "}"]
+
+
+def _assigned(stmt: If) -> list[str]:
+    return list(dict.fromkeys(a.target.name for a in assigns((stmt,))))
+
+
+def _read(program: Program) -> frozenset[str]:
+    return frozenset(r.name for e in expressions(program) for r in refs(e))

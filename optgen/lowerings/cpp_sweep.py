@@ -1,0 +1,142 @@
+"""The sweep in C++: one loop over elements that loads, computes and stores every stream once."""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.plan import Plan, Stream, Sweep
+from optgen.lowerings.cpp_expressions import Printer, variable
+from optgen.lowerings.cpp_program import ScalarProgram
+from optgen.lowerings.cpp_statements import Statements
+
+_COLUMN = 12
+_SPOKEN = {
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+}
+
+
+class SweepPrinter:
+    """Prints one sweep. Flags that decide which streams there are become template parameters."""
+
+    def __init__(self, plan: Plan, sweep: Sweep, program: ScalarProgram) -> None:
+        self._plan, self._sweep, self._fields = plan, sweep, program.fields
+        self._hypers = {h.name: h for h in plan.algorithm.hypers}
+        self._fresh = plan.fresh()
+        self._scalars = Printer(tensors=False, read=self._read_scalar)
+        self._elements = Printer(tensors=True, read=self._read_element)
+        self._conditions: dict[str, str] = {}
+        whens = (s.when.removeprefix("not ") for s in sweep.streams if s.when)
+        self.flags = {name: name.upper() for name in whens}
+        self.body = self._body()
+
+    def constants(self) -> list[str]:
+        """What the loop reads of hyperparameters and scalars, in the type it computes in."""
+        lines = []
+        for ref in self._plan.coefficients():
+            if ref in self._fields:
+                name = self._fields[ref]
+                lines.append(f"const C {name} = C(scalars.{name});")
+            elif self._hypers[ref.name].sort == "number" and self._is_element(ref):
+                name = variable(ref.name)
+                lines.append(f"const C {name} = C(hypers.{name});")
+        return lines + [f"const bool {name} = {text};" for name, text in self._conditions.items()]
+
+    def loads(self) -> list[str]:
+        """One line a stream."""
+        return [f"C {variable(s.name)} = {self._load(s)};" for s in self._sweep.streams]
+
+    def stores(self) -> list[str]:
+        """One line a stream that is written."""
+        lines = []
+        for stream in (s for s in self._sweep.streams if s.stored):
+            flag = self._flag(stream)
+            guard = f"if constexpr ({flag}) " if flag else ""
+            lines.append(f"{guard}{variable(stream.name)}s[i] = {variable(stream.name)};")
+        return lines
+
+    def uses(self, word: str) -> bool:
+        """Whether the constants read `hypers`, `scalars` or `fresh`."""
+        return any(f"{word}." in line or f"({word} " in line for line in self.constants())
+
+    def _body(self) -> list[str]:
+        declared = frozenset(s.name for s in self._sweep.streams)
+        return Statements(
+            "C", lambda a: self._elements(a.value), self._if, self._sweep.body, declared
+        ).lines(_COLUMN)
+
+    def _load(self, stream: Stream) -> str:
+        flag = self._flag(stream)
+        text = f"{variable(stream.name)}s[i]"
+        return f"{flag} ? {text} : C(0)" if flag else text
+
+    def _flag(self, stream: Stream) -> str:
+        when = stream.when or ""
+        return f"{'!' if when.startswith('not ') else ''}{when.removeprefix('not ').upper()}"
+
+    def _if(self, condition: Expr) -> str:
+        constant, text = self._condition(condition)
+        return f"if {'constexpr ' if constant else ''}({text})"
+
+    def _condition(self, expr: Expr) -> tuple[bool, str]:
+        """Whether a condition is a template parameter, and how it reads in the loop."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)) if name in self.flags:
+                return True, self.flags[name]
+            case Call("not", (inner,)):
+                constant, text = self._condition(inner)
+                return constant, f"!({text})" if " " in text else f"!{text}"
+            case Call("and" | "or" as word, (a, b)):
+                (both, left), (also, right) = self._condition(a), self._condition(b)
+                return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
+            case Call("fresh", (Ref(name),)):
+                text = f"(fresh >> {self._fresh.index(name)} & 1) != 0"
+            case Ref(name):
+                text = f"truth({self._read_scalar(expr)})"
+            case _:
+                text = self._scalars(expr)
+        name = _spoken(expr)
+        self._conditions[name] = text
+        return False, name
+
+    def _read_scalar(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref(name) if name in self._hypers:
+                return f"hypers.{variable(name)}"
+            case Ref() if expr in self._fields:
+                return f"scalars.{self._fields[expr]}"
+        return None
+
+    def _read_element(self, expr: Expr) -> str | None:
+        return self._fields.get(expr) if isinstance(expr, Ref) else None
+
+    def _is_element(self, ref: Ref) -> bool:
+        """Whether the arithmetic of the loop reads a number, not conditions only."""
+        return any(variable(ref.name) in _words(line) for line in self.body if "//" not in line)
+
+
+def _words(line: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in line).split())
+
+
+def _spoken(expr: Expr) -> str:
+    """A condition as a name."""
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref(name):
+            return variable(name)
+        case Call("fresh", (Ref(name),)):
+            return f"fresh_{name}"
+        case Call("truth", (a,)):
+            return f"has_{_spoken(a)}"
+        case Call("is_none", (a,)):
+            return f"no_{_spoken(a)}"
+        case Call("neg", (a,)):
+            return f"minus_{_spoken(a)}"
+        case Call(word, args):
+            return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
+    raise TypeError(f"no condition: {expr!r}")

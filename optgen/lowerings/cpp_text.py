@@ -1,0 +1,53 @@
+"""Lines of C++: indented by four, none longer than a hundred characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+INDENT = "    "
+WIDTH = 100
+
+
+def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
+    """The same lines further to the right."""
+    return [f"{INDENT * depth}{line}" if line else line for line in lines]
+
+
+def listed(before: str, items: Iterable[str], after: str, column: int) -> list[str]:
+    """`before item, item, ... after` on one line if it fits at that column, else filled below."""
+    items = list(items)
+    line = f"{before}{', '.join(items)}{after}"
+    if column + len(line) <= WIDTH:
+        return [line]
+    lines, current = [before.rstrip()], INDENT
+    for position, item in enumerate(items):
+        text = item + ("," if position + 1 < len(items) else after)
+        if current.strip() and column + len(current) + 1 + len(text) > WIDTH:
+            lines.append(current.rstrip())
+            current = INDENT
+        current += text if current == INDENT else f" {text}"
+    return [*lines, current]
+
+
+def folded(line: str, column: int) -> list[str]:
+    """A statement as one line if it fits at that column, else broken before an operator."""
+    if column + len(line) <= WIDTH:
+        return [line]
+    places = [p for p in _operators(line) if column + p[1] <= WIDTH]
+    if not places:
+        return [line]
+    shallowest = min(depth for depth, _ in places)
+    place = max(at for depth, at in places if depth == shallowest)
+    rest = folded(INDENT + line[place:].lstrip(), column)
+    return [line[:place].rstrip(), *rest]
+
+
+def _operators(line: str) -> list[tuple[int, int]]:
+    """How deep in parentheses each binary operator stands, and where."""
+    places, depth, start = [], 0, len(line) - len(line.lstrip())
+    for position, character in enumerate(line):
+        depth += (character in "([{") - (character in ")]}")
+        before, after = line[position - 1 : position], line[position + 1 : position + 2]
+        if position > start and character in "+-*/?:|&" and before == " " and after == " ":
+            places.append((2 * depth + (character in "*/"), position))
+    return places

@@ -1,0 +1,90 @@
+"""The scalar program as Python lines, for a bucket or for one parameter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
+from optgen.ir.plan import Plan
+from optgen.lowerings.python_signature import plural
+from optgen.lowerings.python_text import PythonText, statements
+
+
+@dataclass(frozen=True)
+class ScalarText:
+    """How one form reads and writes what is one number per parameter.
+
+    `read` is the 0-dim tensor a scalar state is in, `store` writes it and gives its number back;
+    both have `{0}` for the list of them, `store` has `{1}` for the new value.
+    """
+
+    advance: str
+    read: str
+    store: str
+
+
+BUCKET = ScalarText("advance(state_steps)", "{0}[0]", "store({0}, {1})")
+ONE_BY_ONE = ScalarText(
+    "advance_one(state_steps[index], capturable)",
+    "{0}[index]",
+    "store_one({0}[index], {1}, capturable)",
+)
+
+
+def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -> list[str]:
+    """Every scalar a sweep needs, the step count first."""
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    text = PythonText({}, {})
+
+    def line(stmt: Assign) -> str:
+        name = stmt.target.name
+        if name not in states:
+            return f"{name} = {text.text(stmt.value)}"
+        own = form.read.format(plural(name))
+        value = PythonText({name: own}, {}).text(stmt.value)
+        return f"{name} = {form.store.format(plural(name), value)}"
+
+    program = plan.scalars if program is None else program
+    return [*_openings(plan, form), *_unpacked(statements(program, text, line), plan)]
+
+
+def _openings(plan: Plan, form: ScalarText) -> list[str]:
+    """Counting the step, and reading scalar states whose old value the rule asks for."""
+    lines = []
+    values = [*expressions(plan.scalars), *(e for s in plan.sweeps for e in expressions(s.body))]
+    reads = {r for e in values for r in refs(e)}
+    if plan.algorithm.step:
+        counted = Ref(plan.algorithm.step) in reads
+        lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
+    for state in plan.algorithm.scalar_states():
+        own = [a.value for a in assigns(plan.scalars) if a.target.name == state.symbol]
+        elsewhere = [e for e in values if e not in own]
+        if Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
+            lines.append(f"{state.symbol} = {form.read.format(plural(state.symbol))}.item()")
+    return lines
+
+
+def _unpacked(lines: list[str], plan: Plan) -> list[str]:
+    """`beta1 = betas[0]` and `beta2 = betas[1]` in one line, as the author wrote them."""
+    items = {
+        a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and _is_item(a.value)
+    }  # type: dict[str, list[Assign]]
+    for stmt in assigns(plan.scalars):
+        if stmt.quote and _is_item(stmt.value):
+            items[stmt.quote[0]].append(stmt)
+    out = list(lines)
+    for quote, unpacking in items.items():
+        whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"
+        if whole == quote:
+            start = out.index(f"# {quote}")
+            out[start : start + len(unpacking) + 1] = [quote]
+    return out
+
+
+def _is_item(value: Expr) -> bool:
+    return isinstance(value, Call) and value.word == "item"
+
+
+def _tuple_name(value: Expr) -> str:
+    assert isinstance(value, Call) and isinstance(value.args[0], Ref)
+    return value.args[0].name

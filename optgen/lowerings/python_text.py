@@ -1,0 +1,134 @@
+"""Scalar expressions and statements as Python text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
+from optgen.passes.scalars import is_number, unsigned
+
+_PRECEDENCE = {
+    "or": 1,
+    "and": 2,
+    "not": 3,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+    "neg": 7,
+    "**": 8,
+}
+_ATOM = 9
+
+
+@dataclass(frozen=True)
+class PythonText:
+    """Prints expressions. `names` replaces variables; `functions` spells words differently."""
+
+    names: Mapping[str, str]
+    functions: Mapping[str, str]
+
+    def text(self, expr: Expr) -> str:
+        """The expression as Python."""
+        return self._text(expr)[0]
+
+    def _text(self, expr: Expr) -> tuple[str, int]:
+        match expr:
+            case Const(value):
+                negative = isinstance(value, int | float) and value < 0
+                return repr(value), _PRECEDENCE["neg"] if negative else _ATOM
+            case Ref(name):
+                return self.names.get(name, name), _ATOM
+            case Call("truth", (a,)):
+                return self._text(a)
+            case Call("is_none", (a,)):
+                return f"{self._inside(a, 5)} is None", 4
+            case Call("fresh", (Ref(name),)):
+                return f"fresh_{name}", _ATOM
+            case Call("copy", (a,)):
+                return f"{self._inside(a, _ATOM)}.clone()", _ATOM
+            case Call("item", (values, Const(index))):
+                return f"{self.text(values)}[{index}]", _ATOM
+            case Call("neg" | "not" as word, (a,)):
+                sign = "-" if word == "neg" else "not "
+                return sign + self._inside(a, _PRECEDENCE[word]), _PRECEDENCE[word]
+            case Call(word, (a, b)) if word in _PRECEDENCE:
+                level = _PRECEDENCE[word]
+                left, right = (level + 1, level) if word == "**" else (level, level + 1)
+                return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
+            case Call(word, args):
+                arguments = ", ".join(self.text(a) for a in args)
+                return f"{self.functions.get(word, word)}({arguments})", _ATOM
+            case Linear():
+                return self._linear(expr)
+
+    def _inside(self, expr: Expr, level: int) -> str:
+        text, own = self._text(expr)
+        return text if own >= level else f"({text})"
+
+    def _linear(self, form: Linear) -> tuple[str, int]:
+        """A sum of terms with Python's operators, minus signs where the author had them."""
+        text, level = "", 0
+        for term in form.terms:
+            minus, body, level = self._term(term)
+            if not text:
+                text = f"-{body}" if minus else body
+            else:
+                text += f" - {body}" if minus else f" + {body}"
+        return text, _PRECEDENCE["+"] if len(form.terms) > 1 else level
+
+    def _term(self, term: Term) -> tuple[bool, str, int]:
+        minus, coefficient = unsigned(term.coefficient)
+        factors: list[Expr] = [] if is_number(coefficient, 1) and term.factors else [coefficient]
+        product: Expr
+        product, *rest = [*factors, *term.factors]
+        for factor in rest:
+            product = Call("*", (product, factor))
+        for divisor in term.divisors:
+            product = Call("/", (product, divisor))
+        text, level = self._text(product)
+        return minus, (f"({text})" if level < _PRECEDENCE["*"] else text), level
+
+
+Line = Callable[[Assign], str]
+
+
+def statements(program: Program, text: PythonText, line: Line, indent: str = "") -> list[str]:
+    """A program as Python lines: `line` prints an assignment, the spec's words stand above it."""
+    out: list[str] = []
+    quoted: tuple[str, ...] = ()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            if stmt.quote != quoted:
+                out += [f"{indent}# {q}" for q in stmt.quote]
+            quoted = stmt.quote
+            out.append(indent + line(stmt))
+            continue
+        out += branch(stmt, text, lambda p, i: statements(p, text, line, i), indent)
+        quoted = ()
+    return out
+
+
+def branch(
+    stmt: If, text: PythonText, arm: Callable[[Program, str], list[str]], indent: str
+) -> list[str]:
+    """An if with its arms; an empty first arm turns the condition around."""
+    deeper = indent + "    "
+    condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
+    if not then:
+        condition, then, orelse = Call("not", (condition,)), orelse, ()
+    lines = [f"{indent}if {text.text(condition)}:", *arm(then, deeper)]
+    if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
+        first, *rest = branch(orelse[0], text, arm, indent)
+        return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
+    if orelse:
+        lines += [f"{indent}else:", *arm(orelse, deeper)]
+    return lines

@@ -1,0 +1,145 @@
+"""Operations as torch calls: methods of one tensor, or `_foreach_` functions of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+from optgen.lowerings.python_signature import plural
+from optgen.lowerings.python_text import PythonText
+from optgen.passes.inplace import Alias, Branch, Instruction, Op, Operand, Ops
+from optgen.passes.scalars import is_number
+
+_TEXT = PythonText({}, {})
+_METHODS = {
+    "**": "pow",
+    "%": "remainder",
+    "<": "lt",
+    "<=": "le",
+    ">": "gt",
+    ">=": "ge",
+    "==": "eq",
+    "!=": "ne",
+    "and": "logical_and",
+    "or": "logical_or",
+    "not": "logical_not",
+}
+_SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
+_PER_TENSOR = ("where", "clone", "remainder", "lt", "le", "gt", "ge", "eq", "ne") + (
+    "logical_and",
+    "logical_or",
+    "logical_not",
+)
+
+
+def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
+    """Every operation as a method call; operations on one result are chained."""
+    return _lines(program, _forloop_steps)
+
+
+def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
+    """Every operation as one call for the whole list."""
+    return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
+
+
+def _lines(
+    program: tuple[Instruction, ...], steps: Callable[[Ops], list[str]], indent: str = ""
+) -> list[str]:
+    out: list[str] = []
+    for instruction in program:
+        if isinstance(instruction, Ops):
+            out += [f"{indent}# {q}" for q in instruction.quote]
+            out += [indent + line for line in steps(instruction)]
+        else:
+            out += _branch(instruction, steps, indent)
+    return out
+
+
+def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
+    deeper = indent + "    "
+    condition = _TEXT.text(branch.condition)
+    if not branch.then:
+        return [f"{indent}if not {condition}:", *_lines(branch.orelse, steps, deeper)]
+    lines = [f"{indent}if {condition}:", *_lines(branch.then, steps, deeper)]
+    if branch.orelse:
+        lines += [f"{indent}else:", *_lines(branch.orelse, steps, deeper)]
+    return lines
+
+
+def _forloop_steps(ops: Ops) -> list[str]:
+    lines: list[str] = []
+    last = ""
+    for step in ops.steps:
+        if isinstance(step, Alias):
+            if step.source == last and not lines[-1].startswith(f"{last} ="):
+                lines[-1] = f"{step.target} = {lines[-1]}"
+            else:
+                lines.append(f"{step.target} = {step.source}")
+            last = ""
+            continue
+        if step.inplace and step.source == last and step.word not in ("maximum", "minimum"):
+            lines[-1] += _method(step)
+        elif step.inplace:
+            lines.append(_call(step))
+        else:
+            lines.append(f"{step.target} = {_call(step)}")
+        last = step.target
+    return lines
+
+
+def _call(op: Op) -> str:
+    name = _METHODS.get(op.word, op.word)
+    if op.word == "where":
+        return f"torch.where({', '.join([_operand(op.source), *map(_operand, op.args)])})"
+    if op.word in ("maximum", "minimum") and op.inplace:
+        return f"torch.{name}({op.source}, {_operand(op.args[0])}, out={op.source})"
+    if not isinstance(op.source, str):
+        return f"torch.{name}({', '.join([_operand(op.source), *map(_operand, op.args)])})"
+    return op.source + _method(op)
+
+
+def _method(op: Op) -> str:
+    name = _METHODS.get(op.word, op.word)
+    arguments = [_operand(a) for a in op.args]
+    if op.word == "add" and is_number(op.scalar, -1):
+        name = "sub"
+    elif op.word in _SCALED and not is_number(op.scalar, 1):
+        arguments.append(f"{_SCALED[op.word]}={_TEXT.text(op.scalar)}")
+    return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
+
+
+def _operand(operand: Operand) -> str:
+    return operand if isinstance(operand, str) else _TEXT.text(operand)
+
+
+def _foreach(step: Op | Alias) -> str:
+    if isinstance(step, Alias):
+        return f"{plural(step.target)} = {plural(step.source)}"
+    name = _METHODS.get(step.word, step.word)
+    if name in _PER_TENSOR or not isinstance(step.source, str):
+        return _per_tensor(step)
+    arguments = [plural(step.source), *(_listed(a) for a in step.args)]
+    if step.word == "add" and is_number(step.scalar, -1):
+        name = "sub"
+    elif step.word == "add" and not is_number(step.scalar, 1):
+        arguments.append(f"alpha={_TEXT.text(step.scalar)}")
+    elif step.word in _SCALED and not is_number(step.scalar, 1):
+        arguments.append(_TEXT.text(step.scalar))
+    call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
+    return call if step.inplace else f"{plural(step.target)} = {call}"
+
+
+def _listed(operand: Operand) -> str:
+    return plural(operand) if isinstance(operand, str) else _TEXT.text(operand)
+
+
+def _per_tensor(op: Op) -> str:
+    """A word torch has no `_foreach_` function for: one call a tensor."""
+    tensors = [o for o in (op.source, *op.args) if isinstance(o, str)]
+    names = list(dict.fromkeys(tensors))
+    lists = ", ".join(plural(n) for n in names)
+    rows = lists if len(names) == 1 else f"zip({lists}, strict=True)"
+    call = _call(Op(op.word, op.target, op.source, op.args, op.scalar))
+    return f"{plural(op.target)} = [{call} for {', '.join(names)} in {rows}]"
+
+

@@ -1,0 +1,52 @@
+"""Questions about scalars that SymPy answers: the coefficient field as a field."""
+
+from __future__ import annotations
+
+import sympy
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+
+_FUNCTIONS = {
+    "sqrt": sympy.sqrt,
+    "exp": sympy.exp,
+    "log": sympy.log,
+    "abs": sympy.Abs,
+    "sign": sympy.sign,
+    "maximum": sympy.Max,
+    "minimum": sympy.Min,
+}
+
+
+def to_sympy(expr: Expr) -> sympy.Expr:
+    """A scalar expression in SymPy; what it has no word for becomes a symbol of its own.
+
+    Symbols are real, and numbers exact fractions of what the author wrote.
+    """
+    match expr:
+        case Const(bool() | str() | None as value):
+            return sympy.Symbol(repr(value))
+        case Const(value):
+            return sympy.Rational(str(value))
+        case Ref(name, version):
+            return sympy.Symbol(f"{name}.{version}", real=True)
+        case Call("neg", (a,)):
+            return -to_sympy(a)
+        case Call("+", (a, b)):
+            return to_sympy(a) + to_sympy(b)
+        case Call("-", (a, b)):
+            return to_sympy(a) - to_sympy(b)
+        case Call("*", (a, b)):
+            return to_sympy(a) * to_sympy(b)
+        case Call("/", (a, b)):
+            return to_sympy(a) / to_sympy(b)
+        case Call("**", (a, b)):
+            return to_sympy(a) ** to_sympy(b)
+        case Call(word, args) if word in _FUNCTIONS:
+            return _FUNCTIONS[word](*(to_sympy(a) for a in args))
+        case _:
+            return sympy.Symbol(repr(expr), real=True)
+
+
+def sums_to_one(a: Expr, b: Expr) -> bool:
+    """Whether two coefficients add up to 1 whatever the numbers in them are."""
+    return bool(sympy.simplify(to_sympy(a) + to_sympy(b) - 1) == 0)

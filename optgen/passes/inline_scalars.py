@@ -1,0 +1,79 @@
+"""A short scalar that is used once is written where it is used: Python reads `1 - beta1` at a glance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from optgen.ir.nodes import (
+    Call,
+    Const,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    expressions,
+    rebuild,
+    refs,
+    walk,
+)
+from optgen.ir.plan import Plan
+from optgen.passes.definitions import definitions
+from optgen.passes.rewrite import filter_assigns, map_values
+from optgen.passes.scalars import is_number
+
+_LONGEST = 2  # operators
+
+
+def inline_scalars(plan: Plan) -> Plan:
+    """The same plan with the generator's own short scalars written into the one place they serve.
+
+    Names of the author stay; so does what a rewritten scalar state would change.
+    """
+    inlined = _chosen(plan)
+
+    def change(expr: Expr) -> Expr:
+        if isinstance(expr, Ref) and expr in inlined:
+            return change(inlined[expr])
+        return rebuild(expr, change)
+
+    def shorter(program: Program) -> Program:
+        return map_values(filter_assigns(program, lambda a: a.target not in inlined), change)
+
+    sweeps = tuple(replace(s, body=shorter(s.body)) for s in plan.sweeps)
+    return replace(plan, scalars=shorter(plan.scalars), sweeps=sweeps)
+
+
+def _chosen(plan: Plan) -> dict[Ref, Expr]:
+    bodies = [e for s in plan.sweeps for e in expressions(s.body)]
+    uses = Counter(r for e in (*bodies, *expressions(plan.scalars)) for r in refs(e))
+    own = {a.target for a in assigns(plan.scalars) if not a.quote}
+    states = {s.symbol for s in plan.algorithm.states}
+    return {
+        ref: value
+        for ref, value in definitions(plan).items()
+        if ref in own and ref.name not in states and _is_worth_it(value, uses[ref])
+    }
+
+
+def _is_worth_it(value: Expr, uses: int) -> bool:
+    """Torch divides as fast as it multiplies, so one over a name never needs a name of its own."""
+    return _is_inverse(value) or (uses == 1 and _is_short(value))
+
+
+def _is_inverse(expr: Expr) -> bool:
+    match expr:
+        case Call("/", (one, Ref())):
+            return is_number(one, 1)
+    return False
+
+
+def _is_short(expr: Expr) -> bool:
+    """A sum or product of one or two operators; a quotient keeps its name."""
+    nodes = list(walk(expr))
+    plain = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
+    return plain and sum(isinstance(e, Call) for e in nodes) <= _LONGEST
+
+
+def _is_operator(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.word in ("+", "-", "*", "neg")

@@ -1,0 +1,353 @@
+"""A sweep as torch operations, one trip through memory each, in place wherever that is right.
+
+The linear form decides: `m = b * m + (1 - b) * g` is a lerp, `c * x * y` an addcmul, `c * x / y` an
+addcdiv. A stored stream is changed in place; a local may be, once nobody needs its old value; a
+gradient and another name's storage never are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, refs
+from optgen.ir.plan import Plan, Sweep
+from optgen.passes.algebra import sums_to_one
+from optgen.passes.definitions import definitions, written_out
+from optgen.passes.liveness import live_after
+from optgen.passes.scalars import ONE, is_number, negate
+
+Operand: TypeAlias = str | Expr
+"""A tensor's variable, or a scalar expression."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """`target = source.word(args, scalar)`; in place where target is source."""
+
+    word: str
+    target: str
+    source: Operand
+    args: tuple[Operand, ...] = ()
+    scalar: Expr = ONE
+    inplace: bool = False
+
+
+@dataclass(frozen=True)
+class Alias:
+    """`target = source`: another name for the same tensors."""
+
+    target: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Ops:
+    """What one statement of the plan became, under the spec's words for it."""
+
+    quote: tuple[str, ...]
+    steps: tuple[Op | Alias, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """An if whose condition has one answer for the whole bucket."""
+
+    condition: Expr
+    then: tuple[Instruction, ...]
+    orelse: tuple[Instruction, ...]
+
+
+Instruction: TypeAlias = Ops | Branch
+
+
+def to_inplace(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
+    """The instructions of one sweep."""
+    return tuple(_InPlace(plan, sweep).program(sweep.body))
+
+
+@dataclass
+class _InPlace:
+    plan: Plan
+    sweep: Sweep
+    owned: set[str] = field(default_factory=set)
+    steps: list[Op | Alias] = field(default_factory=list)
+    made: dict[Expr, str] = field(default_factory=dict)
+    spent: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.stored = {s.name for s in self.sweep.streams if s.stored}
+        self.live = live_after(self.sweep.body)
+        self.known = definitions(self.plan)
+        self.names = {r.name for r in self.plan.kinds}
+
+    def program(self, body: Program) -> Iterator[Instruction]:
+        for stmt in body:
+            if isinstance(stmt, If):
+                yield self._branch(stmt)
+            else:
+                self.steps = []
+                self._assign(stmt)
+                yield Ops(stmt.quote, tuple(self.steps))
+
+    def _branch(self, stmt: If) -> Branch:
+        """Owned after a branch is what is owned on both ways through it."""
+        before = set(self.owned)
+        then = tuple(self.program(stmt.then))
+        after_then, self.owned = self.owned, set(before)
+        orelse = tuple(self.program(stmt.orelse))
+        self.owned &= after_then
+        return Branch(stmt.condition, then, orelse)
+
+    def _assign(self, stmt: Assign) -> None:
+        name = stmt.target.name
+        self.spent = self._spent_locals(stmt)
+        self.made = {}
+        match stmt.value:
+            case Call("copy", (Ref(source),)):
+                self._emit("clone", name, source)
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
+                self.steps.append(Alias(name, source))
+                self.owned.discard(name)
+            case Linear(terms) if name in self.stored:
+                self._update(name, terms)
+            case Linear(terms):
+                self._local(name, Linear(_led_by(name, terms)))
+            case value:
+                self._local(name, value)
+
+    def _local(self, name: str, value: Expr) -> None:
+        """A local gets a new tensor, built under its own name unless its old value is read late."""
+        leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (self._ref(name, value),)
+        reads = sum(r.name == name for r in refs(value))
+        if reads == 0 or (leads and reads == 1):
+            self._materialise(value, name)
+            return
+        self.steps.append(Alias(name, self._materialise(value, self._temporary(f"{name}_new"))))
+        self.owned.add(name)
+
+    def _ref(self, name: str, value: Expr) -> Expr | None:
+        return next((r for r in refs(value) if r.name == name), None)
+
+    def _spent_locals(self, stmt: Assign) -> set[str]:
+        """Private tensors this statement is the last to read, and reads once."""
+        after = {r.name for r in self.live[id(stmt)]}
+        reads = Counter(r.name for r in refs(stmt.value))
+        return {n for n, times in reads.items() if n in self.owned - after and times == 1}
+
+    # Updating a stored stream
+
+    def _update(self, name: str, terms: tuple[Term, ...]) -> None:
+        own = next((t for t in terms if _is_plain(t, name)), None)
+        others = tuple(t for t in terms if t is not own)
+        if own is None or any(self._ref(name, Linear((t,))) for t in others):
+            self._overwrite(name, terms)
+        elif (weight := self._lerp_weight(own, others)) is not None:
+            self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
+        else:
+            operands = [self._operands(t) for t in others]
+            self._scale(name, own.coefficient)
+            for term, parts in zip(others, operands, strict=True):
+                self._accumulate(name, term, parts)
+
+    def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
+        """A new value that is no change of the old one: an operation on it, or a copy."""
+        match terms:
+            case (Term(Const(1), (Call("maximum" | "minimum" as word, (Ref(first), second)),), ()),) if (
+                first == name
+            ):
+                self._extreme(word, name, name, second)
+            case (Term(Const(1), (Ref(source),), ()),):
+                self._emit("copy", name, name, (source,), inplace=True)
+            case _:
+                value = self._materialise(Linear(terms), self._temporary("update"))
+                self._emit("copy", name, name, (value,), inplace=True)
+
+    def _lerp_weight(self, own: Term, others: tuple[Term, ...]) -> Expr | None:
+        """The weight, if this is (1 - weight) * own + weight * other."""
+        match others:
+            case (Term(weight, (_,), ()),):
+                a, b = (written_out(c, self.known) for c in (own.coefficient, weight))
+                return weight if sums_to_one(a, b) else None
+        return None
+
+    # Building a new tensor
+
+    def _materialise(self, expr: Expr, name: str) -> str:
+        """A variable that holds the expression's value, called `name` if it has to be made."""
+        if isinstance(expr, Ref):
+            return expr.name
+        if expr in self.made:
+            return self.made[expr]
+        if isinstance(expr, Linear):
+            self._sum(expr.terms, name)
+        else:
+            assert isinstance(expr, Call)
+            self._word(expr, name)
+        self.made[expr] = name
+        return name
+
+    def _sum(self, terms: tuple[Term, ...], name: str) -> None:
+        first, *others = terms
+        source = self._leading(first, name)
+        for term in others:
+            self._accumulate(name, term, self._operands(term), source)
+            source = name
+
+    def _leading(self, term: Term, name: str) -> str:
+        """The variable that holds the first term: the tensor itself where that is all it is."""
+        source = self._unscaled(term, name)
+        if is_number(term.coefficient, 1):
+            return source
+        if is_number(term.coefficient, -1):
+            self._emit("neg", name, source)
+        else:
+            self._scale(name, term.coefficient, source)
+        return name
+
+    def _unscaled(self, term: Term, name: str) -> str:
+        """A term without its coefficient."""
+        if not term.factors:
+            self._emit("reciprocal", name, self._materialise_divisors(term))
+            return name
+        source = self._materialise(term.factors[0], name)
+        for factor in term.factors[1:]:
+            self._emit("mul", name, source, (self._operand(factor),))
+            source = name
+        if term.divisors:
+            self._emit("div", name, source, (self._materialise_divisors(term),))
+            source = name
+        return source
+
+    def _scale(self, name: str, coefficient: Expr, source: str | None = None) -> None:
+        match coefficient:
+            case Const(1):
+                return
+            case Call("/", (Const(1), below)):
+                self._emit("div", name, source or name, (below,))
+            case Call("neg", (Call("/", (Const(1), below)),)):
+                self._emit("div", name, source or name, (negate(below),))
+            case _:
+                self._emit("mul", name, source or name, (coefficient,))
+
+    def _accumulate(
+        self, name: str, term: Term, parts: tuple[str, ...], source: str | None = None
+    ) -> None:
+        """Add one term to what is there, in a single operation."""
+        start = source or name
+        if not parts:
+            self._emit("add", name, start, (term.coefficient,))
+        elif len(parts) == 1:
+            self._emit("add", name, start, parts, term.coefficient)
+        else:
+            word = "addcdiv" if term.divisors else "addcmul"
+            self._emit(word, name, start, parts, term.coefficient)
+
+    def _operands(self, term: Term) -> tuple[str, ...]:
+        """The one or two tensors of a term that an accumulating operation takes."""
+        if term.divisors:
+            below = self._materialise_divisors(term)
+            if not term.factors:
+                inverse = self._temporary("inverse")
+                self._emit("reciprocal", inverse, below)
+                return (inverse,)
+            return self._product(term.factors, "update"), below
+        if len(term.factors) <= 2:
+            return tuple(self._operand(f) for f in term.factors)
+        return self._product(term.factors[:-1], "update"), self._operand(term.factors[-1])
+
+    def _materialise_divisors(self, term: Term) -> str:
+        return self._product(term.divisors, "denom")
+
+    def _product(self, factors: tuple[Expr, ...], name: str) -> str:
+        if len(factors) == 1:
+            return self._operand(factors[0], name)
+        form = Linear((Term(ONE, factors),))
+        return self.made.get(form) or self._materialise(form, self._temporary(name))
+
+    def _operand(self, factor: Expr, name: str = "operand") -> str:
+        if isinstance(factor, Ref):
+            return factor.name
+        return self.made.get(factor) or self._materialise(factor, self._temporary(name))
+
+    def _word(self, call: Call, name: str) -> None:
+        """An opaque word; its first operand is built under the result's own name."""
+        first, *others = call.args
+        match call.word:
+            case "maximum" | "minimum":
+                tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
+                self._extreme(call.word, name, self._materialise(tensor, name), other)
+            case "clamp":
+                source = self._materialise(first, name)
+                self._extreme("maximum", name, source, others[0])
+                self._extreme("minimum", name, name, others[1])
+            case "where":
+                condition = self._either(first, "condition")
+                self._emit("where", name, condition, tuple(self._either(o, "value") for o in others))
+            case _:
+                source = self._materialise(first, name) if self._is_tensor(first) else first
+                args = tuple(self._either(o, "operand") for o in others)
+                self._emit(call.word, name, source, args)
+
+    def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
+        """The larger or smaller of a tensor and another, or of a tensor and a number."""
+        if self._is_tensor(bound):
+            self._emit(word, name, source, (self._operand(bound),))
+        else:
+            self._emit("clamp_min" if word == "maximum" else "clamp_max", name, source, (bound,))
+
+    def _either(self, expr: Expr, name: str) -> Operand:
+        return self._operand(expr, name) if self._is_tensor(expr) else expr
+
+    def _is_tensor(self, expr: Expr) -> bool:
+        return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
+
+    def _temporary(self, name: str) -> str:
+        """A name nothing in the rule has, nor another temporary of this statement."""
+        taken = self.names | {step.target for step in self.steps} | set(self.made.values())
+        numbered = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
+        return next(n for n in numbered if n not in taken)
+
+    def _emit(
+        self,
+        word: str,
+        target: str,
+        source: Operand,
+        args: tuple[Operand, ...] = (),
+        scalar: Expr = ONE,
+        inplace: bool = False,
+    ) -> None:
+        if source == target and (target in self.stored or target in self.owned):
+            inplace = True
+        if isinstance(source, str) and source in self.spent and source != target:
+            self.steps += [Op(word, source, source, args, scalar, True), Alias(target, source)]
+        else:
+            self.steps.append(Op(word, target, source, args, scalar, inplace))
+        if target not in self.stored:
+            self.owned.add(target)
+
+
+def _is_plain(term: Term, name: str) -> bool:
+    """Whether a term is that variable, scaled."""
+    return not term.divisors and len(term.factors) == 1 and _names(term.factors[0], name)
+
+
+def _names(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Ref) and expr.name == name
+
+
+def _led_by(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """The sum with the variable's own term in front, so that the rest can be added to it."""
+    return tuple(sorted(terms, key=lambda t: not _is_plain(t, name)))
+
+
+def instructions_ops(program: tuple[Instruction, ...]) -> Iterator[Op | Alias]:
+    """Every operation, in order, inside branches too."""
+    for instruction in program:
+        if isinstance(instruction, Ops):
+            yield from instruction.steps
+        else:
+            yield from instructions_ops(instruction.then)
+            yield from instructions_ops(instruction.orelse)

@@ -1,0 +1,207 @@
+"""A rule as LaTeX: the spec's statements, in the author's order, in the letters of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Home, declared_kinds, kind_of
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, assigns, expressions, refs
+from optgen.ir.words import WORDS
+from optgen.passes.maximize import add_maximize
+from optgen.passes.symbols import Symbols, is_unpacking
+
+# How tightly a word holds together what it joins: its own level, and what its operands need.
+_LEVELS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "or": (1, (1, 2)),
+    "and": (2, (2, 3)),
+    "not": (3, (8,)),
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), (4, (5, 5))),
+    "+": (5, (5, 6)),
+    "-": (5, (5, 6)),
+    "neg": (5, (6,)),
+    "log": (5, (7,)),
+    "*": (6, (6, 7)),
+    "%": (6, (6, 7)),
+    "/": (7, (0, 0)),
+    "exp": (8, (0,)),
+    "**": (8, (9, 0)),
+}
+_ATOM = 9
+_INDENTS = ("", r"\quad ", r"\qquad ", r"\qquad\quad ", r"\qquad\qquad ")
+_NEGATED = {
+    "truth": ("{0} = 0", 4),
+    "is_none": (r"{0} \ne \varnothing", 4),
+    "fresh": (r"{0} \text{{ is not new}}", 4),
+}
+_FACTS = {
+    "truth": (r"{0} \ne 0", 4),
+    "is_none": (WORDS["is_none"].latex, 4),
+    "fresh": (WORDS["fresh"].latex, 4),
+}
+
+
+def to_latex(algorithm: Algorithm) -> str:
+    """The whole rule as an `aligned` environment, one statement a line."""
+    lines = [rf"    &{line} \\" for line in _Typesetter(algorithm).lines()]
+    lines[-1] = lines[-1].removesuffix(r" \\")
+    return "\n".join([r"\begin{aligned}", *lines, r"\end{aligned}"])
+
+
+class _Typesetter:
+    """Writes statements in order; `written` are the names whose new value is known by then."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = add_maximize(algorithm)
+        self.symbols = Symbols(self.algorithm)
+        self.kinds = declared_kinds(self.algorithm)
+        self.timed = {algorithm.param, *(s.symbol for s in algorithm.states)}
+        self.written: set[str] = set()
+
+    def lines(self) -> Iterator[str]:
+        param = self.symbols.at(self.algorithm.param)
+        loss = rf"\nabla_{{{param}}} f_t({self._ref(self.algorithm.param)})"
+        yield rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
+        rule = _fold(self.algorithm.rule, self.algorithm)
+        yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
+
+    def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
+        """The lines of some statements; `later` are the names that statements after them read."""
+        for i, stmt in enumerate(program):
+            if isinstance(stmt, If):
+                yield from self._if(stmt, depth, later | _read(program[i + 1 :]))
+                continue
+            self.kinds[stmt.target.name] = kind_of(stmt.value, lambda ref: self.kinds[ref.name])
+            if not is_unpacking(stmt):
+                yield self._assign(stmt, depth)
+
+    def _assign(self, stmt: Assign, depth: int) -> str:
+        name, value = stmt.target.name, self._text(stmt.value)
+        self.written.add(name)
+        return rf"{_INDENTS[depth]}{self._ref(name)} \leftarrow {value}"
+
+    def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        then, orelse = ({a.target.name for a in assigns(arm)} for arm in (stmt.then, stmt.orelse))
+        # What only one arm writes, and somebody reads, has its old value in the other.
+        for name in sorted((then ^ orelse) & self.timed & later - self.written):
+            old = self._ref(name)
+            self.written.add(name)
+            yield rf"{_INDENTS[depth]}{self._ref(name)} \leftarrow {old}"
+        yield rf"{_INDENTS[depth]}\textbf{{if }} {self._text(stmt.condition)}:"
+        yield from self._arms(stmt, depth, later)
+
+    def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
+        before = set(self.written)
+        yield from self._program(stmt.then, depth + 1, later)
+        after_then, self.written = self.written, before
+        match stmt.orelse:
+            case ():
+                pass
+            case (If() as other,):
+                condition = self._text(other.condition)
+                yield rf"{_INDENTS[depth]}\textbf{{else if }} {condition}:"
+                yield from self._arms(other, depth, later)
+            case _:
+                yield rf"{_INDENTS[depth]}\textbf{{else}}:"
+                yield from self._program(stmt.orelse, depth + 1, later)
+        self.written &= after_then
+
+    def _ref(self, name: str) -> str:
+        if name in self.timed:
+            return self.symbols.at(name, "t" if name in self.written else "t-1")
+        changes = name != self.algorithm.step and self.kinds[name].home >= Home.PARAM
+        return self.symbols.at(name, "t" if changes else "")
+
+    def _text(self, expr: Expr, level: int = 0) -> str:
+        text, own = self._node(expr)
+        if own >= level:
+            return text
+        tall = r"\frac" in text or r"\sqrt" in text
+        return rf"\left({text}\right)" if tall else f"({text})"
+
+    def _node(self, expr: Expr) -> tuple[str, int]:
+        match expr:
+            case Const(value):
+                return _constant(value)
+            case Ref(name):
+                text = self._ref(name)
+                return text, 8 if "^" in text else _ATOM
+            case Call("item", (Ref(values), Const(int() as index))):
+                return self.symbols.item(values, index), _ATOM
+            case Call("not", (Call(word, args),)) if word in _NEGATED:
+                return self._fact(*_NEGATED[word], args)
+            case Call(word, args) if word in _FACTS:
+                return self._fact(*_FACTS[word], args)
+            case Call(word, args):
+                level, needs = _LEVELS.get(word, (_ATOM, (0,) * len(args)))
+                texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
+                if word == "*" and texts[1][0].isdigit():
+                    return rf"{texts[0]} \cdot {texts[1]}", level
+                return _short_power(WORDS[word].latex.format(*texts)), level
+        raise TypeError(f"a rule has no {type(expr).__name__}")
+
+    def _fact(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
+        """Something that is so or not; a state, old or new, has no time."""
+        timeless = [isinstance(a, Ref) and a.name in self.timed for a in args]
+        names = [
+            self.symbols.at(a.name) if apart and isinstance(a, Ref) else self._text(a, 5)
+            for a, apart in zip(args, timeless, strict=True)
+        ]
+        return latex.format(*names), level
+
+
+def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
+    if value is None:
+        return r"\varnothing", _ATOM
+    if isinstance(value, bool | str):
+        return rf"\text{{{str(value).replace('_', chr(92) + '_')}}}", _ATOM
+    mantissa, _, exponent = f"{value!r}".partition("e")
+    power = f"10^{{{int(exponent)}}}" if exponent else ""
+    if not power:
+        return mantissa, _ATOM if value >= 0 else 5
+    return (power, 8) if mantissa == "1" else (rf"{mantissa} \cdot {power}", 5)
+
+
+def _short_power(text: str) -> str:
+    """x^2 for x^{2}, as anybody writes it."""
+    head, _, last = text.rpartition("^")
+    return f"{head}^{last[1]}" if head and len(last) == 3 and last[0] == "{" else text
+
+
+def _read(program: Program) -> frozenset[str]:
+    return frozenset(ref.name for expr in expressions(program) for ref in refs(expr))
+
+
+def _fold(program: Program, algorithm: Algorithm) -> Program:
+    """The statements that are left where the fixed hyperparameters are what they are."""
+    out: list[Assign | If] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            out.append(stmt)
+            continue
+        then, orelse = _fold(stmt.then, algorithm), _fold(stmt.orelse, algorithm)
+        holds = _decided(stmt.condition, algorithm)
+        if holds is not None:
+            out += then if holds else orelse
+        elif then:
+            out.append(If(stmt.condition, then, orelse, stmt.quote, stmt.place))
+        elif orelse:
+            out.append(If(Call("not", (stmt.condition,)), orelse, (), stmt.quote, stmt.place))
+    return tuple(out)
+
+
+def _decided(condition: Expr, algorithm: Algorithm) -> bool | None:
+    """Whether a condition holds, if fixed hyperparameters alone decide it."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            hyper = algorithm.hyper(name)
+            return bool(hyper.default) if hyper is not None and hyper.fixed else None
+        case Call("not", (inner,)):
+            holds = _decided(inner, algorithm)
+            return None if holds is None else not holds
+        case Call("and" | "or" as word, (a, b)):
+            sides = (_decided(a, algorithm), _decided(b, algorithm))
+            if (word == "or") in sides:
+                return word == "or"
+            return None if None in sides else word == "and"
+    return None

@@ -1,0 +1,143 @@
+"""The letters a rule is typeset in: Greek for what papers write in Greek, one letter for one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Program, Ref, assigns
+
+_GREEK = frozenset(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
+    "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell".split()
+)
+_CUSTOM = {
+    "p": "theta",
+    "lr": "gamma",
+    "eps": "epsilon",
+    "weight_decay": "lambda",
+    "lambd": "lambda",
+    "momentum": "mu",
+    "dampening": "tau",
+    "momentum_decay": "psi",
+    "lr_decay": "eta",
+}
+"""What torch's documentation writes for a parameter and for hyperparameters."""
+
+_ACCENTS = {"hat": "hat", "bar": "bar", "tilde": "tilde"}
+_ABOVE = {"max": r"\max", "min": r"\min", "prev": r"\text{prev}"}
+_BELOW = {"inf": r"\infty"}
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A symbol and what is written around it; `ahead`: it stands for the step after this one."""
+
+    base: str
+    above: str = ""
+    below: str = ""
+    ahead: bool = False
+
+    def at(self, time: str = "") -> str:
+        """The symbol at a time: "t", "t-1", or "" where it does not depend on time."""
+        time = time + "+1" if self.ahead else time
+        subscript = ",".join(part for part in (self.below, time) if part)
+        superscript = f"^{_group(self.above)}" if self.above else ""
+        return self.base + superscript + (f"_{_group(subscript)}" if subscript else "")
+
+
+def _group(text: str) -> str:
+    return text if len(text) == 1 or text in _BELOW.values() else f"{{{text}}}"
+
+
+def read_letter(name: str) -> Letter:
+    """The letter a name spells: beta1, m_hat, rho_inf, v_max, mu_next; a word stays a word."""
+    first, *rest = name.split("_")
+    head = first.rstrip("0123456789")
+    if not (head in _GREEK or len(head) == 1):
+        return Letter(rf"\text{{{name.replace('_', ' ')}}}")
+    letter = Letter(f"\\{head}" if head in _GREEK else head, below=first[len(head) :])
+    words: list[str] = []
+    for part in rest:
+        if part in _ACCENTS:
+            letter = replace(letter, base=rf"\{_ACCENTS[part]}{{{letter.base}}}")
+        elif part in _BELOW:
+            letter = replace(letter, below=_BELOW[part])
+        elif part == "next":
+            letter = replace(letter, ahead=True)
+        else:
+            words.append(_ABOVE.get(part, rf"\text{{{part}}}"))
+    return replace(letter, above=r"\,".join(words))
+
+
+class Symbols:
+    """Every name of an algorithm as a letter; no two names get the same one."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self._unpacked = {
+            (values.name, index): stmt.target.name
+            for stmt in assigns(algorithm.rule)
+            for values, index in _items(stmt)
+        }
+        self._letters: dict[str, Letter] = {}
+        own = [algorithm.grad, *(s.symbol for s in algorithm.states)]
+        own += [algorithm.step] if algorithm.step else []
+        for name in [*own, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
+            self._add(name)
+
+    def _hypers(self) -> Iterator[str]:
+        return (h.name for h in self.algorithm.hypers if h.sort == "number")
+
+    def _add(self, name: str) -> None:
+        if name in self._letters:
+            return
+        letter = read_letter(_CUSTOM[name] if self._is_given(name) else name)
+        states = [s.symbol for s in self.algorithm.states]
+        if letter.ahead and name.removesuffix("_next") in [self.algorithm.param, *states]:
+            letter = replace(letter, ahead=False, above=r"\text{next}")
+        if letter.at() in [other.at() for other in self._letters.values() if not other.ahead]:
+            letter = Letter(rf"\text{{{name.replace('_', ' ')}}}")
+        self._letters[name] = letter
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a name is not the author's own choice but what everybody calls the thing."""
+        declared = name == self.algorithm.param or self.algorithm.hyper(name) is not None
+        return declared and name in _CUSTOM
+
+    def at(self, name: str, time: str = "") -> str:
+        """A name's letter at a time."""
+        hyper = self.algorithm.hyper(name)
+        if hyper is not None and hyper.sort in ("flag", "choice"):
+            return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
+        return self._letters[name].at(time)
+
+    def item(self, name: str, index: int) -> str:
+        """One number of a tuple: the letter it is unpacked into, else the tuple's with a number."""
+        if (name, index) in self._unpacked:
+            return self.at(self._unpacked[name, index])
+        singular = name[:-1] if name[:-1] in _GREEK else name
+        return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
+
+    def hyper(self, name: str) -> str:
+        """A hyperparameter's letter; a tuple's letters in brackets."""
+        hyper = self.algorithm.hyper(name)
+        if hyper is not None and hyper.sort == "tuple":
+            return f"({', '.join(self.item(name, i) for i in range(hyper.size))})"
+        return self.at(name)
+
+
+def is_unpacking(stmt: Assign) -> bool:
+    """Whether a statement only names one number of a tuple."""
+    return any(True for _ in _items(stmt))
+
+
+def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
+    match stmt.value:
+        case Call("item", (Ref() as values, Const(int() as index))):
+            yield values, index
+
+
+def _written(rule: Program) -> Iterator[str]:
+    return (stmt.target.name for stmt in assigns(rule))

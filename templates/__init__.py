@@ -1,0 +1,1 @@
+"""The skeletons of generated files: structure only, no arithmetic."""
