@@ -1,11 +1,10 @@
 """Checkpoints in both directions between a generated class, torch's, and older versions of it."""
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from optgen.runtime.device_scalars import hand_out
 from optgen.runtime.state import Group, as_scalar
 
 if TYPE_CHECKING:
@@ -42,21 +41,7 @@ def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:
 
 
 def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[str, Any]:
-    """Replace scalars that live on a device by copies where torch would keep them on the CPU."""
+    """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
     keys = ["step", *(state.key for state in optimizer.rule.states if state.shape == "scalar")]
-    entries = packed["state"]
-    away: defaultdict[tuple[torch.device, torch.dtype], list[tuple[int, str, Tensor]]]
-    away = defaultdict(list)
-    for group in packed["param_groups"]:
-        if group.get("fused") or group.get("capturable"):
-            continue
-        for index in group["params"]:
-            for key in keys:
-                value = entries.get(index, {}).get(key)
-                if isinstance(value, Tensor) and not value.is_cpu:
-                    away[value.device, value.dtype].append((index, key, value))
-    for found in away.values():
-        copies = torch.stack([value for _, _, value in found]).cpu()  # one transfer, not thousands
-        for (index, key, _), copy in zip(found, copies, strict=True):
-            entries[index] = {**entries[index], key: copy.clone()}
+    packed["state"] = hand_out(packed["state"], packed["param_groups"], keys)
     return packed

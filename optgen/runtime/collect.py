@@ -16,6 +16,7 @@ from torch import Tensor
 from optgen.runtime import gradients
 from optgen.runtime.gradients import Trait, real, traits
 from optgen.runtime.private import check_fused, is_contiguous
+from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group, ensure, wanted
 
 if TYPE_CHECKING:
@@ -36,11 +37,16 @@ class Work:
     contiguous: bool  # every gradient is
     members: list[Tensor]  # the parameters: the keys of the optimizer's state
     dicts: list[dict[str, Any]]  # the members' states; empty if they have none
-    trait: Trait  # what the tensors have in common; of the first, where parts differ
+    traits: list[Trait]
     facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about this work
     parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
     columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
     proof: "Proof | None" = None  # of a whole: what shows that it is still true
+
+    @property
+    def trait(self) -> Trait:
+        """What the tensors of a part, or of a whole without parts, have in common."""
+        return self.traits[0] if self.traits else Trait()
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +57,6 @@ class Proof:
     present: list[bool]  # which of them have one
     kinds: set[type]  # types of the gradients, NoneType among them
     direct: bool  # parameters and gradients are what a lowering sees, no views of them
-    traits: list[Trait]
     keys: list[str]  # the states that belong to the group
     held: list[tuple[str, list[Any]]]  # these states' values, as they stand in the state
 
@@ -116,8 +121,8 @@ def _refresh(optimizer: "GeneratedOptimizer", work: Work) -> bool:
         grads = [grad for grad in grads if grad is not None]
     contiguous = proof.direct and all(map(is_contiguous, grads))  # a sparse one is not
     if not contiguous:
-        grads = _visible(optimizer, group, grads)
-        if traits(work.members, work.params, grads) != proof.traits:
+        grads = visible(optimizer, group, grads)
+        if traits(work.members, work.params, grads) != work.traits:
             return False
         contiguous = all(map(is_contiguous, grads))
     work.grads, work.contiguous = grads, contiguous
@@ -139,30 +144,40 @@ def _build(optimizer: "GeneratedOptimizer", group: Group) -> Work:
     found = [param.grad for param in listed]
     present = [grad is not None for grad in found]
     members = list(compress(listed, present))
-    grads = _visible(optimizer, group, [grad for grad in found if grad is not None])
+    grads = visible(optimizer, group, [grad for grad in found if grad is not None])
     if group.get("fused"):
         for param in members:
             check_fused(param)
     for made in ensure(optimizer.rule, optimizer.state, group, members):
         optimizer._unstepped[id(made)] = made
     work = assemble(optimizer, group, members, grads)
-    keys = wanted(optimizer.rule, group)
-    # A count in Python ints is another object after each step: its identity proves nothing.
-    compared = ["step", *keys] if optimizer.rule.step == "tensor" else keys
+    seen, given = [*work.params, *grads], [*members, *compress(found, present)]
     work.proof = Proof(
         listed=listed,
         present=present,
         kinds=set(map(type, found)),
-        direct=all(map(is_, work.params, members))
-        and all(map(is_, grads, compress(found, present))),
-        traits=traits(members, work.params, grads),
-        keys=keys,
-        held=[(key, [values[key] for values in work.dicts]) for key in compared],
+        direct=all(map(is_, seen, given)),
+        keys=wanted(optimizer.rule, group),
+        held=_held(optimizer.rule, work),
     )
     return work
 
 
-def _visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> list[Tensor]:
+def _held(rule: Rule, work: Work) -> list[tuple[str, list[Any]]]:
+    """The states that a work was made from; the work's own lists where it has no views of them.
+
+    A lowering that moves a state puts it into both, and the work stays true.
+    """
+    # A count in Python ints is another object after each step: its identity proves nothing.
+    held = [("step", work.steps)] if rule.step == "tensor" else []
+    for state, column in zip(rule.states, work.states, strict=True):
+        if column:
+            values = [entry[state.key] for entry in work.dicts]
+            held.append((state.key, column if all(map(is_, values, column)) else values))
+    return held
+
+
+def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> list[Tensor]:
     """Check the gradients, and return them as lowerings see them."""
     rule, fused = optimizer.rule, bool(group.get("fused"))
     dense = any(state.shape == "like" and state.present(group) for state in rule.states)
@@ -187,12 +202,16 @@ def assemble(
         [real(values[state.key]) for values in dicts] if state.key in keys and complete else []
         for state in rule.states
     ]
+    params = [real(param) for param in members]
     fresh = {
-        key: [id(values.get(key)) in optimizer._unstepped for values in dicts] for key in rule.fresh
+        key: [id(values[key]) in optimizer._unstepped for values in dicts]
+        if key in keys and complete
+        else [False] * len(members)
+        for key in rule.fresh
     }
     work = Work(
         group=group,
-        params=[real(param) for param in members],
+        params=params,
         grads=grads,
         states=states,
         steps=[values["step"] for values in dicts if "step" in values] if rule.step else [],
@@ -201,25 +220,18 @@ def assemble(
         contiguous=all(map(is_contiguous, grads)),
         members=members,
         dicts=dicts,
-        trait=Trait(),
+        traits=traits(members, params, grads),
     )
-    _divide(work)
+    columns: dict[Trait, list[int]] = {}
+    for index, found in enumerate(work.traits):
+        columns.setdefault(found, []).append(index)
+    if len(columns) > 1:
+        work.parts = [_part(work, places) for places in columns.values()]
+        _share(work)
     return work
 
 
-def _divide(work: Work) -> None:
-    """Find what the tensors have in common, and make parts where that is not everything."""
-    columns: dict[Trait, list[int]] = {}
-    for index, found in enumerate(traits(work.members, work.params, work.grads)):
-        columns.setdefault(found, []).append(index)
-    if columns:
-        work.trait = next(iter(columns))
-    if len(columns) > 1:
-        work.parts = [_part(work, found, places) for found, places in columns.items()]
-        _share(work)
-
-
-def _part(work: Work, found: Trait, columns: list[int]) -> Work:
+def _part(work: Work, columns: list[int]) -> Work:
     def pick(items: list[Any]) -> list[Any]:
         return [items[column] for column in columns] if items else []
 
@@ -234,7 +246,7 @@ def _part(work: Work, found: Trait, columns: list[int]) -> Work:
         contiguous=True,
         members=pick(work.members),
         dicts=pick(work.dicts),
-        trait=found,
+        traits=pick(work.traits),
         columns=columns,
     )
 

@@ -4,13 +4,13 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from optgen.runtime import unfused
-from optgen.runtime.collect import Work, assemble, settle, survey
+from optgen.runtime.collect import Work, assemble, settle, survey, visible
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.state import Group
 
@@ -26,16 +26,6 @@ TITLES = {
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
 
 _forced: ContextVar[str | None] = ContextVar("forced lowering", default=None)
-
-
-class Fused(Protocol):
-    """What the runtime of a fused lowering offers."""
-
-    def step(self, optimizer: "GeneratedOptimizer", groups: list[Group]) -> None:
-        """Take the step of all these groups at once."""
-
-    def why_not(self, optimizer: "GeneratedOptimizer", work: Work) -> str:
-        """Say in a few words why this work cannot run here; nothing if it can."""
 
 
 @contextmanager
@@ -55,6 +45,11 @@ def use_lowering(name: str) -> Iterator[None]:
 
 def step(optimizer: "GeneratedOptimizer") -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering."""
+    if optimizer._repeat is not None and _forced.get() in (None, "fused_cpu"):
+        from optgen.runtime import fused_cpu
+
+        if fused_cpu.repeat(optimizer):
+            return
     works = survey(optimizer)
     batches: dict[str, list[Group]] = {}
     for work in works:
@@ -65,7 +60,7 @@ def step(optimizer: "GeneratedOptimizer") -> None:
         if lowering in ("forloop", "foreach"):
             unfused.step(optimizer, groups, lowering)
         else:
-            _fused(lowering).step(optimizer, groups)
+            importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
     fresh = [work for work in works if work.any_fresh]
     if fresh and not unfused.skipped(optimizer):
         for work in fresh:
@@ -88,10 +83,10 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
     Before the first backward pass there are no gradients; each parameter stands for its own.
     """
     members = [param for param in group["params"] if param.grad is not None]
-    grads = [param.grad for param in members]
+    grads = [param.grad for param in members if param.grad is not None]
     if not members:
         members = grads = list(group["params"])
-    work = assemble(optimizer, group, members, [grad for grad in grads if grad is not None])
+    work = assemble(optimizer, group, members, visible(optimizer, group, grads))
     return work.parts or [work]
 
 
@@ -148,12 +143,15 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
         return f"only the for-loop can: {reason}"
     if lowering == "foreach":
         return "only the for-loop can: capturable" if work.group.get("capturable") else ""
-    if lowering == "fused_cpu" and work.trait.device != "cpu":
+    if lowering == "fused_triton":
+        from optgen.runtime import fused_triton
+
+        return fused_triton.obstacle(work.params[0].device)
+    if work.trait.device != "cpu":
         return f"the tensors are on {work.trait.device}"
-    try:
-        return _fused(lowering).why_not(optimizer, work)
-    except ImportError as missing:
-        return str(missing)
+    from optgen.runtime import fused_cpu
+
+    return fused_cpu.why_not(optimizer, work)
 
 
 def _only_forloop(work: Work) -> str:
@@ -196,7 +194,3 @@ def _contents(work: Work) -> str:
     dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in work.params})
     device = {"cpu": "CPU", "cuda": "CUDA"}.get(work.trait.device, work.trait.device)
     return f"{device} tensors, {' and '.join(dtypes)}"
-
-
-def _fused(lowering: str) -> Fused:
-    return cast(Fused, importlib.import_module(f"optgen.runtime.{lowering}"))

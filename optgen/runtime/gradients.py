@@ -22,6 +22,13 @@ class Trait(NamedTuple):
 
 def traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
     """Find the trait of every parameter and its gradient."""
+    kinds = {*map(type, params), *map(type, grads)}
+    once = len(set(map(id, members))) == len(members)
+    if once and all(map(plain, kinds)):  # as good as always
+        return [
+            Trait(param.device.type, grad.layout is not torch.strided)
+            for param, grad in zip(params, grads, strict=True)
+        ]
     seen: dict[int, int] = {}
     found = []
     for member, param, grad in zip(members, params, grads, strict=True):

@@ -3,7 +3,7 @@
 import functools
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from optgen.runtime.private import (
 )
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
+
+if TYPE_CHECKING:
+    from optgen.runtime.fused_cpu_repeat import Repeat
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,6 +75,7 @@ class GeneratedOptimizer(Optimizer):
     def _begin(self) -> None:
         self._survey = Survey()
         self._unstepped: dict[int, Tensor] = {}  # states that no step has used, by identity
+        self._repeat: Repeat | None = None  # of a step that was fused C++ and nothing else
 
     @overload
     def step(self, closure: None = None) -> None: ...

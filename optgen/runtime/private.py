@@ -15,6 +15,7 @@ compiling: Callable[[], bool] = torch.compiler.is_compiling
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 is_contiguous = torch._C.TensorBase.is_contiguous
+data_ptr = torch._C.TensorBase.data_ptr
 
 
 def undecorated(method: Callable[P, R]) -> Callable[P, R]:
@@ -50,7 +51,7 @@ def unobserved(optimizer: torch.optim.Optimizer) -> bool:
 
 def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
     """Raise torch's error where a graph is being captured and some group is not capturable."""
-    if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):  # type: ignore[no-untyped-call]
+    if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):
         return
     check: Callable[[], None]
     if hasattr(optimizer, "_accelerator_graph_capture_health_check"):

@@ -62,4 +62,4 @@ def initial(state: State, group: Mapping[str, Any], param: Tensor) -> Tensor:
     if number:
         # A lowering sees a complex state as pairs of reals, each of them a state of its own.
         made.fill_(complex(number, number) if made.is_complex() else number)
-    return made.detach()
+    return made

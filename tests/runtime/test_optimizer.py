@@ -1,0 +1,306 @@
+"""The base class: what torch.optim.Optimizer promises, and every framework counts on."""
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from runtime.example_adam import Adam
+from runtime.training import error, gradients, parameters, train
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
+
+from optgen import use_lowering
+from optgen.runtime import GeneratedOptimizer
+
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def unfused() -> Iterator[None]:
+    """What is tested here does not depend on the lowering; this one needs no build."""
+    with use_lowering("forloop"):
+        yield
+
+
+def one_parameter() -> torch.nn.Parameter:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    return param
+
+
+def test_it_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
+    step = Adam.step
+
+    optimizer = Adam([one_parameter()])
+
+    assert isinstance(optimizer, Optimizer)
+    assert isinstance(optimizer, GeneratedOptimizer)
+    assert Adam.step is step
+    assert step.hooked is True
+    assert list(inspect.signature(step).parameters) == ["self", "closure"]
+
+
+@pytest.mark.parametrize("kind", [Adam, torch.optim.Adam])
+def test_hooks_run_in_torchs_order_with_torchs_arguments(kind: Any) -> None:
+    calls: list[Call] = []
+
+    def hook(name: str) -> Callable[..., None]:
+        return lambda optimizer, args, kwargs: calls.append((name, args[1:], kwargs))
+
+    optimizer = kind([one_parameter()])
+    handles = [
+        optimizer.register_step_pre_hook(hook("pre")),
+        optimizer.register_step_post_hook(hook("post")),
+        torch_optimizer.register_optimizer_step_pre_hook(hook("global pre")),
+        torch_optimizer.register_optimizer_step_post_hook(hook("global post")),
+    ]
+    closure = lambda: 1.5  # noqa: E731
+    try:
+        assert optimizer.step() is None
+        assert optimizer.step(closure) == 1.5
+        assert optimizer.step(closure=closure) == 1.5
+    finally:
+        for handle in handles:
+            handle.remove()
+    optimizer.step()
+
+    expected: list[Call] = []
+    for args, kwargs in (((), {}), ((closure,), {}), ((), {"closure": closure})):
+        names = ("global pre", "pre", "post", "global post")
+        expected += [(name, args, kwargs) for name in names]
+    assert calls == expected
+
+
+def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> None:
+    optimizer = Adam([one_parameter()])
+    handle = optimizer.register_step_pre_hook(lambda self, args, kwargs: ((self, lambda: 7.0), {}))
+    assert optimizer.step() == 7.0
+    handle.remove()
+
+    optimizer.register_step_pre_hook(lambda self, args, kwargs: 3)
+    with pytest.raises(RuntimeError, match="must return None or a tuple of .*, but got 3"):
+        optimizer.step()
+
+
+def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
+    class Mine(Adam):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    Adam([one_parameter()]).step()
+    calls = []
+    optimizer = Mine([one_parameter()])
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+
+    optimizer.step()
+
+    assert calls == [1]
+
+
+def test_the_profiler_sees_a_step_under_torchs_name() -> None:
+    optimizer = Adam([one_parameter()])
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    names = {event.key for event in profile.key_averages()}
+    assert {"Optimizer.step#Adam.step", "Optimizer.zero_grad#Adam.zero_grad"} <= names
+
+
+def test_the_closure_runs_with_gradients_and_the_update_without() -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = Adam([param])
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (param**2).sum()
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+
+    assert loss == 3
+    assert (param < 1).all()
+    assert torch.is_grad_enabled()
+
+
+def test_grad_mode_is_restored_when_a_step_fails() -> None:
+    optimizer = Adam([one_parameter()])
+
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+
+    assert torch.is_grad_enabled()
+
+
+def test_zero_grad_sets_to_none_or_to_zeros() -> None:
+    params = [one_parameter(), one_parameter()]
+    optimizer = Adam(params)
+
+    optimizer.zero_grad(set_to_none=False)
+    assert [p.grad.tolist() for p in params if p.grad is not None] == [[0.0] * 3] * 2
+    optimizer.zero_grad()
+    assert [p.grad for p in params] == [None, None]
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+def test_a_copy_goes_on_by_itself(again: Callable[[Adam], Adam]) -> None:
+    params = parameters()
+    optimizer = Adam(params, lr=0.1, amsgrad=True)
+    train(optimizer, params, 3)
+
+    twin = again(optimizer)
+    copies = twin.param_groups[0]["params"]
+    train(optimizer, params, 3, seed=5)
+    assert error(copies, params) > 1e-3  # nothing is shared
+    train(twin, copies, 3, seed=5)
+
+    assert error(copies, params) == 0
+
+
+def test_a_class_with_a_copied_dict_goes_on() -> None:
+    """As Lightning makes its own class of any optimizer's."""
+    ours, theirs = parameters(), parameters()
+    optimizer, reference = Adam(ours), torch.optim.Adam(theirs, foreach=False)
+    train(optimizer, ours, 2)
+
+    lightning = type("LightningAdam", (Adam,), {})
+    other = lightning.__new__(lightning)
+    other.__dict__ = dict(optimizer.__dict__)
+    train(other, ours, 2)
+    train(optimizer, ours, 2)
+
+    for _ in range(3):
+        train(reference, theirs, 2)
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_group_added_later_is_stepped_from_then_on() -> None:
+    first, second = one_parameter(), one_parameter()
+    optimizer = Adam([first])
+    optimizer.step()
+
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    optimizer.step()
+
+    assert [float(optimizer.state[p]["step"]) for p in (first, second)] == [2, 1]
+    assert optimizer.param_groups[1]["lr"] == 0.5
+    assert optimizer.param_groups[1]["betas"] == (0.9, 0.999)
+    torch.testing.assert_close(second, torch.full((3,), 0.5), atol=1e-6, rtol=0)
+
+
+def test_hyperparameters_are_read_in_every_step() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizers = [Adam(ours), torch.optim.Adam(theirs, foreach=False)]
+    for params, optimizer in zip((ours, theirs), optimizers, strict=True):
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        for step in gradients(params, 6):
+            optimizer.param_groups[0]["weight_decay"] = 0.1 * step
+            optimizer.step()
+            scheduler.step()
+
+    assert error(ours, theirs) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "options", [{"fused": True, "foreach": True}, {"fused": True, "differentiable": True}]
+)
+def test_contradicting_options_raise_torchs_error(options: dict[str, bool]) -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        with pytest.raises(RuntimeError) as caught:
+            kind([one_parameter()], **options)
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("params", [[], torch.ones(2), [1], [{"params": {one_parameter()}}]])
+def test_wrong_parameters_raise_torchs_error(params: Any) -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            kind(params)
+        messages.append((caught.type, str(caught.value)))
+
+    assert messages[0] == messages[1]
+
+
+def test_amp_scaling_is_offered_only_where_fused_was_asked_for() -> None:
+    assert not hasattr(Adam([one_parameter()]), "_step_supports_amp_scaling")
+    assert Adam([one_parameter()], fused=True)._step_supports_amp_scaling is True
+
+
+def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others() -> None:
+    param = one_parameter()
+    optimizer = Adam([param], lr=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for factor in (torch.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale((param * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert float(optimizer.state[param]["step"]) == 1
+    torch.testing.assert_close(param.detach(), torch.full((3,), 0.5))
+
+
+def test_init_state_makes_the_state_and_takes_no_step() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = Adam(ours, amsgrad=True)
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer.add_param_group({"params": [frozen]})
+
+    optimizer.init_state()
+
+    assert error(ours, theirs) == 0
+    assert frozen not in optimizer.state
+    for param in ours:
+        entry = optimizer.state[param]
+        assert list(entry) == ["step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+        assert all((value == 0).all() for value in entry.values())
+    train(optimizer, ours, 3)
+    train(torch.optim.Adam(theirs, amsgrad=True), theirs, 3)
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_compiled_step_is_the_same_step() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = Adam(ours)
+
+    compiled = torch.compile(optimizer.step, backend="eager")
+    for _ in gradients(ours, 4):
+        with use_lowering("forloop"):
+            compiled()
+    train(torch.optim.Adam(theirs, foreach=False), theirs, 4)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_one_optimizer_per_parameter_in_backward() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+    twin = copy.deepcopy(model)
+    optimizers = {param: Adam([param]) for param in model.parameters()}
+
+    def take_step(param: torch.Tensor) -> None:
+        optimizers[param].step()
+        optimizers[param].zero_grad()
+
+    for param in model.parameters():
+        param.register_post_accumulate_grad_hook(take_step)
+    reference = torch.optim.Adam(twin.parameters())
+    for seed in range(3):
+        torch.manual_seed(seed)
+        batch = torch.randn(8, 3)
+        model(batch).pow(2).sum().backward()
+        reference.zero_grad()
+        twin(batch).pow(2).sum().backward()
+        reference.step()
+
+    assert error(list(model.parameters()), list(twin.parameters())) < 1e-6

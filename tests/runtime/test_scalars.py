@@ -1,0 +1,80 @@
+import math
+
+import pytest
+import torch
+
+from optgen.runtime import scalars
+
+FLOATS = [-2.5, -0.0, 0.0, 0.3, 1.0, 800.0, math.inf, -math.inf, math.nan]
+UNARY = ["sqrt", "exp", "log", "sign"]
+BINARY = ["maximum", "minimum"]
+
+
+def same(a: float, b: float) -> bool:
+    return torch.equal(torch.tensor(a).isnan(), torch.tensor(b).isnan()) and (
+        math.isnan(a) or math.isclose(a, b, rel_tol=1e-14)
+    )
+
+
+@pytest.mark.parametrize("x", FLOATS)
+@pytest.mark.parametrize("word", UNARY)
+def test_floats_behave_as_torch_behaves_on_tensors(word, x):
+    on_float = getattr(scalars, word)(x)
+    on_tensor = getattr(scalars, word)(torch.tensor(x, dtype=torch.float64))
+
+    assert isinstance(on_float, float)
+    assert isinstance(on_tensor, torch.Tensor)
+    assert same(on_float, on_tensor.item())
+
+
+@pytest.mark.parametrize("b", FLOATS)
+@pytest.mark.parametrize("a", FLOATS)
+@pytest.mark.parametrize("word", BINARY)
+def test_two_floats_behave_as_two_tensors_or_one_of_each(word, a, b):
+    function = getattr(scalars, word)
+    x, y = (torch.tensor(v, dtype=torch.float64) for v in (a, b))
+
+    expected = getattr(torch, word)(x, y).item()
+
+    assert same(function(a, b), expected)
+    assert same(function(x, b).item(), expected)
+    assert same(function(a, y).item(), expected)
+
+
+def test_a_bool_picks_without_evaluating_and_a_tensor_selects():
+    one, two = torch.tensor(1.0), torch.tensor(2.0)
+
+    assert scalars.where(True, 1.0, 2.0) == 1.0
+    assert scalars.where(False, 1.0, 2.0) == 2.0
+    assert scalars.where(torch.tensor(False), one, two).item() == 2.0
+
+
+def test_clamp_and_lerp():
+    assert scalars.clamp(5.0, 0.0, 1.0) == 1.0
+    assert scalars.clamp(-5.0, 0.0, 1.0) == 0.0
+    assert scalars.lerp(1.0, 3.0, 0.25) == 1.5
+
+
+def test_advance_counts_for_every_tensor_and_returns_the_count():
+    steps = [torch.tensor(3.0), torch.tensor(3.0)]
+
+    assert scalars.advance(steps) == 4.0
+    assert [step.item() for step in steps] == [4.0, 4.0]
+
+
+def test_store_returns_the_value_as_it_was_rounded():
+    states = [torch.ones(()), torch.ones(())]
+
+    stored = scalars.store(states, 0.1)
+
+    assert stored == torch.tensor(0.1).item() != 0.1
+    assert states[0] == states[1] == stored
+
+
+def test_a_captured_step_stays_a_tensor():
+    step, product = torch.tensor(1.0), torch.tensor(1.0)
+
+    assert scalars.advance_one(step, capturable=True) is step
+    assert scalars.advance_one(step, capturable=False) == 3.0
+    assert isinstance(scalars.store_one(product, 0.5, capturable=True), torch.Tensor)
+    assert scalars.store_one(product, 0.5, capturable=False) == product.item() == 0.5

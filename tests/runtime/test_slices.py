@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from optgen.runtime import slices
+from optgen.runtime.slices import cuts
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(slices, "SLICE", 10)
+    monkeypatch.setattr(slices, "CUT", 10)
+
+
+def tensors(*shapes):
+    return [torch.zeros(shape) for shape in shapes]
+
+
+def test_a_large_tensor_is_cut_into_views_that_cover_it():
+    params, states = tensors((5, 5), (3,)), tensors((5, 5), (3,))
+
+    with torch.no_grad():
+        sizes = []
+        for param, state in slices.slices(params, states):
+            param.add_(1)
+            state.sub_(1)
+            sizes.append(param.numel())
+
+    assert sizes == [10, 10, 5, 3]
+    assert all((p == 1).all() and (s == -1).all() for p, s in zip(params, states, strict=True))
+
+
+def test_an_empty_list_yields_none():
+    rows = list(slices.slices(tensors((25,), (2,)), [], tensors((25,), (2,))))
+
+    assert len(rows) == 4
+    assert all(row[1] is None for row in rows)
+
+
+def test_parameters_that_require_grad_can_be_changed_through_slices():
+    param = torch.nn.Parameter(torch.zeros(25))
+
+    with torch.no_grad():
+        for (piece,) in slices.slices([param]):
+            piece.fill_(2)
+
+    assert (param == 2).all()
+
+
+@pytest.mark.parametrize("other", [torch.zeros(5, 6).T, torch.zeros(6, 5).to_sparse()])
+def test_what_is_not_contiguous_stays_whole(other):
+    ((param, state),) = slices.slices(tensors((6, 5)), [other])
+
+    assert param.shape == (6, 5)
+    assert state is other
+
+
+def test_cuts_hold_at_most_one_piece_of_elements():
+    params = tensors((4,), (4,), (4,), (25,), (1,))
+
+    found = [[t.numel() for t in batch] for (batch,) in cuts(params)]
+
+    assert found == [[4, 4], [4], [10], [10], [5, 1]]
+
+
+def test_cuts_keep_lists_parallel_and_empty_lists_empty():
+    params, states = tensors((4,), (25,)), tensors((4,), (25,))
+
+    with torch.no_grad():
+        for batch, nothing, same in cuts(params, [], states):
+            assert nothing == []
+            torch._foreach_add_(batch, 1)
+            torch._foreach_add_(same, 1)
+
+    assert all((t == 1).all() for t in params + states)
+
+
+def test_tensors_without_elements_are_passed_on():
+    assert [len(batch) for (batch,) in cuts(tensors((0,), (3,), (0,)))] == [3]
+    assert len(list(slices.slices(tensors((0,), (3,))))) == 2

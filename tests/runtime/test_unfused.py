@@ -1,0 +1,145 @@
+"""The for-loop and foreach lowerings against torch's for-loop, through the whole runtime."""
+
+from typing import Any
+
+import pytest
+import torch
+from runtime.example_adam import Adam
+from runtime.training import error, gradients, parameters, states, train
+
+from optgen import use_lowering
+from optgen.runtime.collect import survey
+from optgen.runtime.unfused import buckets
+
+CONFIGURATIONS: list[dict[str, Any]] = [
+    {},
+    {"weight_decay": 0.1},
+    {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    {"amsgrad": True},
+    {"maximize": True, "lr": 0.01, "betas": (0.5, 0.9)},
+]
+
+
+@pytest.mark.parametrize("options", CONFIGURATIONS)
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_trajectories_are_torchs(
+    lowering: str, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    ours, theirs = parameters(dtype), parameters(dtype)
+    optimizer = Adam(ours, **options)
+    reference = torch.optim.Adam(theirs, foreach=False, **options)
+
+    with use_lowering(lowering):
+        train(optimizer, ours, 50)
+    train(reference, theirs, 50)
+
+    assert error(ours, theirs) < 1e-12
+    assert error(states(optimizer), states(reference)) < 1e-12
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_tensor_lr_is_computed_with_in_its_own_dtype(shape: tuple[int, ...]) -> None:
+    ours, theirs = parameters(), parameters()
+    lr = torch.full(shape, 0.01)
+    assert lr.dtype == torch.float32
+
+    train(Adam(ours, lr=lr), ours, 20)
+    train(torch.optim.Adam(theirs, lr=lr, foreach=False), theirs, 20)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_tensor_hyperparameters_may_require_grad() -> None:
+    ours, theirs = parameters(), parameters()
+    lr = torch.tensor(0.01, requires_grad=True)
+
+    train(Adam(ours, lr=lr), ours, 5)
+    train(torch.optim.Adam(theirs, lr=0.01, foreach=False), theirs, 5)
+
+    assert error(ours, theirs) < 1e-6
+
+
+@pytest.mark.parametrize("options", CONFIGURATIONS)
+def test_the_functional_form_is_the_same_update(options: dict[str, Any]) -> None:
+    ours, theirs = parameters(), parameters()
+    for param in (*ours, *theirs):
+        param.requires_grad_(False)
+    optimizer = Adam(ours, differentiable=True, **options)
+
+    train(optimizer, ours, 20)
+    train(torch.optim.Adam(theirs, foreach=False, **options), theirs, 20)
+
+    assert error(ours, theirs) < 1e-12
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_autograd_goes_through_differentiable_steps(amsgrad: bool) -> None:
+    def loss_after_two_steps(lr: torch.Tensor) -> torch.Tensor:
+        param = torch.linspace(1, 2, 5, dtype=torch.float64, requires_grad=True).clone()
+        optimizer = Adam([param], lr=lr, differentiable=True, amsgrad=amsgrad)
+        for _ in range(2):
+            loss = (param.clone() ** 4).sum()
+            param.grad = torch.autograd.grad(loss, param, create_graph=True)[0]
+            optimizer.step()
+        return (param**2).sum()
+
+    lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+
+    assert torch.autograd.gradcheck(loss_after_two_steps, (lr,))
+    assert torch.autograd.grad(loss_after_two_steps(lr), lr)[0] != 0
+
+
+def test_capturable_on_the_cpu_is_torchs_error() -> None:
+    params = [torch.nn.Parameter(torch.ones(2))]
+    params[0].grad = torch.ones(2)
+
+    with pytest.raises(AssertionError, match="If capturable=True, params and state_steps must be"):
+        Adam(params, capturable=True).step()
+
+
+def test_equal_steps_share_a_bucket_and_a_parameter_that_joins_late_has_its_own() -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = Adam(params, foreach=False)
+    for late in (None, params[2]):
+        for param in params[:2] if late is None else params:
+            param.grad = torch.ones(2)
+        optimizer.step()
+    (work,) = survey(optimizer)
+
+    found = [len(columns[0]) for columns, _ in buckets(optimizer.rule, work, by_value=True)]
+
+    assert found == [2, 1]
+    assert [float(optimizer.state[p]["step"]) for p in params] == [2, 2, 1]
+
+
+def test_mixed_dtypes_make_buckets() -> None:
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32]
+    params = [torch.nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in dtypes]
+    optimizer = Adam(params, foreach=True)
+    for _ in gradients(params, 1):
+        optimizer.step()
+    (work,) = survey(optimizer)
+
+    found = [columns[0] for columns, _ in buckets(optimizer.rule, work, by_value=True)]
+
+    assert [[p.dtype for p in bucket] for bucket in found] == [
+        [torch.float32, torch.float32],
+        [torch.float64],
+        [torch.bfloat16],
+    ]
+
+
+@pytest.mark.parametrize("found_inf", [0.0, 1.0])
+def test_a_forced_lowering_treats_scaled_gradients_as_a_fused_one(found_inf: float) -> None:
+    params = [torch.nn.Parameter(torch.ones(3))]
+    params[0].grad = torch.full((3,), 8.0)
+    optimizer = Adam(params, fused=True)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(found_inf)
+
+    with use_lowering("forloop"):
+        optimizer.step()
+
+    assert params[0].grad.tolist() == [8.0 if found_inf else 2.0] * 3
+    assert (params[0] == 1).all() == bool(found_inf)
+    assert float(optimizer.state[params[0]]["step"]) == 1 - found_inf

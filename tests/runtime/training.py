@@ -1,0 +1,46 @@
+"""Parameters and gradients that two optimizers can be given alike."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+SHAPES = ((3, 4), (), (0,), (2, 3, 2), (1,))
+
+
+def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    """Parameters of several shapes: 0-dim, empty, and one that is not contiguous."""
+    torch.manual_seed(seed)
+    params = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
+    transposed = torch.randn(5, 4, dtype=dtype).T
+    return [*params, torch.nn.Parameter(transposed)]
+
+
+def gradients(params: list[Tensor], steps: int, seed: int = 1) -> Iterator[int]:
+    """Give the parameters gradients, step by step; some get none now and then."""
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(steps):
+        for index, param in enumerate(params):
+            grad = torch.randn(param.shape, dtype=torch.float64, generator=generator)
+            if param.is_complex():
+                grad = torch.complex(grad, grad.flip(0) if grad.dim() else grad)
+            param.grad = None if (step + index) % 5 == 4 else grad.to(param.dtype)
+        yield step
+
+
+def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1) -> None:
+    """Take some steps."""
+    for _ in gradients(params, steps, seed):
+        optimizer.step()
+
+
+def error(found: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest deviation of a tensor, in units of its largest element."""
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.numel()]
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+
+
+def states(optimizer: Optimizer) -> list[Tensor]:
+    """All tensors of an optimizer's state, in order."""
+    return [value for entry in optimizer.state.values() for value in entry.values()]
