@@ -82,7 +82,7 @@ def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> N
     handle.remove()
 
     optimizer.register_step_pre_hook(lambda self, args, kwargs: 3)
-    with pytest.raises(RuntimeError, match="must return None or a tuple of .*, but got 3"):
+    with pytest.raises(RuntimeError, match=r"must return None or a tuple of .*, but got 3"):
         optimizer.step()
 
 

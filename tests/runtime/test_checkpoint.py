@@ -1,0 +1,180 @@
+"""Checkpoints go both ways between a generated class and torch's, in the middle of training."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from runtime.example_adam import Adam
+from runtime.training import error, parameters, train
+
+from optgen import use_lowering
+
+
+@pytest.fixture(autouse=True)
+def unfused() -> Iterator[None]:
+    """What is tested here does not depend on the lowering; this one needs no build."""
+    with use_lowering("forloop"):
+        yield
+
+
+def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "options", [{}, {"amsgrad": True}, {"fused": True}, {"lr": torch.tensor(0.1)}]
+)
+def test_a_checkpoint_is_torchs(options: dict[str, Any], default: torch.dtype) -> None:
+    ours, theirs = parameters(), parameters()
+    torch.set_default_dtype(default)
+    try:
+        optimizer, reference = Adam(ours, **options), torch.optim.Adam(theirs, **options)
+        train(optimizer, ours, 3)
+        train(reference, theirs, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    found, expected = optimizer.state_dict(), reference.state_dict()
+
+    assert list(found) == list(expected)
+    assert found["param_groups"] == expected["param_groups"]
+    assert [list(g) for g in found["param_groups"]] == [list(g) for g in expected["param_groups"]]
+    assert list(found["state"]) == list(expected["state"])
+    for index, entry in expected["state"].items():
+        assert list(found["state"][index]) == list(entry)
+        for key, value in entry.items():
+            mine = found["state"][index][key]
+            assert (mine.dtype, mine.shape, mine.stride()) == (
+                value.dtype,
+                value.shape,
+                value.stride(),
+            )
+
+
+@pytest.mark.parametrize(
+    "kinds", [(torch.optim.Adam, Adam), (Adam, torch.optim.Adam), (Adam, Adam)]
+)
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_training_goes_on_after_a_load(kinds: tuple[Any, Any], amsgrad: bool) -> None:
+    first, second = kinds
+    params, continued = parameters(), parameters()
+    optimizer = first(params, lr=0.1, amsgrad=amsgrad)
+    train(optimizer, params, 4)
+    checkpoint = saved_and_loaded(optimizer.state_dict())
+
+    with torch.no_grad():
+        for param, value in zip(continued, params, strict=True):
+            param.copy_(value)
+    other = second(continued)
+    train(other, parameters(), 1)  # state that the load replaces
+    other.load_state_dict(checkpoint)
+    train(optimizer, params, 4, seed=9)
+    train(other, continued, 4, seed=9)
+
+    assert error(continued, params) < 1e-12
+    assert other.param_groups[0]["lr"] == 0.1
+
+
+def test_the_state_of_an_optimizer_that_took_no_step_can_be_saved_and_loaded() -> None:
+    optimizer = Adam(parameters())
+
+    optimizer.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+
+    assert optimizer.state_dict()["state"] == {}
+
+
+def test_missing_group_keys_get_torchs_values_ours_and_defaults() -> None:
+    params = parameters()
+    optimizer = Adam(params, maximize=True, eps=1e-3)
+    optimizer.param_groups[0]["eps"] = 1e-4
+    checkpoint = optimizer.state_dict()
+    for key in ("maximize", "fused", "eps"):
+        del checkpoint["param_groups"][0][key]
+
+    optimizer.load_state_dict(checkpoint)
+
+    group = optimizer.param_groups[0]
+    assert group["maximize"] is False  # as torch: checkpoints without it were made without it
+    assert group["fused"] is None
+    assert group["eps"] == 1e-4  # what the group had
+
+
+def test_step_counts_of_old_checkpoints_become_tensors() -> None:
+    params = parameters()
+    optimizer = Adam(params)
+    train(optimizer, params, 2)
+    checkpoint = optimizer.state_dict()
+    for entry in checkpoint["state"].values():
+        entry["step"] = int(entry["step"])
+
+    optimizer.load_state_dict(checkpoint)
+
+    steps = [entry["step"] for entry in optimizer.state.values()]
+    assert all(isinstance(s, torch.Tensor) and s.dtype == torch.float32 for s in steps)
+    train(optimizer, params, 1)
+
+
+def test_hooks_see_what_is_saved_and_loaded() -> None:
+    params = parameters()
+    optimizer = Adam(params)
+    train(optimizer, params, 1)
+    calls: list[str] = []
+    optimizer.register_state_dict_pre_hook(lambda o: calls.append("pre"))
+    optimizer.register_state_dict_post_hook(lambda o, packed: {**packed, "extra": 1})
+    optimizer.register_load_state_dict_pre_hook(
+        lambda o, packed: {k: v for k, v in packed.items() if k != "extra"}
+    )
+    optimizer.register_load_state_dict_post_hook(lambda o: calls.append("loaded"))
+
+    checkpoint = optimizer.state_dict()
+    optimizer.load_state_dict(checkpoint)
+
+    assert checkpoint["extra"] == 1
+    assert calls == ["pre", "loaded"]
+    assert len(optimizer._optimizer_state_dict_post_hooks) == 1
+
+
+@pytest.mark.parametrize("change", ["groups", "params"])
+def test_a_checkpoint_of_another_model_raises_torchs_error(change: str) -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        optimizer = kind(parameters())
+        checkpoint = optimizer.state_dict()
+        if change == "groups":
+            checkpoint["param_groups"].append(checkpoint["param_groups"][0])
+        else:
+            checkpoint["param_groups"][0]["params"].append(99)
+        with pytest.raises(ValueError) as caught:
+            optimizer.load_state_dict(checkpoint)
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+def test_swapping_parameters_and_state_in_is_torchs() -> None:
+    if not hasattr(torch.optim, "swap_in_optimizer_params_and_state"):
+        pytest.skip("this torch cannot swap")
+    params, others = parameters(), parameters(seed=3)
+    optimizer, twin = Adam(params), Adam(others)
+    train(optimizer, params, 3)
+    train(twin, others, 2)
+    kept = [param.detach().clone() for param in params]
+    expected_params = [torch.nn.Parameter(p.detach().clone()) for p in others]
+    expected = Adam(expected_params)
+    expected.load_state_dict(saved_and_loaded(twin.state_dict()))
+
+    named = {str(i): p for i, p in enumerate(others)}
+    state = twin.state_dict()
+    with torch.optim.swap_in_optimizer_params_and_state(optimizer, named, state):
+        train(optimizer, others, 2)
+    train(expected, expected_params, 2)
+
+    assert error(others, expected_params) < 1e-12
+    assert error(params, kept) == 0
+    train(optimizer, params, 1)
+    assert error(params, kept) > 0

@@ -1,0 +1,223 @@
+"""A work is kept from step to step exactly as long as it is true."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from runtime.example_adam import Adam
+from runtime.training import error, gradients, parameters, train
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.runtime.collect import Work, survey
+
+
+def give_gradients(params: list[Tensor]) -> None:
+    for param in params:
+        param.grad = torch.ones_like(param)
+
+
+def stepped() -> tuple[Adam, list[Tensor]]:
+    params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
+    optimizer = Adam(params, foreach=False)
+    give_gradients(params)
+    optimizer.step()
+    return optimizer, params
+
+
+def the_work(optimizer: Adam) -> Work:
+    (work,) = survey(optimizer)
+    return work
+
+
+def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
+    optimizer, params = stepped()
+    before = the_work(optimizer)
+
+    give_gradients(params)
+    optimizer.param_groups[0]["lr"] = 0.5
+    after = the_work(optimizer)
+
+    assert after is before
+    assert all(a is p.grad for a, p in zip(after.grads, params, strict=True))
+
+
+def no_gradient(optimizer: Adam, params: list[Tensor]) -> None:
+    params[1].grad = None
+
+
+def swapped_parameter(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.param_groups[0]["params"][1] = other = torch.nn.Parameter(torch.ones(3, 2))
+    other.grad = torch.ones(3, 2)
+
+
+def replaced_state(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2)
+
+
+def replaced_step(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.state[params[1]]["step"] = torch.tensor(1.0)
+
+
+def replaced_entry(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.state[params[1]] = dict(optimizer.state[params[1]])
+
+
+def deleted_state(optimizer: Adam, params: list[Tensor]) -> None:
+    del optimizer.state[params[1]]["exp_avg_sq"]
+
+
+def cleared_state(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.state.clear()
+
+
+def loaded_state(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.load_state_dict(optimizer.state_dict())
+
+
+def switched_flag(optimizer: Adam, params: list[Tensor]) -> None:
+    optimizer.param_groups[0]["amsgrad"] = True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        no_gradient,
+        swapped_parameter,
+        replaced_state,
+        replaced_step,
+        replaced_entry,
+        deleted_state,
+        cleared_state,
+        loaded_state,
+        switched_flag,
+    ],
+)
+def test_any_other_object_makes_a_new_work(change: Callable[[Adam, list[Tensor]], None]) -> None:
+    optimizer, params = stepped()
+    before = the_work(optimizer)
+
+    change(optimizer, params)
+    after = the_work(optimizer)
+
+    assert after is not before
+    members = [p for p in optimizer.param_groups[0]["params"] if p.grad is not None]
+    assert [id(p) for p in after.params] == [id(p) for p in members]
+    keys = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+    for key, column in zip(keys, after.states, strict=True):
+        if column:
+            entries = [optimizer.state[param][key] for param in members]
+            assert all(a is b for a, b in zip(column, entries, strict=True))
+    assert bool(after.states[2]) == optimizer.param_groups[0]["amsgrad"]
+
+
+def test_a_state_that_is_none_is_made_again() -> None:
+    optimizer, params = stepped()
+    optimizer.state[params[0]]["exp_avg"] = None
+
+    the_work(optimizer)
+
+    assert optimizer.state[params[0]]["exp_avg"].tolist() == torch.zeros(3, 2).tolist()
+    assert float(optimizer.state[params[0]]["step"]) == 1
+
+
+def test_a_gradient_that_is_not_contiguous_is_noticed() -> None:
+    optimizer, params = stepped()
+    assert the_work(optimizer).contiguous
+
+    params[0].grad = torch.ones(2, 3).T
+
+    assert not the_work(optimizer).contiguous
+
+
+def test_a_sparse_gradient_raises_torchs_error_at_any_step() -> None:
+    for warm in (False, True):
+        optimizer, params = stepped()
+        if not warm:
+            optimizer = Adam(params, foreach=False)
+        reference = torch.optim.Adam(params, foreach=False)
+        params[1].grad = torch.ones(3, 2).to_sparse()
+
+        messages = []
+        for each in (optimizer, reference):
+            with pytest.raises(RuntimeError) as caught:
+                each.step()
+            messages.append(str(caught.value))
+
+        assert messages[0] == messages[1]
+
+
+def test_complex_parameters_are_seen_as_pairs_of_reals() -> None:
+    params = parameters(torch.complex64)
+    optimizer = Adam(params, foreach=False)
+    train(optimizer, params, 2)
+    for _ in gradients(params, 1):
+        work = the_work(optimizer)
+
+    assert not any(tensor.is_complex() for tensor in (*work.params, *work.grads, *work.states[0]))
+    assert all(optimizer.state[param]["exp_avg"].is_complex() for param in work.members)
+
+
+def test_tensors_that_need_different_lowerings_make_parts() -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    twice = [params[0], params[1], params[0], params[2]]
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = Adam(twice, foreach=False)
+    give_gradients(list(params))
+
+    work = the_work(optimizer)
+
+    assert [part.columns for part in work.parts] == [[0, 1, 3], [2]]
+    assert [part.trait.again for part in work.parts] == [0, 1]
+    give_gradients(list(params))
+    assert the_work(optimizer) is work
+    assert all(a is p.grad for a, p in zip(work.parts[0].grads, params, strict=True))
+
+
+def test_a_parameter_that_stands_twice_is_stepped_twice() -> None:
+    ours, theirs = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    for kind, param in ((Adam, ours), (torch.optim.Adam, theirs)):
+        with pytest.warns(UserWarning, match="duplicate parameters"):
+            optimizer = kind([param, param], foreach=False)
+        for factor in (1.0, -3.0):
+            param.grad = torch.full((2,), factor, dtype=torch.float64)
+            optimizer.step()
+
+    assert error([ours], [theirs]) < 1e-12
+
+
+def test_a_tensor_subclass_is_kept_apart() -> None:
+    class Special(torch.Tensor):
+        """Overrides operations: it could be anything."""
+
+    plain = torch.nn.Parameter(torch.ones(2))
+    special = torch.ones(2).as_subclass(Special).requires_grad_()
+    plain.grad, special.grad = torch.ones(2), torch.ones(2)
+    optimizer = Adam([plain, special])
+
+    work = the_work(optimizer)
+
+    assert [part.trait.subclass for part in work.parts] == ["", "Special"]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded"])
+def test_memory_layouts(layout: str) -> None:
+    makers: dict[str, Callable[[Tensor], Tensor]] = {
+        "contiguous": lambda t: t,
+        "transposed": lambda t: t.T.contiguous().T,
+        "expanded": lambda t: t[:1].expand(3, 4),
+    }
+    torch.manual_seed(0)
+    values, steps = torch.randn(3, 4), [torch.randn(3, 4) for _ in range(3)]
+    found = []
+    for kind in (Adam, torch.optim.Adam):
+        param = torch.nn.Parameter(values.T.contiguous().T)
+        optimizer = kind([param], foreach=False)
+        with use_lowering("foreach"):
+            for grad in steps:
+                param.grad = makers[layout](grad)
+                optimizer.step()
+        found.append((param, optimizer.state[param]["exp_avg"].stride()))
+
+    assert error([found[0][0]], [found[1][0]]) < 1e-6
+    assert found[0][1] == found[1][1]

@@ -1,0 +1,137 @@
+"""Which lowering takes a step, and why."""
+
+from typing import Any
+
+import pytest
+import torch
+from runtime.example_adam import Adam
+
+import optgen
+from optgen.runtime import dispatch, fused_cpu
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The C++ kernel is there, unless the test puts a reason into the answer."""
+    answer = {"why_not": ""}
+    monkeypatch.setattr(fused_cpu, "why_not", lambda optimizer, work: answer["why_not"])
+    return answer
+
+
+def made(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
+    param = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    param.grad = torch.ones(3, dtype=dtype)
+    return Adam([param], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "fused C++: CPU tensors, float32"),
+        ({"fused": True}, "fused C++: fused=True, CPU tensors, float32"),
+        ({"fused": False}, "for-loop: fused=False"),
+        ({"foreach": True}, "foreach: foreach=True"),
+        ({"foreach": False}, "for-loop: foreach=False"),
+        ({"fused": False, "foreach": True}, "foreach: foreach=True"),
+        ({"differentiable": True}, "for-loop: differentiable"),
+        ({"capturable": True}, "for-loop: capturable"),
+        ({"lr": torch.tensor(0.1)}, "fused C++: CPU tensors, float32"),
+        (
+            {"lr": torch.tensor(0.1), "dtype": torch.float64},
+            "for-loop: lr is a tensor of lower precision than the parameters",
+        ),
+        (
+            {"lr": torch.tensor(0.1, dtype=torch.float64), "dtype": torch.float64},
+            "fused C++: CPU tensors, float64",
+        ),
+        ({"dtype": torch.complex64}, "fused C++: CPU tensors, float32"),
+    ],
+)
+@pytest.mark.usefixtures("compiler")
+def test_options_choose(options: dict[str, Any], expected: str) -> None:
+    assert optgen.explain(made(**options)) == f"group 0: {expected}"
+
+
+def test_without_a_compiler_the_best_unfused_lowering_steps(compiler: dict[str, str]) -> None:
+    compiler["why_not"] = "no C++ compiler was found"
+    one = made()
+    many = Adam([torch.nn.Parameter(torch.ones(2)) for _ in range(5)])
+
+    assert optgen.explain(one) == "group 0: for-loop: no C++ compiler was found"
+    assert optgen.explain(many) == "group 0: foreach: no C++ compiler was found"
+    with pytest.raises(RuntimeError, match=r"Adam\(fused=True\) cannot take a step: no C\+\+ comp"):
+        made(fused=True).step()
+
+
+@pytest.mark.usefixtures("compiler")
+def test_every_group_has_its_line() -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = Adam([{"params": params[:1]}, {"params": params[1:], "foreach": False}])
+
+    assert optgen.explain(optimizer).splitlines() == [
+        "group 0: fused C++: CPU tensors, float32",
+        "group 1: for-loop: foreach=False",
+    ]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_explaining_changes_nothing() -> None:
+    optimizer = made()
+
+    optgen.explain(optimizer)
+
+    assert not optimizer.state
+
+
+def test_a_lowering_can_be_forced_and_is_forced_no_longer_than_the_context() -> None:
+    optimizer = made()
+    with optgen.use_lowering("foreach"):
+        assert optgen.explain(optimizer) == "group 0: foreach: asked for by use_lowering"
+        with optgen.use_lowering("forloop"):
+            assert optgen.explain(optimizer).startswith("group 0: for-loop")
+        assert optgen.explain(optimizer).startswith("group 0: foreach")
+    assert dispatch._forced.get() is None
+
+
+def test_an_unknown_lowering_is_an_error() -> None:
+    with (
+        pytest.raises(ValueError, match="unknown lowering 'fast'; there are forloop, foreach, "),
+        optgen.use_lowering("fast"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("lowering", "options", "reason"),
+    [
+        ("foreach", {"differentiable": True}, "only the for-loop can: differentiable"),
+        ("foreach", {"capturable": True}, "only the for-loop can: capturable"),
+        ("fused_cpu", {"differentiable": True}, "only the for-loop can: differentiable"),
+        ("fused_cpu", {}, "no kernel today"),
+    ],
+)
+def test_a_forced_lowering_that_cannot_run_is_an_error(
+    compiler: dict[str, str], lowering: str, options: dict[str, Any], reason: str
+) -> None:
+    compiler["why_not"] = "no kernel today"
+    optimizer = made(**options)
+
+    with optgen.use_lowering(lowering), pytest.raises(RuntimeError) as caught:
+        optimizer.step()
+
+    assert str(caught.value) == f"Adam cannot take a step through {lowering!r}: {reason}"
+    parameter = optimizer.param_groups[0]["params"][0]
+    assert (parameter == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64])
+def test_fused_on_other_tensors_raises_torchs_error(dtype: torch.dtype) -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        param = torch.nn.Parameter(torch.ones(3, dtype=dtype))
+        param.grad = torch.ones(3, dtype=dtype)
+        with pytest.raises(RuntimeError) as caught:
+            kind([param], fused=True).step()
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
