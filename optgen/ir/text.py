@@ -7,27 +7,7 @@ from collections.abc import Iterator
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term
 from optgen.ir.plan import Plan
-from optgen.ir.words import WORDS
-
-_PRECEDENCE = {
-    "or": 1,
-    "and": 2,
-    "not": 3,
-    "<": 4,
-    "<=": 4,
-    ">": 4,
-    ">=": 4,
-    "==": 4,
-    "!=": 4,
-    "+": 5,
-    "-": 5,
-    "*": 6,
-    "/": 6,
-    "%": 6,
-    "neg": 7,
-    "**": 8,
-}
-_ATOM = 9
+from optgen.ir.words import ATOM, PRECEDENCE, WORDS
 
 
 def to_text(what: Algorithm | Plan) -> str:
@@ -68,22 +48,22 @@ def expr_text(expr: Expr) -> str:
 def _text(expr: Expr) -> tuple[str, int]:
     match expr:
         case Const(value):
-            return repr(value), _ATOM if not _negative(value) else _PRECEDENCE["neg"]
+            return repr(value), ATOM if not _negative(value) else PRECEDENCE["neg"]
         case Ref(name, version):
-            return (f"{name}.{version}" if version else name), _ATOM
+            return (f"{name}.{version}" if version else name), ATOM
         case Linear(terms):
-            return "[" + " + ".join(_term(t) for t in terms) + "]", _ATOM
+            return "[" + " + ".join(_term(t) for t in terms) + "]", ATOM
         case Call("item", (values, Const(index))):
-            return f"{expr_text(values)}[{index}]", _ATOM
+            return f"{expr_text(values)}[{index}]", ATOM
         case Call("neg" | "not" as word, (a,)):
             sign = "-" if word == "neg" else "not "
-            return sign + _inside(a, _PRECEDENCE[word]), _PRECEDENCE[word]
+            return sign + _inside(a, PRECEDENCE[word]), PRECEDENCE[word]
         case Call(word, (a, b)) if WORDS[word].sort in ("arithmetic", "comparison", "logic"):
-            level = _PRECEDENCE[word]
+            level = PRECEDENCE[word]
             left, right = (level + 1, level) if word == "**" else (level, level + 1)
             return f"{_inside(a, left)} {word} {_inside(b, right)}", level
         case Call(word, args):
-            return f"{word}({', '.join(expr_text(a) for a in args)})", _ATOM
+            return f"{word}({', '.join(expr_text(a) for a in args)})", ATOM
 
 
 def _negative(value: object) -> bool:
@@ -96,7 +76,7 @@ def _inside(expr: Expr, level: int) -> str:
 
 
 def _term(term: Term) -> str:
-    parts = [_inside(term.coefficient, _PRECEDENCE["*"] + 1)]
-    parts += [_inside(f, _PRECEDENCE["*"] + 1) for f in term.factors]
+    parts = [_inside(term.coefficient, PRECEDENCE["*"] + 1)]
+    parts += [_inside(f, PRECEDENCE["*"] + 1) for f in term.factors]
     text = " * ".join(parts)
-    return text + "".join(f" / {_inside(d, _ATOM)}" for d in term.divisors)
+    return text + "".join(f" / {_inside(d, ATOM)}" for d in term.divisors)

@@ -1,8 +1,8 @@
 """The words of the language: one row each, with arity, meaning on tensors and LaTeX.
 
-A word's meaning is written with tensor methods only, so it holds for 0-dim tensors (scalars) and for
-tensors of any shape, with torch's NaN, signed zero and infinity. How a lowering prints a word is that
-lowering's business; a test demands an entry for every pair of word and lowering.
+A word's meaning is written with tensor methods only, so it holds for 0-dim tensors (scalars) and
+for tensors of any shape, with torch's NaN, signed zero and infinity. How a lowering prints a word
+is that lowering's business; a test demands an entry for every pair of word and lowering.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WordSort = Literal["arithmetic", "comparison", "logic", "function", "fact"]
 
 @dataclass(frozen=True)
 class Word:
-    """One word: `meaning` takes tensors (a truth value is a bool tensor); LaTeX has `{0}`, `{1}`."""
+    """One word: `meaning` takes tensors (truth: a bool tensor); LaTeX has `{0}`, `{1}`."""
 
     name: str
     arity: int
@@ -77,3 +77,25 @@ _ROWS = (
 WORDS: dict[str, Word] = {word.name: word for word in _ROWS}
 FUNCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "function")
 """What a spec may call by name, besides the facts."""
+
+PRECEDENCE = {
+    "or": 1,
+    "and": 2,
+    "not": 3,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "%": 6,
+    "neg": 7,
+    "**": 8,
+}
+"""How tightly an operator binds, as in Python; names and calls bind tightest, at `ATOM`."""
+
+ATOM = 9

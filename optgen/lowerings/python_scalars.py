@@ -66,9 +66,7 @@ def _openings(plan: Plan, form: ScalarText) -> list[str]:
 
 def _unpacked(lines: list[str], plan: Plan) -> list[str]:
     """`beta1 = betas[0]` and `beta2 = betas[1]` in one line, as the author wrote them."""
-    items = {
-        a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and _is_item(a.value)
-    }  # type: dict[str, list[Assign]]
+    items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and _is_item(a.value)}  # type: dict[str, list[Assign]]
     for stmt in assigns(plan.scalars):
         if stmt.quote and _is_item(stmt.value):
             items[stmt.quote[0]].append(stmt)
@@ -86,5 +84,7 @@ def _is_item(value: Expr) -> bool:
 
 
 def _tuple_name(value: Expr) -> str:
-    assert isinstance(value, Call) and isinstance(value.args[0], Ref)
-    return value.args[0].name
+    match value:
+        case Call("item", (Ref(name), _)):
+            return name
+    raise TypeError(f"{value} unpacks no tuple")

@@ -1,4 +1,4 @@
-"""The signature every generated Python `update` shares: parallel tensor lists, then hyperparameters."""
+"""The signature every generated Python `update` shares: tensor lists, then hyperparameters."""
 
 from __future__ import annotations
 

@@ -6,27 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
+from optgen.ir.words import ATOM, PRECEDENCE
 from optgen.passes.scalars import is_number, unsigned
-
-_PRECEDENCE = {
-    "or": 1,
-    "and": 2,
-    "not": 3,
-    "<": 4,
-    "<=": 4,
-    ">": 4,
-    ">=": 4,
-    "==": 4,
-    "!=": 4,
-    "+": 5,
-    "-": 5,
-    "*": 6,
-    "/": 6,
-    "%": 6,
-    "neg": 7,
-    "**": 8,
-}
-_ATOM = 9
 
 
 @dataclass(frozen=True)
@@ -44,29 +25,29 @@ class PythonText:
         match expr:
             case Const(value):
                 negative = isinstance(value, int | float) and value < 0
-                return repr(value), _PRECEDENCE["neg"] if negative else _ATOM
+                return repr(value), PRECEDENCE["neg"] if negative else ATOM
             case Ref(name):
-                return self.names.get(name, name), _ATOM
+                return self.names.get(name, name), ATOM
             case Call("truth", (a,)):
                 return self._text(a)
             case Call("is_none", (a,)):
                 return f"{self._inside(a, 5)} is None", 4
             case Call("fresh", (Ref(name),)):
-                return f"fresh_{name}", _ATOM
+                return f"fresh_{name}", ATOM
             case Call("copy", (a,)):
-                return f"{self._inside(a, _ATOM)}.clone()", _ATOM
+                return f"{self._inside(a, ATOM)}.clone()", ATOM
             case Call("item", (values, Const(index))):
-                return f"{self.text(values)}[{index}]", _ATOM
+                return f"{self.text(values)}[{index}]", ATOM
             case Call("neg" | "not" as word, (a,)):
                 sign = "-" if word == "neg" else "not "
-                return sign + self._inside(a, _PRECEDENCE[word]), _PRECEDENCE[word]
-            case Call(word, (a, b)) if word in _PRECEDENCE:
-                level = _PRECEDENCE[word]
+                return sign + self._inside(a, PRECEDENCE[word]), PRECEDENCE[word]
+            case Call(word, (a, b)) if word in PRECEDENCE:
+                level = PRECEDENCE[word]
                 left, right = (level + 1, level) if word == "**" else (level, level + 1)
                 return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
             case Call(word, args):
                 arguments = ", ".join(self.text(a) for a in args)
-                return f"{self.functions.get(word, word)}({arguments})", _ATOM
+                return f"{self.functions.get(word, word)}({arguments})", ATOM
             case Linear():
                 return self._linear(expr)
 
@@ -83,7 +64,7 @@ class PythonText:
                 text = f"-{body}" if minus else body
             else:
                 text += f" - {body}" if minus else f" + {body}"
-        return text, _PRECEDENCE["+"] if len(form.terms) > 1 else level
+        return text, PRECEDENCE["+"] if len(form.terms) > 1 else level
 
     def _term(self, term: Term) -> tuple[bool, str, int]:
         minus, coefficient = unsigned(term.coefficient)
@@ -95,7 +76,7 @@ class PythonText:
         for divisor in term.divisors:
             product = Call("/", (product, divisor))
         text, level = self._text(product)
-        return minus, (f"({text})" if level < _PRECEDENCE["*"] else text), level
+        return minus, (f"({text})" if level < PRECEDENCE["*"] else text), level
 
 
 Line = Callable[[Assign], str]

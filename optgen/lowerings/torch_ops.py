@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 from optgen.lowerings.python_signature import plural
 from optgen.lowerings.python_text import PythonText
-from optgen.passes.inplace import Alias, Branch, Instruction, Op, Operand, Ops
+from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops
 from optgen.passes.scalars import is_number
 
 _TEXT = PythonText({}, {})
@@ -25,11 +24,7 @@ _METHODS = {
     "not": "logical_not",
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = ("where", "clone", "remainder", "lt", "le", "gt", "ge", "eq", "ne") + (
-    "logical_and",
-    "logical_or",
-    "logical_not",
-)
+_PER_TENSOR = {"where", "clone", *_METHODS.values()} - {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
@@ -141,5 +136,3 @@ def _per_tensor(op: Op) -> str:
     rows = lists if len(names) == 1 else f"zip({lists}, strict=True)"
     call = _call(Op(op.word, op.target, op.source, op.args, op.scalar))
     return f"{plural(op.target)} = [{call} for {', '.join(names)} in {rows}]"
-
-

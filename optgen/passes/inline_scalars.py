@@ -1,4 +1,4 @@
-"""A short scalar that is used once is written where it is used: Python reads `1 - beta1` at a glance."""
+"""A short scalar used once is written where it is used: `1 - beta1` says more than a name."""
 
 from __future__ import annotations
 

@@ -8,59 +8,16 @@ gradient and another name's storage never are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, refs
 from optgen.ir.plan import Plan, Sweep
 from optgen.passes.algebra import sums_to_one
 from optgen.passes.definitions import definitions, written_out
+from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops
 from optgen.passes.liveness import live_after
 from optgen.passes.scalars import ONE, is_number, negate
-
-Operand: TypeAlias = str | Expr
-"""A tensor's variable, or a scalar expression."""
-
-
-@dataclass(frozen=True)
-class Op:
-    """`target = source.word(args, scalar)`; in place where target is source."""
-
-    word: str
-    target: str
-    source: Operand
-    args: tuple[Operand, ...] = ()
-    scalar: Expr = ONE
-    inplace: bool = False
-
-
-@dataclass(frozen=True)
-class Alias:
-    """`target = source`: another name for the same tensors."""
-
-    target: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Ops:
-    """What one statement of the plan became, under the spec's words for it."""
-
-    quote: tuple[str, ...]
-    steps: tuple[Op | Alias, ...]
-
-
-@dataclass(frozen=True)
-class Branch:
-    """An if whose condition has one answer for the whole bucket."""
-
-    condition: Expr
-    then: tuple[Instruction, ...]
-    orelse: tuple[Instruction, ...]
-
-
-Instruction: TypeAlias = Ops | Branch
 
 
 def to_inplace(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
@@ -120,7 +77,9 @@ class _InPlace:
 
     def _local(self, name: str, value: Expr) -> None:
         """A local gets a new tensor, built under its own name unless its old value is read late."""
-        leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (self._ref(name, value),)
+        leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
+            self._ref(name, value),
+        )
         reads = sum(r.name == name for r in refs(value))
         if reads == 0 or (leads and reads == 1):
             self._materialise(value, name)
@@ -136,8 +95,6 @@ class _InPlace:
         after = {r.name for r in self.live[id(stmt)]}
         reads = Counter(r.name for r in refs(stmt.value))
         return {n for n, times in reads.items() if n in self.owned - after and times == 1}
-
-    # Updating a stored stream
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         own = next((t for t in terms if _is_plain(t, name)), None)
@@ -155,9 +112,9 @@ class _InPlace:
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
         """A new value that is no change of the old one: an operation on it, or a copy."""
         match terms:
-            case (Term(Const(1), (Call("maximum" | "minimum" as word, (Ref(first), second)),), ()),) if (
-                first == name
-            ):
+            case (
+                Term(Const(1), (Call("maximum" | "minimum" as word, (Ref(first), second)),), ()),
+            ) if first == name:
                 self._extreme(word, name, name, second)
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
@@ -172,8 +129,6 @@ class _InPlace:
                 a, b = (written_out(c, self.known) for c in (own.coefficient, weight))
                 return weight if sums_to_one(a, b) else None
         return None
-
-    # Building a new tensor
 
     def _materialise(self, expr: Expr, name: str) -> str:
         """A variable that holds the expression's value, called `name` if it has to be made."""
@@ -280,16 +235,15 @@ class _InPlace:
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
                 self._extreme(call.word, name, self._materialise(tensor, name), other)
             case "clamp":
-                source = self._materialise(first, name)
-                self._extreme("maximum", name, source, others[0])
+                self._extreme("maximum", name, self._materialise(first, name), others[0])
                 self._extreme("minimum", name, name, others[1])
             case "where":
                 condition = self._either(first, "condition")
-                self._emit("where", name, condition, tuple(self._either(o, "value") for o in others))
+                self._emit("where", name, condition, self._eithers(others, "value"))
             case _:
-                source = self._materialise(first, name) if self._is_tensor(first) else first
-                args = tuple(self._either(o, "operand") for o in others)
-                self._emit(call.word, name, source, args)
+                made = self._is_tensor(first)
+                source: Operand = self._materialise(first, name) if made else first
+                self._emit(call.word, name, source, self._eithers(others, "operand"))
 
     def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
         """The larger or smaller of a tensor and another, or of a tensor and a number."""
@@ -297,6 +251,9 @@ class _InPlace:
             self._emit(word, name, source, (self._operand(bound),))
         else:
             self._emit("clamp_min" if word == "maximum" else "clamp_max", name, source, (bound,))
+
+    def _eithers(self, exprs: Iterable[Expr], name: str) -> tuple[Operand, ...]:
+        return tuple(self._either(expr, name) for expr in exprs)
 
     def _either(self, expr: Expr, name: str) -> Operand:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
@@ -341,13 +298,3 @@ def _names(expr: Expr, name: str) -> bool:
 def _led_by(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
     """The sum with the variable's own term in front, so that the rest can be added to it."""
     return tuple(sorted(terms, key=lambda t: not _is_plain(t, name)))
-
-
-def instructions_ops(program: tuple[Instruction, ...]) -> Iterator[Op | Alias]:
-    """Every operation, in order, inside branches too."""
-    for instruction in program:
-        if isinstance(instruction, Ops):
-            yield from instruction.steps
-        else:
-            yield from instructions_ops(instruction.then)
-            yield from instructions_ops(instruction.orelse)

@@ -57,7 +57,7 @@ class Linearizer:
                 return (Term(ONE, (rebuild(expr, self._operand),)),)
 
     def _operand(self, expr: Expr) -> Expr:
-        """An argument of an opaque word: a plain name stays one, anything else gets its own form."""
+        """An argument of an opaque word: a plain name stays one, the rest gets its own form."""
         return _as_factor(self.terms(expr)) if self.is_tensor(expr) else expr
 
     def _product(self, a: Terms, b: Terms) -> Terms:
@@ -105,9 +105,9 @@ def _single(terms: Terms) -> Term:
 
 def _as_factor(terms: Terms) -> Expr:
     """One expression: a plain factor as itself, anything else as a form of its own."""
-    if len(terms) == 1 and is_number(terms[0].coefficient, 1) and not terms[0].divisors:
-        if len(terms[0].factors) == 1:
-            return terms[0].factors[0]
+    match terms:
+        case (Term(coefficient, (factor,), ()),) if is_number(coefficient, 1):
+            return factor
     return Linear(terms)
 
 

@@ -239,12 +239,8 @@ def _without_unused(body: Program, algorithm: Algorithm) -> Program:
 
 
 def _used_scalars(scalars: Program, body: Program, algorithm: Algorithm) -> Program:
-    """The scalar program without names that neither it nor a sweep reads."""
+    """The scalar program without names that neither it nor a sweep reads, down to the last."""
     kept = {s.symbol for s in algorithm.scalar_states()}
-    while True:
-        read = {r for e in (*expressions(scalars), *expressions(body)) for r in refs(e)}
-        fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
-        if fewer == scalars:
-            return scalars
-        scalars = fewer
-
+    read = {r for e in (*expressions(scalars), *expressions(body)) for r in refs(e)}
+    fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
+    return scalars if fewer == scalars else _used_scalars(fewer, body, algorithm)

@@ -1,6 +1,6 @@
 """What signs a scalar can take: interval arithmetic from the bounds of the hyperparameters.
 
-It answers one question, whether a number is provably >= 0, which is what it takes to move it through
+It answers one question, whether a number is provably >= 0: what it takes to move it through
 a square root.
 """
 
@@ -33,9 +33,7 @@ def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
     for hyper in algorithm.hypers:
         low = hyper.bounds.ge if hyper.bounds.ge is not None else hyper.bounds.gt
         high = hyper.bounds.le if hyper.bounds.le is not None else hyper.bounds.lt
-        ranges[Ref(hyper.name)] = Range(
-            -inf if low is None else low, inf if high is None else high
-        )
+        ranges[Ref(hyper.name)] = Range(-inf if low is None else low, inf if high is None else high)
     if algorithm.step:
         ranges[Ref(algorithm.step)] = Range(1.0)
     return ranges
