@@ -103,10 +103,19 @@ def settle(optimizer: "GeneratedOptimizer", work: Work) -> None:
         each.fresh = {key: [False] * len(each.params) for key in each.fresh}
 
 
+def release(works: list[Work]) -> None:
+    """Let go of the gradients: their memory is not to outlive zero_grad."""
+    for work in works:
+        for each in (work, *work.parts):
+            each.grads = []
+
+
 def _refresh(optimizer: "GeneratedOptimizer", work: Work) -> bool:
     """Take the new gradients into a work, if nothing else about it has changed."""
     proof, group = work.proof, work.group
     assert proof is not None
+    if group.get("differentiable"):
+        return False  # a view belongs to the graph of the step that made it
     listed = group["params"]
     if len(listed) != len(proof.listed) or not all(map(is_, listed, proof.listed)):
         return False

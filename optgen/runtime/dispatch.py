@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import unfused
-from optgen.runtime.collect import Work, assemble, settle, survey, visible
+from optgen.runtime.collect import Work, assemble, release, settle, survey, visible
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.state import Group
 
@@ -51,20 +51,26 @@ def step(optimizer: "GeneratedOptimizer") -> None:
         if fused_cpu.repeat(optimizer):
             return
     works = survey(optimizer)
+    try:
+        _run(optimizer, [part for work in works for part in work.parts or (work,)])
+        fresh = [work for work in works if work.any_fresh]
+        if fresh and not unfused.skipped(optimizer):
+            for work in fresh:
+                settle(optimizer, work)
+    finally:
+        release(works)
+
+
+def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
     batches: dict[str, list[Group]] = {}
     for work in works:
-        for part in work.parts or (work,):
-            if part.params:
-                batches.setdefault(choose(optimizer, part)[0], []).append(part.group)
+        if work.params:
+            batches.setdefault(choose(optimizer, work)[0], []).append(work.group)
     for lowering, groups in batches.items():
         if lowering in ("forloop", "foreach"):
             unfused.step(optimizer, groups, lowering)
         else:
             importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
-    fresh = [work for work in works if work.any_fresh]
-    if fresh and not unfused.skipped(optimizer):
-        for work in fresh:
-            settle(optimizer, work)
 
 
 def explain(optimizer: "GeneratedOptimizer") -> str:
@@ -72,6 +78,9 @@ def explain(optimizer: "GeneratedOptimizer") -> str:
     lines = []
     for index, group in enumerate(optimizer.param_groups):
         for work in _preview(optimizer, group):
+            if not work.params:
+                lines.append(f"group {index}: no parameters")
+                continue
             lowering, reason = choose(optimizer, work)
             lines.append(f"group {index}: {TITLES[lowering]}: {reason}")
     return "\n".join(lines)

@@ -1,5 +1,6 @@
 """A work is kept from step to step exactly as long as it is true."""
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -221,3 +222,13 @@ def test_memory_layouts(layout: str) -> None:
 
     assert error([found[0][0]], [found[1][0]]) < 1e-6
     assert found[0][1] == found[1][1]
+
+
+def test_no_gradient_is_kept_alive_after_a_step() -> None:
+    optimizer, params = stepped()
+    optimizer.step()
+    gradient = weakref.ref(params[0].grad)
+
+    optimizer.zero_grad()
+
+    assert gradient() is None

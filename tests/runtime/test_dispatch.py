@@ -74,6 +74,15 @@ def test_every_group_has_its_line() -> None:
     ]
 
 
+def test_a_group_without_parameters_is_no_trouble() -> None:
+    optimizer = made(foreach=False)
+    optimizer.add_param_group({"params": []})
+
+    optimizer.step()
+
+    assert optgen.explain(optimizer).splitlines()[1] == "group 1: no parameters"
+
+
 @pytest.mark.usefixtures("compiler")
 def test_explaining_changes_nothing() -> None:
     optimizer = made()
