@@ -16,6 +16,7 @@ import jinja2
 
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS, Lowering
+from optgen.passes.derive import derive
 
 RUFF = "0.17.5"
 """The version whose output is checked in; the extra `build` pins the same."""
@@ -100,17 +101,21 @@ def require_ruff() -> str:
     return ruff
 
 
-def render(algorithm: Algorithm, lowering: Lowering, ruff: str | None) -> str:
-    """One file's text; unformatted without a formatter."""
-    template = environment().get_template(lowering.template)
-    text = template.render(lowering.lower(algorithm))
+def render(
+    algorithm: Algorithm, lowering: Lowering, ruff: str | None, base: Algorithm | None = None
+) -> str:
+    """One file's text; unformatted without a formatter. `base`: what it derives from."""
+    whole = (algorithm,) if base is None else (derive(algorithm, base), base)
+    text = environment().get_template(lowering.template).render(lowering.lower(*whole))
     return _format(text, ruff) if ruff and lowering.filename.endswith(".py") else text
 
 
-def render_all(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
+def render_all(
+    algorithm: Algorithm, ruff: str | None, base: Algorithm | None = None
+) -> dict[str, str]:
     """Every file of an algorithm's folder, by name."""
     return {
-        lowering.filename: render(algorithm, lowering, ruff)
+        lowering.filename: render(algorithm, lowering, ruff, base)
         for lowering in LOWERINGS
         if lowering.applies(algorithm)
     }

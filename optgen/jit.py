@@ -75,13 +75,17 @@ def _generator() -> str:
     """A digest of all that turns a spec into text: generator, templates, base specs, formatter."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    folders = [Path(str(importlib.resources.files(f"optgen.{n}"))) for n in ("templates", "specs")]
-    for root in (*(package / name for name in _GENERATOR), *folders):
+    roots = [*(package / name for name in _GENERATOR), _resource("templates"), _resource("specs")]
+    for root in roots:
         for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if path.suffix in (".py", ".jinja"):
                 digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(b"formatted" if importlib.util.find_spec("ruff") else b"plain")
     return digest.hexdigest()
+
+
+def _resource(name: str) -> Path:
+    return Path(str(importlib.resources.files(f"optgen.{name}")))
 
 
 def _import(spec: Spec, key: str) -> ModuleType:
@@ -118,6 +122,7 @@ def _folder(spec: Spec, key: str) -> Path:
 
 def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
+    from optgen.spec.base import read_base
     from optgen.spec.errors import SpecError
     from optgen.spec.read import read_spec
 
@@ -125,7 +130,8 @@ def _generate(spec: Spec) -> dict[str, str]:
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
-    return emit.render_all(first, emit.find_ruff())
+    base = read_base(first, _resource("specs"))
+    return emit.render_all(first, emit.find_ruff(), base)
 
 
 def _write(texts: dict[str, str], folder: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import find_checkout, shorten, spec_path
+from optgen.cli.checkout import find_checkout, shorten, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
+from optgen.spec.base import read_base
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_specs
 
@@ -84,7 +85,7 @@ def verify(names: Sequence[str]) -> Iterator[str]:
     paths = [spec_path(name) for name in names]
     algorithms = _read(paths)
     for algorithm in algorithms:
-        emit.render_all(algorithm, emit.find_ruff())
+        emit.render_all(algorithm, emit.find_ruff(), read_base(algorithm, specs_folder()))
         states = ", ".join(state.key for state in algorithm.states) or "none"
         yield f"{algorithm.name}: ok (state: {states})"
 
@@ -92,7 +93,8 @@ def verify(names: Sequence[str]) -> Iterator[str]:
 def _changes(wanted: Targets) -> Iterator[emit.Change]:
     """Everything that differs, after every spec was read and every text made."""
     ruff = emit.require_ruff()
-    texts = {a.module: emit.render_all(a, ruff) for a in _read(wanted.specs)}
+    specs = specs_folder()
+    texts = {a.module: emit.render_all(a, ruff, read_base(a, specs)) for a in _read(wanted.specs)}
     for module, files in texts.items():
         yield from emit.changes(wanted.out / module, files)
     if wanted.whole and wanted.out.is_dir():

@@ -40,11 +40,15 @@ def find_checkout() -> Checkout | None:
     return None
 
 
-def catalogue() -> dict[str, Path]:
-    """The spec files by name: of the checkout around, else of the installed package."""
+def specs_folder() -> Path:
+    """The specs of the checkout around, else those of the installed package."""
     checkout = find_checkout()
-    folder = checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
-    return {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
+    return checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
+
+
+def catalogue() -> dict[str, Path]:
+    """The catalogue's spec files by name."""
+    return {p.stem: p for p in sorted(specs_folder().glob("*.py")) if p.stem != "__init__"}
 
 
 def spec_path(name: str) -> Path:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import spec_path
+from optgen.cli.checkout import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.text import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.latex import to_latex
+from optgen.spec.base import read_base
 from optgen.spec.read import read_spec
 
 
@@ -39,7 +40,10 @@ def generated(name: str, lowering: str) -> str:
                 f"{algorithm.name} has no {lowering} of its own: see {algorithm.base}"
             )
     ruff = emit.find_ruff()
-    return "\n".join(emit.render(algorithm, chosen, ruff) for algorithm in algorithms)
+    return "\n".join(
+        emit.render(algorithm, chosen, ruff, read_base(algorithm, specs_folder()))
+        for algorithm in algorithms
+    )
 
 
 def _read(name: str) -> tuple[Algorithm, ...]:
