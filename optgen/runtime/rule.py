@@ -40,7 +40,7 @@ class Rule:
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
     sparse_hint: str = ""  # ends the error about sparse gradients
-    tensor_hypers: tuple[str, ...] = ("lr",)  # the for-loop takes these as tensors, as torch's does
+    tensor_hypers: tuple[str, ...] = ("lr",)  # those that may be tensors
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change

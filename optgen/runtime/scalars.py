@@ -5,11 +5,14 @@ rule is written once, and a graph capture sees tensors where everything else see
 """
 
 import math
+from collections.abc import Callable
+from typing import TypeVar, cast, overload
 
 import torch
 from torch import Tensor
 
 Scalar = float | Tensor
+S = TypeVar("S", bound=Scalar)
 
 
 def advance(steps: list[Tensor]) -> float:
@@ -41,39 +44,32 @@ def store_one(state: Tensor, value: Scalar, capturable: bool) -> Scalar:
     return state.clone() if capturable else float(state.item())
 
 
-def sqrt(x: Scalar) -> Scalar:
+def sqrt(x: S) -> S:
     """The square root; not a number below zero, for floats too."""
-    if isinstance(x, Tensor):
-        return x.sqrt()
-    return math.sqrt(x) if x >= 0 else math.nan
+    return _each(x, torch.sqrt, _float_sqrt)
 
 
-def exp(x: Scalar) -> Scalar:
+def exp(x: S) -> S:
     """The exponential; infinite where a float overflows."""
-    if isinstance(x, Tensor):
-        return x.exp()
-    try:
-        return math.exp(x)
-    except OverflowError:
-        return math.inf
+    return _each(x, torch.exp, _float_exp)
 
 
-def log(x: Scalar) -> Scalar:
+def log(x: S) -> S:
     """The natural logarithm; minus infinity at zero, not a number below it."""
-    if isinstance(x, Tensor):
-        return x.log()
-    if x > 0:
-        return math.log(x)
-    return -math.inf if x == 0 else math.nan
+    return _each(x, torch.log, _float_log)
 
 
-def sign(x: Scalar) -> Scalar:
+def sign(x: S) -> S:
     """-1, 0 or 1; zero for what is not a number, as torch's."""
-    if isinstance(x, Tensor):
-        return x.sign()
-    return float((x > 0) - (x < 0))
+    return _each(x, torch.sign, lambda number: float((number > 0) - (number < 0)))
 
 
+@overload
+def maximum(a: float, b: float) -> float: ...
+@overload
+def maximum(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def maximum(a: Scalar, b: Scalar) -> Scalar: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar:
     """The larger of two; not a number where either is none."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
@@ -81,6 +77,12 @@ def maximum(a: Scalar, b: Scalar) -> Scalar:
     return a if a >= b or math.isnan(a) else b
 
 
+@overload
+def minimum(a: float, b: float) -> float: ...
+@overload
+def minimum(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def minimum(a: Scalar, b: Scalar) -> Scalar: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar:
     """The smaller of two; not a number where either is none."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
@@ -88,21 +90,46 @@ def minimum(a: Scalar, b: Scalar) -> Scalar:
     return a if a <= b or math.isnan(a) else b
 
 
+@overload
+def where(condition: bool, a: S, b: S) -> S: ...
+@overload
+def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
-    """One of two values; a tensor condition evaluates neither less, a bool picks."""
+    """One of two values; a bool picks it, a tensor chooses element by element."""
     if isinstance(condition, Tensor):
         return torch.where(condition, a, b)
     return a if condition else b
 
 
-def clamp(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def clamp(x: S, low: Scalar, high: Scalar) -> S:
     """A value kept within two bounds."""
-    return minimum(maximum(x, low), high)
+    return cast(S, minimum(maximum(x, low), high))
 
 
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     """The value a fraction `weight` of the way from a to b."""
     return a + weight * (b - a)
+
+
+def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
+    return cast(S, on_tensor(x) if isinstance(x, Tensor) else on_float(x))
+
+
+def _float_sqrt(x: float) -> float:
+    return math.nan if x < 0 else math.sqrt(x)
+
+
+def _float_exp(x: float) -> float:
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def _float_log(x: float) -> float:
+    if x == 0:
+        return -math.inf
+    return math.nan if x < 0 else math.log(x)
 
 
 def _tensors(a: Scalar, b: Scalar) -> tuple[Tensor, Tensor]:

@@ -104,25 +104,25 @@ def _values(scalars: list[Tensor]) -> list[float]:
 def _hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
     """The hyperparameters as the lowering takes them.
 
-    Tensors reach autograd and graph capture as they are, and the for-loop where torch's would
-    compute in their dtype; everything else takes their value.
+    Tensors reach autograd and graph capture as they are. Else they are numbers, but a learning rate
+    in the for-loop: torch's computes the step size in the dtype of that tensor.
     """
     taken: dict[str, Any] = {}
     for key in rule.hypers:
         value = group[key]
-        keep = lowering == "forloop" and key in rule.tensor_hypers
-        convert = _scalar_tensor if functional else _detached if keep else _number
-        pair = isinstance(value, (tuple, list))
-        taken[key] = tuple(map(convert, value)) if pair else convert(value)
+        if isinstance(value, (tuple, list)):
+            taken[key] = tuple(map(_scalar_tensor if functional else _number, value))
+        elif functional:
+            taken[key] = _scalar_tensor(value)
+        elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
+            taken[key] = _scalar_tensor(value.detach())
+        else:
+            taken[key] = _number(value)
     return taken
 
 
 def _scalar_tensor(value: Any) -> Any:
     return value.squeeze() if isinstance(value, Tensor) and value.dim() else value
-
-
-def _detached(value: Any) -> Any:
-    return _scalar_tensor(value.detach()) if isinstance(value, Tensor) else value
 
 
 def _number(value: Any) -> Any:
