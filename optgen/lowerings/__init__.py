@@ -3,7 +3,8 @@
 from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
+from optgen.lowerings.optimizer import OPTIMIZER
 
-LOWERINGS: tuple[Lowering, ...] = (FORLOOP, FOREACH)
+LOWERINGS: tuple[Lowering, ...] = (OPTIMIZER, FORLOOP, FOREACH)
 
 __all__ = ["LOWERINGS", "Lowering"]

@@ -28,7 +28,7 @@ _LEVELS: dict[str, tuple[int, tuple[int, ...]]] = {
     "**": (8, (9, 0)),
 }
 _ATOM = 9
-_INDENTS = ("", r"\quad ", r"\qquad ", r"\qquad\quad ", r"\qquad\qquad ")
+_INDENT = r"\quad "
 _NEGATED = {
     "truth": ("{0} = 0", 4),
     "is_none": (r"{0} \ne \varnothing", 4),
@@ -78,7 +78,7 @@ class _Typesetter:
     def _assign(self, stmt: Assign, depth: int) -> str:
         name, value = stmt.target.name, self._text(stmt.value)
         self.written.add(name)
-        return rf"{_INDENTS[depth]}{self._ref(name)} \leftarrow {value}"
+        return rf"{_INDENT * depth}{self._ref(name)} \leftarrow {value}"
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
         then, orelse = ({a.target.name for a in assigns(arm)} for arm in (stmt.then, stmt.orelse))
@@ -86,8 +86,8 @@ class _Typesetter:
         for name in sorted((then ^ orelse) & self.timed & later - self.written):
             old = self._ref(name)
             self.written.add(name)
-            yield rf"{_INDENTS[depth]}{self._ref(name)} \leftarrow {old}"
-        yield rf"{_INDENTS[depth]}\textbf{{if }} {self._text(stmt.condition)}:"
+            yield rf"{_INDENT * depth}{self._ref(name)} \leftarrow {old}"
+        yield rf"{_INDENT * depth}\textbf{{if }} {self._text(stmt.condition)}:"
         yield from self._arms(stmt, depth, later)
 
     def _arms(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
@@ -99,10 +99,10 @@ class _Typesetter:
                 pass
             case (If() as other,):
                 condition = self._text(other.condition)
-                yield rf"{_INDENTS[depth]}\textbf{{else if }} {condition}:"
+                yield rf"{_INDENT * depth}\textbf{{else if }} {condition}:"
                 yield from self._arms(other, depth, later)
             case _:
-                yield rf"{_INDENTS[depth]}\textbf{{else}}:"
+                yield rf"{_INDENT * depth}\textbf{{else}}:"
                 yield from self._program(stmt.orelse, depth + 1, later)
         self.written &= after_then
 

@@ -1,16 +1,17 @@
-"""The letters a rule is typeset in: Greek for what papers write in Greek, one letter for one name."""
+"""The letters a rule is typeset in: Greek where papers write Greek, no letter for two names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Program, Ref, assigns
 
-_GREEK = frozenset(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
-    "upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell".split()
+_GREEK = re.compile(
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|"
+    "upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell"
 )
 _CUSTOM = {
     "p": "theta",
@@ -55,9 +56,10 @@ def read_letter(name: str) -> Letter:
     """The letter a name spells: beta1, m_hat, rho_inf, v_max, mu_next; a word stays a word."""
     first, *rest = name.split("_")
     head = first.rstrip("0123456789")
-    if not (head in _GREEK or len(head) == 1):
+    greek = _GREEK.fullmatch(head)
+    if not greek and len(head) != 1:
         return Letter(rf"\text{{{name.replace('_', ' ')}}}")
-    letter = Letter(f"\\{head}" if head in _GREEK else head, below=first[len(head) :])
+    letter = Letter(f"\\{head}" if greek else head, below=first[len(head) :])
     words: list[str] = []
     for part in rest:
         if part in _ACCENTS:
@@ -117,7 +119,7 @@ class Symbols:
         """One number of a tuple: the letter it is unpacked into, else the tuple's with a number."""
         if (name, index) in self._unpacked:
             return self.at(self._unpacked[name, index])
-        singular = name[:-1] if name[:-1] in _GREEK else name
+        singular = name[:-1] if _GREEK.fullmatch(name[:-1]) else name
         return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
 
     def hyper(self, name: str) -> str:

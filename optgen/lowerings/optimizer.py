@@ -1,0 +1,118 @@
+"""Algorithm -> the optimizer class: constructor, checks, docstring, and its rule as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.lowerings.base import Lowering
+from optgen.lowerings.optimizer_arguments import (
+    Argument,
+    arguments,
+    backfill,
+    group_keys,
+    literal,
+)
+from optgen.lowerings.optimizer_checks import checks
+from optgen.lowerings.optimizer_doc import docstring
+from optgen.passes.plan import plan
+
+TEMPLATE = "optimizer.py.jinja"
+FILENAME = "__init__.py"
+
+
+def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
+    """What the template lays out; `base` is what a derived algorithm derives from."""
+    if base is not None and group_keys(algorithm) != group_keys(base):
+        raise ValueError(f"{algorithm.name}: the order of group keys is that of {base.name}")
+    positional, keyword_only = arguments(algorithm)
+    return {
+        "algorithm": algorithm,
+        "base": base,
+        "docstring": docstring(algorithm, [*positional, *keyword_only]),
+        "rule": _rule(algorithm) if base is None else _derived_rule(algorithm, base),
+        "positional": positional,
+        "keyword_only": keyword_only,
+        "checks": checks(algorithm, base),
+        "defaults": _defaults(algorithm),
+        "handed_on": {} if base is None else _handed_on(algorithm, base),
+    }
+
+
+OPTIMIZER = Lowering(
+    name="optimizer",
+    filename=FILENAME,
+    template=TEMPLATE,
+    lower=optimizer_context,
+    of_rule=False,
+)
+
+
+def _rule(algorithm: Algorithm) -> dict[str, str]:
+    """The arguments of `Rule` that are not its defaults, as Python text."""
+    fresh = plan(algorithm).fresh()
+    tensors = tuple(h.name for h in algorithm.hypers if h.tensor != "never")
+    entries = {
+        "name": literal(algorithm.module),
+        "states": _tuple(map(_state, algorithm.states)),
+        "hypers": literal((*(h.name for h in algorithm.hypers), "maximize")),
+        "step": "" if algorithm.step else "None",
+        "fresh": literal(fresh) if fresh else "",
+        "gradient": "" if algorithm.gradient == "dense" else literal(algorithm.gradient),
+        "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
+        "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
+        "backfill": _pairs(backfill(algorithm)),
+        "fixed": _fixed(algorithm),
+    }
+    return {key: text for key, text in entries.items() if text}
+
+
+def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
+    """What a derived class changes of its base's rule."""
+    own, theirs = _rule(algorithm), _rule(base)
+    kept = ("sparse_hint", "fixed")
+    return {key: own[key] for key in kept if key in own and own[key] != theirs.get(key)}
+
+
+def _state(state: State) -> str:
+    usual = State(state.symbol, state.key)
+    options = [
+        f"{name}={literal(getattr(state, name))}"
+        for name in ("init", "shape", "dtype", "when", "eager")
+        if getattr(state, name) != getattr(usual, name)
+    ]
+    return f"State({', '.join([literal(state.key), *options])})"
+
+
+def _fixed(algorithm: Algorithm) -> str:
+    return _pairs({h.name: literal(h.default) for h in algorithm.hypers if h.fixed})
+
+
+def _pairs(entries: Mapping[str, str]) -> str:
+    return _tuple(f"({literal(k)}, {v})" for k, v in entries.items()) if entries else ""
+
+
+def _tuple(items: Iterable[str]) -> str:
+    texts = list(items)
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+
+def _defaults(algorithm: Algorithm) -> dict[str, str]:
+    """The group's keys, and what the constructor puts there."""
+    values = {key: key for key in group_keys(algorithm)}
+    for hyper in algorithm.hypers:
+        if hyper.fixed:
+            values[hyper.name] = literal(hyper.default)
+        elif hyper.sort == "tuple" and hyper.tensor != "never":
+            item = "x.squeeze() if isinstance(x, Tensor) and x.ndim else x"
+            values[hyper.name] = f"tuple({item} for x in {hyper.name})"
+    return values
+
+
+def _handed_on(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
+    """What a derived class gives its base's constructor."""
+    values = _defaults(algorithm)
+    taken: list[Argument] = [a for part in arguments(base) for a in part]
+    fixed = {h.name for h in algorithm.hypers if h.fixed}
+    return {a.name: values[a.name] if a.name in fixed else a.name for a in taken}

@@ -1,0 +1,88 @@
+"""The constructor's arguments and the param group's keys: names, order, types and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm, Hyper
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the constructor, as Python text."""
+
+    name: str
+    annotation: str
+    default: str
+
+
+ADDED = (
+    Argument("maximize", "bool", "False"),
+    Argument("foreach", "bool | None", "None"),
+    Argument("fused", "bool | None", "None"),
+    Argument("capturable", "bool", "False"),
+    Argument("differentiable", "bool", "False"),
+)
+"""What every optimizer takes; a class whose spec does not place them gets them in this order."""
+
+
+def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
+    """The arguments that may be positional, and those that are keyword-only."""
+    known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
+    placed = algorithm.keywords or tuple(known)
+    known |= {a.name: a for a in ADDED}
+    _check("keywords", algorithm, placed, {*known, "*"})
+    star = placed.index("*") if "*" in placed else len(placed)
+    missing = [name for name in known if name not in placed]
+    keyword_only = [*placed[star + 1 :], *missing]
+    return [known[name] for name in placed[:star]], [known[name] for name in keyword_only]
+
+
+def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
+    """The keys of a param group, in order, `params` apart."""
+    known = [*(h.name for h in algorithm.hypers), *(a.name for a in ADDED)]
+    _check("group", algorithm, algorithm.group, set(known))
+    return (*algorithm.group, *(name for name in known if name not in algorithm.group))
+
+
+def backfill(algorithm: Algorithm) -> dict[str, str]:
+    """What torch's class gives groups of checkpoints that are older than one of its flags."""
+    texts = {a.name: a.default for a in ADDED}
+    texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.sort == "flag"}
+    return {key: texts[key] for key in algorithm.keywords if key in texts}
+
+
+def _check(option: str, algorithm: Algorithm, names: Iterable[str], known: set[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{algorithm.name}: {option} names `{name}`, which is no argument")
+
+
+def _argument(hyper: Hyper) -> Argument:
+    return Argument(hyper.name, annotation(hyper), literal(hyper.default))
+
+
+def annotation(hyper: Hyper) -> str:
+    """The type of a hyperparameter."""
+    if hyper.sort == "flag":
+        return "bool"
+    if hyper.sort == "choice":
+        return "str | None" if None in hyper.choices else "str"
+    number = "float" if hyper.tensor == "never" else "float | Tensor"
+    if hyper.optional:
+        number += " | None"
+    return f"tuple[{', '.join([number] * hyper.size)}]" if hyper.sort == "tuple" else number
+
+
+def literal(value: object) -> str:
+    """A value as a person writes it in Python: 1e-3 and 0.9."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
+    if not isinstance(value, float):
+        return repr(value)
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    short = f"{mantissa}e{int(exponent)}"
+    few_digits = len(mantissa.lstrip("-")) == 1 and float(short) == value
+    return short if few_digits and int(exponent) not in range(-1, 6) and value else repr(value)

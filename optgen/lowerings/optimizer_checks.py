@@ -1,0 +1,144 @@
+"""What a constructor checks, and torch's words for what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm, Bounds, Hyper
+from optgen.ir.nodes import Call, Expr, walk
+from optgen.lowerings.optimizer_arguments import literal
+from optgen.lowerings.python_text import PythonText
+
+_MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
+_NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
+_FUNCTIONS = {
+    "sqrt": "math.sqrt",
+    "exp": "math.exp",
+    "log": "math.log",
+    "abs": "abs",
+    "maximum": "max",
+    "minimum": "min",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """If the condition holds, the constructor raises a ValueError with the message."""
+
+    condition: str
+    message: str
+
+
+def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
+    """Every check, in the order of the arguments; a derived class adds only what is its own."""
+    hypers = [h for h in algorithm.hypers if not h.fixed and not _checked_by(base, h)]
+    requires = [r for r in algorithm.requires if base is None or r not in base.requires]
+    found = [check for hyper in hypers for check in _checks(hyper)]
+    for require in requires:
+        condition = _python(_violated(require.condition))
+        found.append(Check(condition, _message(require.message)))
+    return found
+
+
+def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
+    other = base.hyper(hyper.name) if base is not None else None
+    return other is not None and (
+        (other.bounds, other.choices, other.error, other.tensor, other.optional)
+        == (hyper.bounds, hyper.choices, hyper.error, hyper.tensor, hyper.optional)
+    )
+
+
+def _checks(hyper: Hyper) -> Iterator[Check]:
+    name = hyper.name
+    if hyper.sort == "choice":
+        wrong = f"Invalid {name} value: {{{name}}}"
+        yield Check(f"{name} not in {literal(hyper.choices)}", _message(hyper.error or wrong))
+    elif hyper.sort == "number":
+        yield from _tensor_checks(hyper)
+        message = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
+        yield from _bounds_check(hyper, name, message)
+    elif hyper.sort == "tuple":
+        yield from _tuple_checks(hyper)
+
+
+def _tensor_checks(hyper: Hyper) -> Iterator[Check]:
+    if hyper.tensor == "never":
+        return
+    name = hyper.name
+    if hyper.tensor == "capturable":
+        condition = f"isinstance({name}, Tensor) and foreach and not capturable"
+        yield Check(condition, _message(_NOT_FOREACH.format(name)))
+    condition = f"isinstance({name}, Tensor) and {name}.numel() != 1"
+    yield Check(condition, _message(f"Tensor {name} must be 1-element"))
+
+
+def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
+    name, items = hyper.name, [f"{hyper.name}[{index}]" for index in range(hyper.size)]
+    if hyper.tensor != "never":
+        for item in items:
+            condition = f"isinstance({item}, Tensor) and {item}.numel() != 1"
+            yield Check(condition, _message(f"Tensor {item} must be 1-element"))
+    singular = "beta parameter" if name == "betas" else f"{name} value"
+    message = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
+    for index, item in enumerate(items):
+        yield from _bounds_check(hyper, item, message.replace("{index}", str(index)))
+    if hyper.tensor != "never":
+        alike = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
+        both = "both" if hyper.size == 2 else "all"
+        message = f"{name} must be either {both} floats or {both} Tensors"
+        yield Check(f"not ({alike})", _message(message))
+    if hyper.tensor == "capturable":
+        condition = f"isinstance({items[0]}, Tensor) and foreach and not capturable"
+        yield Check(condition, _message(_NOT_FOREACH.format(items[0])))
+
+
+def _bounds_check(hyper: Hyper, value: str, message: str) -> Iterator[Check]:
+    inside = _inside(hyper.bounds, value)
+    if inside:
+        given = f"{value} is not None and " if hyper.optional else ""
+        yield Check(f"{given}not {inside}", _message(message.replace("{}", f"{{{value}}}")))
+
+
+def _inside(bounds: Bounds, value: str) -> str:
+    """A comparison that holds inside the bounds, and never for NaN; "" where all is allowed."""
+    low = [(bounds.ge, "<="), (bounds.gt, "<")]
+    high = [(bounds.le, "<="), (bounds.lt, "<")]
+    before = [f"{_bound(number)} {sign} " for number, sign in low if number is not None]
+    after = [f" {sign} {_bound(number)}" for number, sign in high if number is not None]
+    parts = [b + value for b in before[1:]] + [value + a for a in after[1:]]
+    if before or after:
+        parts.insert(0, "".join([*before[:1], value, *after[:1]]))
+    return f"({' and '.join(parts)})" if len(parts) > 1 else "".join(parts)
+
+
+def _bound(number: float) -> str:
+    if math.isinf(number):
+        return f"float({str(number)!r})"
+    return literal(float(number))
+
+
+def _message(text: str) -> str:
+    """A message as a Python string; what stands in braces is a value."""
+    return f"f{text!r}" if "{" in text else repr(text)
+
+
+def _violated(condition: Expr) -> Expr:
+    """When a condition does not hold; comparisons stay as they are, since NaN answers no to all."""
+    match condition:
+        case Call("not", (inner,)):
+            return inner
+        case Call("or", (a, b)):
+            return Call("and", (_violated(a), _violated(b)))
+        case Call("==" | "!=" as word, sides):
+            return Call("!=" if word == "==" else "==", sides)
+    return Call("not", (condition,))
+
+
+def _python(condition: Expr) -> str:
+    text = PythonText(names={}, functions=_FUNCTIONS)
+    for node in walk(condition):
+        if isinstance(node, Call) and node.word in ("where", "clamp", "lerp", "sign"):
+            raise ValueError(f"`{node.word}` has no place in a condition that a constructor checks")
+    return text.text(condition)

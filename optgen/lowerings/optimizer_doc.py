@@ -1,0 +1,147 @@
+"""The docstring of an optimizer class: what it is, the rule, the arguments, the state."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
+from optgen.lowerings.optimizer_arguments import Argument, literal
+from optgen.passes.latex import to_latex
+from optgen.passes.symbols import Symbols
+
+_WIDTH = 100
+
+_HYPERS = {
+    "lr": "Learning rate",
+    "betas": "Decay rates of the running averages",
+    "eps": "Added to the denominator for numerical stability",
+    "weight_decay": "Weight decay",
+    "decoupled_weight_decay": "Shrink the parameter itself, as AdamW does, not by the gradient",
+    "momentum": "Share of the last update in the next one",
+    "dampening": "Share of the gradient that does not enter the momentum",
+    "nesterov": "Look ahead along the momentum, after Nesterov",
+    "momentum_decay": "How fast the momentum approaches its final value",
+    "alpha": "Decay rate of the running average of squared gradients",
+    "amsgrad": "Divide by the largest second moment so far, not by the present one",
+    "centered": "Subtract the square of the mean gradient: divide by the standard deviation",
+}
+_ADDED = {
+    "maximize": "Climb the objective instead of descending.",
+    "foreach": "Update many tensors with each operation (True) or one at a time (False); "
+    "None leaves the choice to the runtime.",
+    "fused": "Take the fused kernel or fail (True), or do not take it (False); None takes it "
+    "where it can run and nothing else is asked for.",
+    "capturable": "Let a CUDA graph capture the step.",
+    "differentiable": "Let autograd follow the step.",
+}
+
+
+def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
+    """The lines of the docstring, indented as they stand in the class, from the second on."""
+    summary, *rest = algorithm.doc.replace('"""', "'''").strip().splitlines()
+    first, *more = _wrapped(summary, "    ", first='    r"""')
+    lines = [first.removeprefix('    r"""'), *more, *(f"    {line}".rstrip() for line in rest)]
+    lines += ["", "    .. math::", *_rule(algorithm)]
+    lines += ["", "    Args:", *_arguments(algorithm, arguments)]
+    lines += ["", "    Raises:", *_raises(algorithm)]
+    states = list(_states(algorithm))
+    lines += ["", "    State:", *states] if states else []
+    if algorithm.paper:
+        lines += ["", f"    Paper: {algorithm.paper}"]
+    return lines
+
+
+def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=_WIDTH,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _rule(algorithm: Algorithm) -> Iterator[str]:
+    """The rule's LaTeX; a long line goes on below, indented."""
+    for line in to_latex(algorithm).splitlines():
+        indent = " " * (8 + len(line) - len(line.lstrip()))
+        yield from _wrapped(line.strip(), f"{indent}    ", first=indent)
+
+
+def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
+    symbols = Symbols(algorithm)
+    text = "params: Parameters to optimize, or dicts that make groups of them; both may have names."
+    yield from _item(text)
+    for argument in arguments:
+        hyper = algorithm.hyper(argument.name)
+        about = _ADDED[argument.name] if hyper is None else _about(hyper, symbols)
+        yield from _item(
+            f"{argument.name} ({_type(argument)}): {about} Default: {argument.default}."
+        )
+
+
+def _item(text: str) -> list[str]:
+    return _wrapped(text, " " * 12, first=" " * 8)
+
+
+def _type(argument: Argument) -> str:
+    return argument.annotation.replace(" | ", " or ")
+
+
+def _about(hyper: Hyper, symbols: Symbols) -> str:
+    words = _HYPERS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
+    if hyper.sort == "flag":
+        return f"{words}."
+    if hyper.sort == "choice":
+        return f"{words}: one of {', '.join(map(literal, hyper.choices))}."
+    bounds = _bounds(hyper.bounds, "each " if hyper.sort == "tuple" else "")
+    text = f"{words}, {bounds}" if bounds else words
+    return f"{text}; :math:`{symbols.hyper(hyper.name)}` in the rule."
+
+
+def _bounds(bounds: Bounds, each: str) -> str:
+    low = bounds.ge if bounds.gt is None else bounds.gt
+    high = bounds.le if bounds.lt is None else bounds.lt
+    if low is not None and high is not None:
+        opening, closing = "[" if bounds.gt is None else "(", "]" if bounds.lt is None else ")"
+        return f"{each}in {opening}{literal(low)}, {literal(high)}{closing}"
+    if low is not None:
+        return f"{each}{'at least' if bounds.gt is None else 'above'} {literal(low)}"
+    if high is not None:
+        return f"{each}{'at most' if bounds.lt is None else 'below'} {literal(high)}"
+    return ""
+
+
+def _raises(algorithm: Algorithm) -> Iterator[str]:
+    wrong = ["An argument is outside its range", *(r.message for r in algorithm.requires)]
+    yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
+    yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
+
+
+def _states(algorithm: Algorithm) -> Iterator[str]:
+    symbols = Symbols(algorithm)
+    if algorithm.step:
+        yield from _item("step (Tensor): How many steps the parameter has taken, 0-dimensional.")
+    for state in algorithm.states:
+        yield from _item(f"{state.key} (Tensor): {_state(state, algorithm, symbols)}.")
+
+
+def _state(state: State, algorithm: Algorithm, symbols: Symbols) -> str:
+    parts = [f":math:`{symbols.at(state.symbol, 't')}`"]
+    if state.shape == "scalar":
+        parts.append("0-dimensional")
+    else:
+        kind = f"{state.dtype}, of the parameter's shape" if state.dtype else "like the parameter"
+        parts.append(kind)
+    if state.init == "p":
+        parts.append("at first a copy of it")
+    else:
+        start = literal(state.init) if not isinstance(state.init, str) else f"`{state.init}`"
+        parts.append(f"at first {start.removesuffix('.0')}")
+    if state.when:
+        negated = state.when.startswith("not ")
+        name = state.when.removeprefix("not ")
+        parts.append(f"{'without' if negated else 'with'} `{name}` only")
+    return ", ".join(parts)
