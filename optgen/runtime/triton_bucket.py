@@ -66,7 +66,7 @@ class Bucket:
         self._contiguous = all(map(Tensor.is_contiguous, streams[1]))
         self._strides = list(map(Tensor.stride, streams[1]))
         self._scalars: Tensor | None = None
-        self.options = _options(key)
+        self.options = options(key.types, torch.version.hip is not None)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             chain.from_iterable([share.group] * len(share.indices) for share in shares),
@@ -122,15 +122,17 @@ def _copied(streams: Streams) -> list[tuple[int, int]]:
     return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
 
 
-def _options(key: Key) -> dict[str, Any]:
-    """How a kernel walks these types: 16 bytes a thread of the widest, a block for four warps."""
-    widest = max(t.itemsize for t in key.types if t is not None)
-    vector = 16 // widest
-    wide_warps = torch.version.hip is not None
-    block = 512 if key.types[0] == torch.float64 else 2048 if wide_warps and vector == 8 else 1024
-    options = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
-    # Denormal numbers are numbers: NVIDIA's math functions flush them unless told not to.
-    return options if wide_warps else options | {"enable_reflect_ftz": False}
+def options(types: Sequence[torch.dtype | None], amd: bool) -> dict[str, Any]:
+    """How a kernel walks these types, and how it is compiled."""
+    vector = 16 // max(t.itemsize for t in types if t is not None)  # elements an access
+    wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
+    block = 512 if types[0] == torch.float64 else 2048 if wide else 1024
+    common = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
+    if amd:
+        return common
+    # Denormal numbers are numbers: NVIDIA's roots and logarithms flush them unless told not to.
+    # Told that it may use registers, the assembler no longer spills some to fit one block more.
+    return common | {"enable_reflect_ftz": False, "maxnreg": 128}
 
 
 def _triton_type(dtype: torch.dtype | None) -> Any:
