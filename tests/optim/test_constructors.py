@@ -1,0 +1,248 @@
+"""Constructors against torch's: signatures, defaults, order of group keys, and every error."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
+
+import optgen.optim
+
+NAMES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"]
+ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
+NUMBERS = [-1, -0.1, 0, 1, 1.0, 2.5, math.inf, -math.inf, math.nan, True]
+TENSORS = [torch.tensor(0.1), torch.tensor([0.1]), torch.tensor(-0.1), torch.tensor([-0.1])]
+SEVERAL = [torch.tensor([0.1, 0.2]), torch.tensor([])]
+
+
+def classes(name: str) -> tuple[Any, Any]:
+    """Ours and torch's."""
+    return getattr(optgen.optim, name), getattr(torch.optim, name)
+
+
+def parameters() -> list[Parameter]:
+    return [Parameter(torch.ones(2))]
+
+
+def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
+    """The error's type and message, or the group that was made, as text, `params` apart."""
+    try:
+        group = cls(params, **kwargs).param_groups[0]
+    except Exception as error:
+        return type(error), str(error)
+    return [f"{key}: {value!r}" for key, value in group.items() if key != "params"]
+
+
+def assert_alike(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
+    """Both raise the same error, or make groups that start with the same keys and values."""
+    ours, theirs = (
+        outcome(cls, parameters() if params is None else params, kwargs) for cls in classes(name)
+    )
+    if isinstance(ours, list) and isinstance(theirs, list):
+        ours = ours[: len(theirs)]
+    assert ours == theirs, kwargs
+
+
+def hypers(name: str) -> Iterator[str]:
+    """The arguments of torch's class that are numbers."""
+    for argument in inspect.signature(classes(name)[1]).parameters.values():
+        if isinstance(argument.default, int | float) and not isinstance(argument.default, bool):
+            yield argument.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signature(name: str) -> None:
+    """Torch's arguments first, then what torch's class lacks of ours, keyword-only."""
+    ours, theirs = (list(inspect.signature(c).parameters.values()) for c in classes(name))
+    added = ours[len(theirs) :]
+
+    assert ours[: len(theirs)] == theirs  # names, kinds, defaults and annotations
+    known = {argument.name for argument in theirs}
+    assert [argument.name for argument in added] == [flag for flag in ADDED if flag not in known]
+    assert {argument.kind for argument in added} <= {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_and_the_order_of_group_keys(name: str) -> None:
+    ours, theirs = (cls(parameters()) for cls in classes(name))
+    added = [flag for flag in ADDED if flag not in theirs.defaults]
+
+    assert list(ours.defaults) == [*theirs.defaults, *added]
+    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], *added]
+    assert {key: ours.defaults[key] for key in theirs.defaults} == theirs.defaults
+
+
+def error_inputs() -> Iterator[Any]:
+    for info in optim_db:
+        name = info.optim_cls.__name__
+        if name in NAMES:
+            for case in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
+                label = f"{name}-{case.optimizer_error_input.desc}"
+                yield pytest.param(name, case, id=label)
+
+
+@pytest.mark.parametrize(("name", "case"), list(error_inputs()))
+def test_torchs_error_inputs(name: str, case: Any) -> None:
+    """Every one of torch's own list: the error torch names, with torch's very words."""
+    given = case.optimizer_error_input
+    ours, _ = classes(name)
+
+    assert case.error_on is OptimizerErrorEnum.CONSTRUCTION_ERROR
+    with pytest.raises(case.error_type, match=case.error_regex):
+        ours(parameters() if given.params is None else given.params, **given.kwargs)
+    assert_alike(name, given.kwargs, given.params)
+
+
+def test_there_are_error_inputs() -> None:
+    assert {case.values[0] for case in error_inputs()} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_in_and_out_of_range(name: str) -> None:
+    for hyper, value in itertools.product(hypers(name), NUMBERS):
+        if not (name == "SGD" and math.isnan(value)):
+            assert_alike(name, {hyper: value})
+
+
+@pytest.mark.parametrize("hyper", ["lr", "momentum", "weight_decay"])
+def test_sgd_refuses_nan(hyper: str) -> None:
+    """Torch's SGD compares the other way round, and lets it through; its other classes do not."""
+    with pytest.raises(ValueError, match=r"Invalid .*: nan"):
+        optgen.optim.SGD(parameters(), **{hyper: math.nan})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("SGD", "RMSprop")])
+def test_betas(name: str) -> None:
+    for value in NUMBERS:
+        for betas in [(value, 0.9), (0.9, value), [0.9, value]]:
+            assert_alike(name, {"betas": betas})
+    for wrong in (0.9, (0.9,)):
+        assert_alike(name, {"betas": wrong})
+
+
+@pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
+@pytest.mark.parametrize("name", NAMES)
+def test_tensor_lr(name: str, extra: dict[str, bool]) -> None:
+    if name == "SGD":
+        extra = {key: value for key, value in extra.items() if key != "capturable"}
+    for lr in [*TENSORS, *SEVERAL]:
+        assert_alike(name, {"lr": lr, **extra})
+
+
+@pytest.mark.parametrize("extra", [{}, {"foreach": True}, {"foreach": True, "capturable": True}])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_tensor_betas(name: str, extra: dict[str, bool]) -> None:
+    for first, second in itertools.product([*TENSORS, 0.5, 1], repeat=2):
+        assert_alike(name, {"betas": (first, second), **extra})
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "build"),
+    [
+        ("Adam", "betas[0]", lambda x: {"betas": (x, torch.tensor(0.9))}),
+        ("AdamW", "betas[1]", lambda x: {"betas": (torch.tensor(0.9), x)}),
+        ("SGD", "weight_decay", lambda x: {"weight_decay": x}),
+    ],
+)
+@pytest.mark.parametrize("value", SEVERAL, ids=["two", "none"])
+def test_a_tensor_holds_one_number(
+    name: str, hyper: str, build: Callable[[Tensor], dict[str, Any]], value: Tensor
+) -> None:
+    """Torch compares before it looks at the size, so that its own message is never seen."""
+    ours, theirs = classes(name)
+
+    with pytest.raises(ValueError) as caught:
+        ours(parameters(), **build(value))
+    assert str(caught.value) == f"Tensor {hyper} must be 1-element"
+    with pytest.raises(RuntimeError, match="ambiguous"):
+        theirs(parameters(), **build(value))
+
+
+def test_betas_become_zero_dimensional() -> None:
+    given = (torch.tensor([0.8]), torch.tensor(0.9))
+    betas = optgen.optim.Adam(parameters(), betas=given).param_groups[0]["betas"]
+
+    assert [beta.shape for beta in betas] == [(), ()]
+    assert betas[0].data_ptr() == given[0].data_ptr()  # still the caller's to change
+    assert betas[1] is given[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("other", ["foreach", "differentiable"])
+def test_fused_excludes(name: str, other: str) -> None:
+    """For every class, also where torch's has no fused kernel."""
+    kwargs = {"fused": True, other: True}
+    messages = {
+        "foreach": "`fused` and `foreach` cannot be `True` together.",
+        "differentiable": "`fused` does not support `differentiable`",
+    }
+
+    with pytest.raises(RuntimeError) as caught:
+        classes(name)[0](parameters(), **kwargs)
+    assert str(caught.value) == messages[other]
+    if "fused" in inspect.signature(classes(name)[1]).parameters:
+        assert_alike(name, kwargs)
+
+
+@pytest.mark.parametrize("momentum", [0, 0.9])
+@pytest.mark.parametrize("dampening", [0, 0.1, -0.1])
+def test_nesterov(momentum: float, dampening: float) -> None:
+    assert_alike("SGD", {"nesterov": True, "momentum": momentum, "dampening": dampening})
+
+
+def test_adamw_stays_decoupled() -> None:
+    """Whatever a checkpoint says; and it is a key of the group, but no argument."""
+    for cls in classes("AdamW"):
+        optimizer = cls(parameters())
+        state = optimizer.state_dict()
+        state["param_groups"][0]["decoupled_weight_decay"] = False
+        optimizer.load_state_dict(state)
+
+        assert optimizer.param_groups[0]["decoupled_weight_decay"] is True
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            cls(parameters(), decoupled_weight_decay=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
+    """AdamW's error, too, speaks of Adam."""
+    messages = []
+    for cls in classes(name):
+        (param,) = params = parameters()
+        param.grad = torch.ones(2).to_sparse()
+        try:
+            cls(params).step()
+        except RuntimeError as error:
+            messages.append(str(error))
+
+    assert len(set(messages)) == (0 if name == "SGD" else 1)
+    assert len(messages) == (0 if name == "SGD" else 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flags_that_an_old_checkpoint_lacks(name: str) -> None:
+    """They get torch's values, whatever the optimizer that loads it was made with.
+
+    SGD's `fused` becomes None, not False as in torch: both are what nobody asked for.
+    """
+    flags = [key for key, value in classes(name)[1](parameters()).defaults.items() if not value]
+    flags = [flag for flag in flags if flag not in hypers(name)]
+    loaded = []
+    for cls in classes(name):
+        state = cls(parameters()).state_dict()
+        for flag in flags:
+            del state["param_groups"][0][flag]
+        optimizer = cls(parameters(), maximize=True, foreach=True)
+        optimizer.load_state_dict(state)
+        loaded.append({flag: optimizer.param_groups[0][flag] or None for flag in flags})
+
+    assert {"maximize", "foreach"} < set(flags)
+    assert loaded[0] == loaded[1] == dict.fromkeys(flags)
