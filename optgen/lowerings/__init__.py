@@ -3,8 +3,10 @@
 from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
+from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.lowerings.fused_triton import FUSED_TRITON
 from optgen.lowerings.optimizer import OPTIMIZER
 
-LOWERINGS: tuple[Lowering, ...] = (OPTIMIZER, FORLOOP, FOREACH)
+LOWERINGS: tuple[Lowering, ...] = (OPTIMIZER, FORLOOP, FOREACH, FUSED_CPU, FUSED_TRITON)
 
 __all__ = ["LOWERINGS", "Lowering"]

@@ -50,7 +50,9 @@ _KEYWORDS = (
     "template this thread_local throw true try typedef typeid typename union unsigned using "
     "virtual void volatile wchar_t while xor xor_eq"
 )
-_OWN = "C asm_ cells fresh hypers i i64 mod n pow program rounded scalars streams sweep truth update"
+_OWN = (
+    "C asm_ cells fresh hypers i i64 mod n pow program rounded scalars streams sweep truth update"
+)
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)
 }

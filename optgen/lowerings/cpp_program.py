@@ -6,7 +6,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
 from optgen.ir.plan import Plan
 from optgen.lowerings.cpp_expressions import Printer, variable
 from optgen.lowerings.cpp_statements import Statements
-from optgen.lowerings.cpp_text import listed
+from optgen.lowerings.cpp_text import declared, listed
 
 _COLUMN = 8
 
@@ -43,13 +43,15 @@ class ScalarProgram:
         results = listed("return {", self.fields.values(), "};", _COLUMN)
         return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
 
-    def uses_hypers(self) -> bool:
-        """Whether the function reads any hyperparameter."""
-        return any(name in self._hypers for name in self._inputs())
-
-    def uses_cells(self) -> bool:
-        """Whether the function reads the step or a scalar state."""
-        return any(name not in self._hypers for name in self._inputs())
+    def parameters(self) -> list[str]:
+        """The function's parameters; what it does not read has no name."""
+        inputs = self._inputs()
+        reads_hypers = any(name in self._hypers for name in inputs)
+        reads_cells = any(name not in self._hypers for name in inputs)
+        return [
+            "const Hypers& hypers" if reads_hypers else "const Hypers&",
+            "Scalar* cells" if reads_cells else "Scalar*",
+        ]
 
     def _inputs(self) -> list[str]:
         """Hyperparameters, step and scalar states that the program or the sweep reads."""
@@ -62,7 +64,7 @@ class ScalarProgram:
         inputs = self._inputs()
         numbers = [n for n in inputs if n in self._hypers and self._hypers[n].sort == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
-        lines = listed("const double ", aliases, ";", _COLUMN) if aliases else []
+        lines = declared("const double", aliases, _COLUMN)
         if "step" in inputs:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):
@@ -90,7 +92,9 @@ class ScalarProgram:
 
     def _value(self, stmt: Assign) -> str:
         key = self._states.get(stmt.target.name)
-        return self._rounded(stmt.value, stmt.target.name, key) if key else self._printer(stmt.value)
+        return (
+            self._rounded(stmt.value, stmt.target.name, key) if key else self._printer(stmt.value)
+        )
 
     def _rounded(self, expr: Expr, symbol: str, key: str) -> str:
         """An update of a scalar state, each operation of it in the state's type."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Expr, If, Program, assigns, expressions, refs
 from optgen.lowerings.cpp_expressions import variable
@@ -25,10 +25,6 @@ class Statements:
     program: Program
     declared: frozenset[str]
     kept: frozenset[str] = frozenset()  # read after the program
-    times: Counter[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.times = Counter(a.target.name for a in assigns(self.program))
 
     def lines(self, column: int) -> list[str]:
         """The whole program; its lines will stand at that column."""
@@ -38,26 +34,25 @@ class Statements:
         self, program: Program, declared: set[str], kept: frozenset[str], column: int
     ) -> list[str]:
         lines: list[str] = []
+        times = Counter(a.target.name for a in assigns(program))
         for position, stmt in enumerate(program):
             later = kept | _read(program[position + 1 :])
             if isinstance(stmt, If):
                 for name in _assigned(stmt):
                     if name in later and name not in declared:
                         declared.add(name)
-                        lines.append(f"{self.type} {variable(name)} = 0;")
+                        value = "" if _always_assigns(stmt, name) else " = 0"
+                        lines.append(f"{self.type} {variable(name)}{value};")
                 lines += self._if(stmt, declared, later, column)
             else:
-                lines += [f"// {line}" for line in stmt.quote]
-                lines += folded(f"{self._target(stmt, declared)} = {self.value(stmt)};", column)
-                declared.add(stmt.target.name)
+                if position == 0 or program[position - 1].quote != stmt.quote:
+                    lines += [f"// {line}" for line in stmt.quote]
+                name = stmt.target.name
+                once = "const " if times[name] == 1 else ""
+                declaration = "" if name in declared else f"{once}{self.type} "
+                lines += folded(f"{declaration}{variable(name)} = {self.value(stmt)};", column)
+                declared.add(name)
         return lines
-
-    def _target(self, stmt: Assign, declared: set[str]) -> str:
-        name = stmt.target.name
-        if name in declared:
-            return variable(name)
-        once = "const " if self.times[name] == 1 else ""
-        return f"{once}{self.type} {variable(name)}"
 
     def _if(self, stmt: If, declared: set[str], later: frozenset[str], column: int) -> list[str]:
         lines = [f"{self.condition(stmt.condition)} {{"]
@@ -74,6 +69,17 @@ class Statements:
 
 def _assigned(stmt: If) -> list[str]:
     return list(dict.fromkeys(a.target.name for a in assigns((stmt,))))
+
+
+def _always_assigns(stmt: If, name: str) -> bool:
+    """Whether every path through a branch assigns a name."""
+    return all(
+        any(
+            s.target.name == name if isinstance(s, Assign) else _always_assigns(s, name)
+            for s in arm
+        )
+        for arm in (stmt.then, stmt.orelse)
+    )
 
 
 def _read(program: Program) -> frozenset[str]:

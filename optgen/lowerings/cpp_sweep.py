@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, refs
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.lowerings.cpp_expressions import Printer, variable
 from optgen.lowerings.cpp_program import ScalarProgram
@@ -31,18 +31,21 @@ class SweepPrinter:
         self._conditions: dict[str, str] = {}
         whens = (s.when.removeprefix("not ") for s in sweep.streams if s.when)
         self.flags = {name: name.upper() for name in whens}
+        self._read_by_elements = {
+            self._fields.get(ref, variable(ref.name))
+            for stmt in assigns(sweep.body)
+            for ref in refs(stmt.value)
+        }
         self.body = self._body()
 
     def constants(self) -> list[str]:
         """What the loop reads of hyperparameters and scalars, in the type it computes in."""
         lines = []
         for ref in self._plan.coefficients():
-            if ref in self._fields:
-                name = self._fields[ref]
-                lines.append(f"const C {name} = C(scalars.{name});")
-            elif self._hypers[ref.name].sort == "number" and self._is_element(ref):
-                name = variable(ref.name)
-                lines.append(f"const C {name} = C(hypers.{name});")
+            name = self._fields.get(ref, variable(ref.name))
+            if name in self._read_by_elements:
+                source = "scalars" if ref in self._fields else "hypers"
+                lines.append(f"const C {name} = C({source}.{name});")
         return lines + [f"const bool {name} = {text};" for name, text in self._conditions.items()]
 
     def loads(self) -> list[str]:
@@ -112,14 +115,6 @@ class SweepPrinter:
 
     def _read_element(self, expr: Expr) -> str | None:
         return self._fields.get(expr) if isinstance(expr, Ref) else None
-
-    def _is_element(self, ref: Ref) -> bool:
-        """Whether the arithmetic of the loop reads a number, not conditions only."""
-        return any(variable(ref.name) in _words(line) for line in self.body if "//" not in line)
-
-
-def _words(line: str) -> set[str]:
-    return set("".join(c if c.isalnum() or c == "_" else " " for c in line).split())
 
 
 def _spoken(expr: Expr) -> str:

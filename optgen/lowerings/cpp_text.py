@@ -29,6 +29,17 @@ def listed(before: str, items: Iterable[str], after: str, column: int) -> list[s
     return [*lines, current]
 
 
+def declared(type: str, items: Iterable[str], column: int) -> list[str]:
+    """`type item, item, ...;` on as few lines as hold it at that column."""
+    lines: list[str] = []
+    for item in items:
+        if lines and column + len(lines[-1]) + len(item) + 2 < WIDTH:
+            lines[-1] += f", {item}"
+        else:
+            lines.append(f"{type} {item}")
+    return [f"{line};" for line in lines]
+
+
 def folded(line: str, column: int) -> list[str]:
     """A statement as one line if it fits at that column, else broken before an operator."""
     if column + len(line) <= WIDTH:

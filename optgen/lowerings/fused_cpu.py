@@ -1,55 +1,58 @@
 """Plan -> C++: one call for all tensors, one loop over elements for each set of streams.
 
 The loop is written once, for float and double and for every combination of the flags that decide
-which streams there are; everything else that a rule branches on is one value for a whole tensor, and
-left to the compiler to move out of the loop. What is not arithmetic stands in runtime/fused_cpu.h.
+which streams there are. Whatever else a rule branches on is one value for a whole tensor, and the
+compiler moves such a branch out of the loop. What is not arithmetic stands in runtime/fused_cpu.h.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 from optgen.ir.algorithm import Hyper
-from optgen.ir.plan import Plan, Stream
+from optgen.ir.plan import Plan, Sweep
 from optgen.lowerings.base import Lowering, planned
 from optgen.lowerings.cpp_expressions import variable
 from optgen.lowerings.cpp_program import ScalarProgram
 from optgen.lowerings.cpp_sweep import SweepPrinter
-from optgen.lowerings.cpp_text import folded, listed
+from optgen.lowerings.cpp_text import declared, indented, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors
 
 
 def context(plan: Plan) -> Mapping[str, Any]:
-    """What the template lays out."""
+    """What the template lays out: every block of text at its place."""
     (sweep,) = plan.sweeps
     program = ScalarProgram(plan)
     printer = SweepPrinter(plan, sweep, program)
     algorithm = plan.algorithm
-    counted = ["STEP"] if algorithm.step else []
-    cells = [*counted, *(s.key.upper() for s in algorithm.scalar_states())]
     streams = [s.name.upper() for s in sweep.streams]
-    call = "variant" if printer.flags else "sweep"
-    members = ["hypers", "scalars", "fresh", "n"]
+    cells = ["STEP"] * bool(algorithm.step) + [s.key.upper() for s in algorithm.scalar_states()]
+    blocks = {
+        "streams": (1, listed("enum { ", [*streams, "STREAMS"], " };", 4)),
+        "cells": (1, listed("enum { ", [*cells, "CELLS"], " };", 4)),
+        "hypers": (2, declared("double", map(_member, algorithm.hypers), 8)),
+        "scalars": (2, declared("double", program.fields.values(), 8)),
+        "program": (2, program.lines()),
+        "parameters": (1, listed("static void sweep(", _parameters(sweep, printer), ") {", 4)),
+        "constants": (2, printer.constants()),
+        "loads": (3, printer.loads()),
+        "body": (3, printer.body),
+        "stores": (3, printer.stores()),
+        "call": (2, _call(streams, printer.flags)),
+    }
     return {
         "algorithm": algorithm,
-        "streams": listed("enum { ", [*streams, "STREAMS"], " };", 4),
-        "cells": listed("enum { ", [*cells, "CELLS"], " };", 4),
-        "hypers": listed("double ", map(_member, algorithm.hypers), ";", 8),
-        "scalars": listed("double ", program.fields.values(), ";", 8) if program.fields else [],
-        "program": program,
-        "sweep": printer,
+        "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class C", *(f"bool {flag}" for flag in printer.flags.values())]),
-        "signature": listed("static void sweep(", _parameters(sweep.streams, printer), ") {", 4),
-        "variants": _variants(printer.flags),
-        "call": listed(f"{call}(", [*members, *(f"streams[{s}]" for s in streams)], ");", 8),
+        **{name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()},
     }
 
 
-LOWERING = Lowering(
+FUSED_CPU = Lowering(
     name="fused_cpu",
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
@@ -62,26 +65,26 @@ def _member(hyper: Hyper) -> str:
     return f"{name}[{hyper.size}]" if hyper.sort == "tuple" else name
 
 
-def _parameters(streams: Sequence[Stream], printer: SweepPrinter) -> list[str]:
+def _parameters(sweep: Sweep, printer: SweepPrinter) -> list[str]:
     """The parameters of the sweep; what it does not read has no name."""
-    given = {"const Hypers&": "hypers", "const Scalars&": "scalars", "unsigned": "fresh"}
-    named = [f"{t} {name}" if printer.uses(name) else t for t, name in given.items()]
+    given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
         f"{'' if stream.stored else 'const '}C* __restrict {variable(stream.name)}s"
-        for stream in streams
+        for stream in sweep.streams
     )
+    named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in given.items())
     return [*named, "i64 n", *lists]
 
 
-def _variants(flags: Mapping[str, str]) -> list[str]:
-    """The function to call: from a table by the truth of the flags, if there are any."""
+def _call(streams: list[str], flags: Mapping[str, str]) -> list[str]:
+    """Call the sweep, in the variant that the truth of the flags asks for."""
+    arguments = ["hypers", "scalars", "fresh", "n", *(f"streams[{name}]" for name in streams)]
     if not flags:
-        return []
-    arguments = ["C, " + ", ".join(row) for row in product(("false", "true"), repeat=len(flags))]
-    before = f"constexpr decltype(&sweep<{arguments[0]}>) variants[] = {{"
+        return listed("sweep(", arguments, ");", 8)
+    variants = [f"sweep<C, {', '.join(v)}>" for v in product(("false", "true"), repeat=len(flags))]
     index = ""
     for name in flags:
-        index = f"({index}) * 2 + " if " " in index else f"{index} * 2 + " if index else ""
-        index += f"truth(hypers.{variable(name)})"
-    lines = listed(before, [f"sweep<{a}>" for a in arguments], "};", 8)
-    return [*lines, *folded(f"const auto variant = variants[{index}];", 8)]
+        truth = f"truth(hypers.{variable(name)})"
+        index = f"2 * {f'({index})' if ' ' in index else index} + {truth}" if index else truth
+    before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
+    return [*listed(before, variants, "};", 8), *listed(f"variants[{index}](", arguments, ");", 8)]

@@ -1,0 +1,106 @@
+"""The fused C++ lowering at run time: one call updates all tensors of all groups.
+
+A step is either gathered, from the tensors that `collect` hands over, or repeated, where the step
+before came through here and nothing has changed that could call for another lowering: then the C++
+reader fetches every address anew, and Python touches groups only, no tensor.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from optgen.runtime import build_cache, compiler
+from optgen.runtime.collect import Work, collect
+from optgen.runtime.fused_cpu_repeat import Repeat
+from optgen.runtime.fused_cpu_table import CODES, Kernel, gather
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+_INCLUDE = '#include "optgen/runtime/fused_cpu.h"\n'
+_kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
+_warned: set[str] = set()
+
+
+def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
+    """Update every parameter of the groups that has a gradient."""
+    kernel = _kernel(type(optimizer))
+    if isinstance(kernel, str):
+        raise RuntimeError(kernel)
+    if _overflowed(optimizer):
+        return
+    works = [collect(optimizer, group) for group in groups]
+    scaled = getattr(optimizer, "grad_scale", None) is not None
+    table, copied = gather(kernel, works, scaled)
+    kernel.run(table, optimizer)
+    for original, copy in copied:
+        original.copy_(copy)
+    for work in works:
+        increment_version(work.params)
+    optimizer._repeat = None if copied else Repeat.of(kernel, optimizer, groups)
+
+
+def repeat(optimizer: "GeneratedOptimizer") -> bool:
+    """Take the whole step as the one before was taken; or do nothing and return False."""
+    known = optimizer._repeat
+    if known is None:
+        return False
+    if _overflowed(optimizer) or known.run(optimizer):
+        return True
+    optimizer._repeat = None
+    return False
+
+
+def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
+    """Say in a few words why this work cannot run here; nothing if it can."""
+    kernel = _kernel(type(optimizer))
+    if isinstance(kernel, str):
+        return kernel
+    strange = {column.dtype for column in _tensors(work) if column.dtype not in CODES}
+    return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
+
+
+def _tensors(work: Work) -> Iterator[Tensor]:
+    return chain(work.params, work.grads, *work.states, work.steps)
+
+
+def _overflowed(optimizer: "GeneratedOptimizer") -> bool:
+    """Tell whether a gradient scaler found an infinity: then nothing at all is updated."""
+    found: Tensor | None = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
+
+
+def _kernel(cls: "type[GeneratedOptimizer]") -> Kernel | str:
+    module = sys.modules[cls.lowerings]
+    kernel = _kernels.get(module)
+    if kernel is None:
+        kernel = _kernels[module] = _load(cls, module)
+    return kernel
+
+
+def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
+    assert module.__file__ is not None
+    path = Path(module.__file__).with_name("fused_cpu.cpp")
+    try:
+        library = build_cache.library(cls.rule.name, complete(path.read_text()))
+        return Kernel(cls.rule, library)
+    except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
+        message = str(error)
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
+    return message.partition("\n")[0]
+
+
+def complete(source: str) -> str:
+    """A generated source with the header it includes pasted in."""
+    header = Path(__file__).with_name("fused_cpu.h").read_text()
+    return source.replace(_INCLUDE, header, 1)

@@ -1,0 +1,140 @@
+"""Repeat a step: the C++ reader fetches all tensors anew, and Python touches groups only.
+
+Nothing of a tensor is remembered, so nothing can be out of date: in every step the reader finds the
+parameters in the groups' lists, their gradients, and their states in the optimizer's, and takes
+addresses, types and layouts from them. What it cannot read this way makes it give up.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Callable
+from itertools import chain
+from operator import is_, itemgetter
+from typing import TYPE_CHECKING, Any
+
+from optgen.runtime.fused_cpu_table import Kernel, Table, flat
+from optgen.runtime.tensor_reader import Reader, Request, reader
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+Group = dict[str, Any]
+
+# What else in a group decides which lowering takes it.
+_OPTIONS = ("foreach", "fused", "capturable", "differentiable")
+
+
+class Repeat:
+    """What a step that was taken through the kernel leaves for the next one."""
+
+    def __init__(self, kernel: Kernel, found: Reader, groups: list[Group], stepped: set[int]):
+        self._kernel = kernel
+        self._read = found.read
+        self._values_of: Callable[[Group], tuple[Any, ...]] = itemgetter(
+            *_OPTIONS, "params", *kernel.rule.hypers
+        )
+        self._values = [self._values_of(group) for group in groups]
+        self._constant = [all(map(_is_constant, v[len(_OPTIONS) + 1 :])) for v in self._values]
+        self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
+        self._needed = array("Q", [kernel.needed(g) * (id(g) in stepped) for g in groups])
+        self._lists = array("q", bytes(8 * len(groups)))
+        self._order = array("q")
+        for index, values in enumerate(self._values):
+            self._table.hypers[index] = flat(values[len(_OPTIONS) + 1 :])
+        self._table.set_hypers()
+        self._request = self._make_request(found)
+        self._address = ctypes.addressof(self._request)
+
+    @classmethod
+    def of(
+        cls, kernel: Kernel, optimizer: "GeneratedOptimizer", groups: list[Group]
+    ) -> "Repeat | None":
+        """What the next step needs, if this one went through the kernel with these groups."""
+        found, known = reader(), {id(group) for group in optimizer.param_groups}
+        stepped = {id(group) for group in groups}
+        if found is None or not stepped <= known:
+            return None
+        if not all(type(group["params"]) is list for group in optimizer.param_groups):
+            return None
+        return cls(kernel, found, optimizer.param_groups, stepped)
+
+    def run(self, optimizer: "GeneratedOptimizer") -> bool:
+        """Take a step, or do nothing and return False if it needs another look."""
+        groups = optimizer.param_groups
+        if len(groups) != len(self._values) or not self._take_groups(groups):
+            return False
+        request, state = self._request, optimizer.state
+        request.state = id(state)
+        if not self._read(self._address):
+            self._take_order(groups, state)
+            if not self._read(self._address):
+                return False
+        self._kernel.run(self._table, optimizer)
+        return True
+
+    def _take_groups(self, groups: list[Group]) -> bool:
+        """Bring the hyperparameters up to date; False if another lowering might be due."""
+        changed = False
+        for index, group in enumerate(groups):
+            try:
+                values = self._values_of(group)
+            except KeyError:
+                return False
+            known = self._values[index]
+            if not (self._constant[index] and all(map(is_, values, known))):
+                if not self._take_values(index, group, values):
+                    return False
+                changed = True
+            self._lists[index] = id(values[len(_OPTIONS)])
+        if changed:
+            self._table.set_hypers()
+        return True
+
+    def _take_values(self, index: int, group: Group, values: tuple[Any, ...]) -> bool:
+        known, first = self._values[index], len(_OPTIONS) + 1
+        if not all(map(is_, values[: len(_OPTIONS)], known)) or type(group["params"]) is not list:
+            return False
+        # A learning rate that becomes a tensor may have to be computed with in its own type.
+        if list(map(type, values[first:])) != list(map(type, known[first:])):
+            return False
+        if self._needed[index]:
+            self._needed[index] = self._kernel.needed(group)
+        self._values[index] = values
+        self._constant[index] = all(map(_is_constant, values[first:]))
+        self._table.hypers[index] = flat(values[first:])
+        return True
+
+    def _take_order(self, groups: list[Group], state: dict[Any, Any]) -> None:
+        """Note to which tensor each entry of the optimizer's state belongs."""
+        params = chain.from_iterable(group["params"] for group in groups)
+        places = {id(param): place for place, param in enumerate(params)}
+        self._order = array("q", [places.get(id(param), -1) for param in state])
+        self._request.order = self._order.buffer_info()[0]
+        self._request.entries = len(self._order)
+
+    def _make_request(self, found: Reader) -> Request:
+        table, keys = self._table, self._kernel.keys
+        self._params = array("q", bytes(8 * len(table.elements)))
+        self._keys = array("q", map(id, keys))
+        self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
+        arrays = (self._params, table.address, table.elements, table.types, table.group)
+        places = [column.buffer_info()[0] for column in arrays]
+        return Request(
+            layout=ctypes.pointer(found.layout),
+            groups=len(self._lists),
+            lists=self._lists.buffer_info()[0],
+            needed=self._needed.buffer_info()[0],
+            streams=self._kernel.streams,
+            scalars=len(keys) - self._kernel.streams,
+            keys=self._keys.buffer_info()[0],
+            names=self._names,
+            tensors=len(table.elements),
+            **dict(zip(("params", "address", "elements", "types", "group"), places, strict=True)),
+        )
+
+
+def _is_constant(value: Any) -> bool:
+    """Tell whether the same object means the same number: a tensor or a list can be written to."""
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return value is None or isinstance(value, (bool, int, float))

@@ -1,0 +1,161 @@
+"""The table a C++ kernel reads: addresses, sizes and types of every stream of every tensor."""
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from ctypes import c_int64, c_void_p
+from itertools import chain
+from operator import add, attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime import layout, threads
+from optgen.runtime.private import is_contiguous
+from optgen.runtime.rule import Rule
+
+if TYPE_CHECKING:
+    from optgen.runtime.collect import Work
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+# torch's numbers of the types, as the header has them too.
+CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+_dtype = attrgetter("dtype")
+_address = Tensor.data_ptr
+
+Copied = list[tuple[Tensor, Tensor]]  # an original, and the copy that was updated in its place
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("tensors", c_int64),
+        *(
+            (name, c_void_p)
+            for name in ("address", "elements", "types", "group", "fresh", "hypers", "grad_scale")
+        ),
+    ]
+
+
+class Table:
+    """`Table` of fused_cpu.h and the arrays it points to."""
+
+    def __init__(self, kernel: "Kernel", tensors: int, groups: int) -> None:
+        self.kernel = kernel
+        self.address = array("q", bytes(8 * len(kernel.keys) * tensors))
+        self.elements = array("q", bytes(8 * tensors))
+        self.types = array("Q", bytes(8 * tensors))
+        self.group = array("i", bytes(4 * tensors))
+        self.fresh = array("B", bytes(tensors))
+        self.hypers: list[array[float]] = [array("d")] * groups
+        self.struct = _Table(
+            tensors,
+            *(
+                column.buffer_info()[0]
+                for column in (self.address, self.elements, self.types, self.group, self.fresh)
+            ),
+        )
+
+    def set_hypers(self) -> None:
+        """Lay the groups' rows out for the kernel."""
+        self.rows = array("d", chain.from_iterable(self.hypers))
+        self.struct.hypers = self.rows.buffer_info()[0]
+
+
+class Kernel:
+    """A compiled rule: its library, and the streams it takes in the order of the table."""
+
+    def __init__(self, rule: Rule, library: Path) -> None:
+        self.rule = rule
+        self.like = tuple(state for state in rule.states if state.shape == "like")
+        self.scalar = tuple(state for state in rule.states if state.shape == "scalar")
+        counted = ("step",) if rule.step else ()
+        self.streams = 2 + len(self.like)
+        # The parameter and its gradient stand first, and in no state.
+        self.keys = ("", "", *(s.key for s in self.like), *counted, *(s.key for s in self.scalar))
+        self._step = ctypes.CDLL(str(library)).optgen_step
+        self._step.argtypes = (c_void_p, c_void_p)
+        self._step.restype = None
+
+    def needed(self, group: dict[str, Any]) -> int:
+        """Four set bits for each stream that the tensors of a group must have."""
+        absent = {s.key for s in (*self.like, *self.scalar) if not s.present(group)}
+        return sum(15 << 4 * i for i, key in enumerate(self.keys) if key not in absent)
+
+    def run(self, table: Table, optimizer: "GeneratedOptimizer") -> None:
+        """Update all tensors of a table. The interpreter's lock is released."""
+        scale = getattr(optimizer, "grad_scale", None)
+        held = None if scale is None else ctypes.c_double(float(scale))
+        table.struct.grad_scale = None if held is None else ctypes.addressof(held)
+        self._step(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+
+
+def flat(values: Iterable[Any]) -> "array[float]":
+    """Hyperparameters as a row of the table: tuples are spread, None is NaN."""
+    row = array("d")
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            row.extend(map(float, value))
+        else:
+            row.append(float("nan") if value is None else float(value))
+    return row
+
+
+def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table, Copied]:
+    """The table of this step's tensors; and what was updated in a copy, as no kernel can walk it.
+
+    Gradients are written to only where they are scaled.
+    """
+    table = Table(kernel, sum(len(work.params) for work in works), len(works))
+    copied: Copied = []
+    first = 0
+    for index, work in enumerate(works):
+        table.hypers[index] = flat(work.group[name] for name in kernel.rule.hypers)
+        _fill(table, first, index, work, copied)
+        first += len(work.params)
+    table.set_hypers()
+    grads = set() if scaled else {id(grad) for work in works for grad in work.grads if copied}
+    return table, [pair for pair in copied if id(pair[0]) not in grads]
+
+
+def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) -> None:
+    kernel, count = table.kernel, len(work.params)
+    last = first + count
+    states = dict(zip((state.key for state in kernel.rule.states), work.states, strict=True))
+    states["step"] = work.steps
+    columns = _walkable(
+        [work.params, work.grads, *(states[state.key] for state in kernel.like)], copied
+    )
+    columns += [states[key] for key in kernel.keys[kernel.streams :]]
+    types = [0] * count
+    for stream, column in enumerate(columns):
+        if not column:
+            continue
+        place = stream * len(table.elements) + first
+        table.address[place : place + count] = array("q", list(map(_address, column)))
+        codes = {dtype: code << 4 * stream for dtype, code in CODES.items()}
+        types = list(map(add, types, map(codes.__getitem__, map(_dtype, column))))
+    table.types[first:last] = array("Q", types)
+    table.elements[first:last] = array("q", [param.numel() for param in work.params])
+    table.group[first:last] = array("i", [index]) * count
+    for bit, key in enumerate(kernel.rule.fresh):
+        for place, fresh in enumerate(work.fresh[key], first):
+            table.fresh[place] |= fresh << bit
+
+
+def _walkable(columns: list[list[Tensor]], copied: Copied) -> list[list[Tensor]]:
+    """The columns of a work, with copies of what is no flat memory beside its parameter."""
+    if any(map(torch.is_neg, columns[1])):
+        columns = [columns[0], [grad.resolve_neg() for grad in columns[1]], *columns[2:]]
+    if all(map(is_contiguous, chain.from_iterable(columns))):
+        return columns
+    walked = [list(column) for column in columns if column]
+    for index in range(len(columns[0])):
+        row = [column[index] for column in walked]
+        for stream in layout.copies(row):
+            copy = layout.copy_of(row[stream].detach(), row[0])
+            copied.append((row[stream], copy))
+            walked[stream][index] = copy
+    present = iter(walked)
+    return [next(present) if column else [] for column in columns]

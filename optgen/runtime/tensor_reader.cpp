@@ -1,0 +1,300 @@
+// Reads the tensors of a step straight from the objects that Python and torch keep: for every
+// parameter its gradient and state, their addresses, types and layouts. In Python this would take
+// ten times as long. Where things lie is found out, and checked, by tensor_reader.py.
+// To be called with the interpreter's lock held. It takes no reference, and
+// changes nothing but the parameters' version counters.
+
+namespace {
+
+using i64 = long long;
+using u64 = unsigned long long;
+using u32 = unsigned int;
+using Object = const char*;
+
+struct Layout {
+    i64 implementation;       // where a Python tensor holds the address of its implementation
+    i64 keys;                 // where an implementation holds its dispatch keys
+    i64 traits;               // and where type, device and contiguity, in one word
+    i64 count;                // and where the number of elements
+    u64 plain;                // the keys of a tensor that is dense memory and no more
+    u64 contiguous;           // the traits of a contiguous CPU tensor, without its type
+    Object tensor, parameter; // the two types read here; subclasses are left to Python
+    Object dict, text;        // the types of a state and of its keys
+    const void* undefined;    // the implementation of a gradient that is None
+    const void* (*grad)(const void* implementation);
+    void (*bump_version)(const void*);
+    int (*address)(const void*, void**);
+    int (*dimensions)(const void*, i64*);
+    int (*sizes)(const void*, const i64**);
+    int (*strides)(const void*, const i64**);
+    i64 (*list_size)(Object);
+    Object (*list_item)(Object, i64);
+    int (*dict_next)(Object, i64*, Object*, Object*);
+    int (*compare)(Object text, const char* ascii);
+};
+
+struct Request {
+    const Layout* layout;
+    i64 groups;
+    const Object* lists;  // [group]: its list of parameters
+    const u64* needed;    // [group]: four set bits for each stream its tensors must have; 0 for a
+                          // group that must have no gradients
+    Object state;         // the optimizer's: a dict by parameter
+    i64 entries;
+    const i64* order;     // [entry of state]: the tensor it belongs to, or -1
+    i64 streams, scalars; // of the shape of the parameter, and single numbers
+    const Object* keys;       // [streams + scalars]: the keys of a state, from the third on
+    const char* const* names; // the same as C strings
+    i64 tensors;
+    Object* params;       // [tensor], scratch
+    void** address;       // from here on as in fused_cpu.h
+    i64* elements;
+    u64* types;
+    int* group;
+};
+
+struct Tensor {
+    void* address;
+    const void* handle; // the address of the word that holds the implementation's address
+    int type;
+    bool contiguous;
+    i64 elements;
+};
+
+// Sizes and strides, read only where a tensor is not contiguous.
+struct Shape {
+    i64 dimensions;
+    const i64 *sizes, *strides;
+
+    Shape(const Layout& layout, const Tensor& tensor) {
+        layout.dimensions(tensor.handle, &dimensions);
+        layout.sizes(tensor.handle, &sizes);
+        layout.strides(tensor.handle, &strides);
+    }
+};
+
+template <class T>
+T at(const void* base, i64 offset) {
+    return *reinterpret_cast<const T*>(static_cast<const char*>(base) + offset);
+}
+
+Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
+
+constexpr u64 TYPE = 0xffff;
+
+bool read(const Layout& layout, const void* handle, Tensor& tensor) {
+    const void* implementation = at<const void*>(handle, 0);
+    if (at<u64>(implementation, layout.keys) != layout.plain) return false;
+    const u64 traits = at<u64>(implementation, layout.traits);
+    tensor.handle = handle;
+    tensor.type = int(traits & TYPE);
+    if (tensor.type < 5 || tensor.type > 15 || (tensor.type > 7 && tensor.type < 15)) return false;
+    tensor.contiguous = (traits & ~TYPE) == layout.contiguous;
+    tensor.elements = at<i64>(implementation, layout.count);
+    layout.address(handle, &tensor.address);
+    return tensor.address || !tensor.elements;
+}
+
+// Whether the elements fill one range of memory, in any order of dimensions.
+bool is_dense(const Layout& layout, const Tensor& tensor) {
+    if (tensor.contiguous) return true;
+    const Shape shape(layout, tensor);
+    i64 filled = 1;
+    while (filled < tensor.elements) {
+        i64 d = 0;
+        while (d < shape.dimensions && (shape.strides[d] != filled || shape.sizes[d] == 1)) ++d;
+        if (d == shape.dimensions) return false;
+        filled *= shape.sizes[d];
+    }
+    return true;
+}
+
+// Whether equal places in memory hold the same elements of both; their shapes are one.
+bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
+    if (a.elements != b.elements) return false;
+    if (a.contiguous && b.contiguous) return true;
+    const Shape x(layout, a), y(layout, b);
+    if (x.dimensions != y.dimensions) return false;
+    for (i64 d = 0; d < x.dimensions; ++d)
+        if (x.sizes[d] != y.sizes[d] || (x.strides[d] != y.strides[d] && x.sizes[d] != 1))
+            return false;
+    return true;
+}
+
+// Most of the time goes into waiting for memory: a tensor is spread over several places, each known
+// only from the one before. So this many tensors are followed at once, place by place.
+constexpr i64 BLOCK = 32;
+
+struct Reader {
+    const Request& request;
+    const Layout& layout;
+
+    void put(i64 stream, i64 t, const Tensor& tensor) const {
+        request.address[stream * request.tensors + t] = tensor.address;
+        request.types[t] |= u64(tensor.type) << 4 * stream;
+    }
+
+    bool is_tensor(Object object) const {
+        const Object type = type_of(object);
+        return type == layout.tensor || type == layout.parameter;
+    }
+
+    // The handle of a tensor, whose implementation is soon to be looked at.
+    const void* approach(const void* handle) const {
+        const char* implementation = at<const char*>(handle, 0);
+        __builtin_prefetch(implementation);
+        __builtin_prefetch(implementation + layout.keys);
+        return handle;
+    }
+
+    bool lists() const {
+        i64 t = 0;
+        for (i64 g = 0; g < request.groups; ++g) {
+            const i64 size = layout.list_size(request.lists[g]);
+            if (size > request.tensors - t) return false;
+            for (i64 i = 0; i < size; ++i, ++t) {
+                request.params[t] = layout.list_item(request.lists[g], i);
+                request.group[t] = int(g);
+                request.types[t] = 0;
+            }
+        }
+        return t == request.tensors;
+    }
+
+    bool parameters(i64 first, i64 last) const {
+        const void *params[BLOCK], *grads[BLOCK];
+        for (i64 t = first; t < last; ++t) {
+            if (!is_tensor(request.params[t])) return false;
+            params[t - first] = approach(request.params[t] + layout.implementation);
+        }
+        for (i64 i = 0; i < last - first; ++i)
+            grads[i] = approach(layout.grad(at<const void*>(params[i], 0)));
+        for (i64 t = first; t < last; ++t)
+            if (!parameter(t, params[t - first], grads[t - first])) return false;
+        return true;
+    }
+
+    bool parameter(i64 t, const void* param, const void* grad) const {
+        Tensor read_param, read_grad;
+        if (at<const void*>(grad, 0) == layout.undefined) return true;
+        if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
+        if (!read(layout, grad, read_grad)) return false;
+        if (!same_walk(layout, read_grad, read_param)) return false;
+        request.elements[t] = read_param.elements;
+        put(0, t, read_param);
+        put(1, t, read_grad);
+        return true;
+    }
+
+    // The stream a key of a state belongs to, or -1. A loaded checkpoint has its own equal strings.
+    i64 stream_of(Object key) const {
+        const i64 streams = request.streams + request.scalars;
+        for (i64 s = 2; s < streams; ++s)
+            if (key == request.keys[s]) return s;
+        for (i64 s = 2; s < streams && type_of(key) == layout.text; ++s)
+            if (layout.compare(key, request.names[s]) == 0) return s;
+        return -1;
+    }
+
+    // Tensors found in states, to be looked at together.
+    struct Found {
+        i64 count = 0;
+        i64 tensor[16 * BLOCK];
+        i64 stream[16 * BLOCK];
+        Object object[16 * BLOCK];
+    };
+
+    void search(Object state, i64 t, Found& found) const {
+        i64 position = 0;
+        Object key, value;
+        const u64 needed = request.needed[request.group[t]];
+        for (i64 seen = 0; seen < 16 && layout.dict_next(state, &position, &key, &value); ++seen) {
+            const i64 stream = stream_of(key);
+            if (stream < 0 || !(needed >> 4 * stream & 15)) continue;
+            __builtin_prefetch(value);
+            found.tensor[found.count] = t;
+            found.stream[found.count] = stream;
+            found.object[found.count++] = value;
+        }
+    }
+
+    bool read_found(const Found& found) const {
+        for (i64 i = 0; i < found.count; ++i) {
+            if (!is_tensor(found.object[i])) return false;
+            approach(found.object[i] + layout.implementation);
+        }
+        Tensor like, tensor;
+        for (i64 i = 0, of = -1; i < found.count; ++i) {
+            const i64 t = found.tensor[i], stream = found.stream[i];
+            if (t != of && !read(layout, request.params[of = t] + layout.implementation, like))
+                return false;
+            if (!read(layout, found.object[i] + layout.implementation, tensor)) return false;
+            if (stream < request.streams ? !same_walk(layout, tensor, like) : tensor.elements != 1)
+                return false;
+            put(stream, t, tensor);
+        }
+        return true;
+    }
+
+    bool states() const {
+        i64 position = 0, entry = 0;
+        Object key, value;
+        for (bool more = true; more;) {
+            i64 count = 0, tensors[BLOCK];
+            Object states[BLOCK];
+            Found found;
+            while (count < BLOCK && (more = layout.dict_next(request.state, &position, &key, &value))) {
+                if (entry == request.entries) return false;
+                const i64 t = request.order[entry++];
+                if (t < 0) continue;
+                if (request.params[t] != key) return false;
+                if (!request.types[t]) continue;
+                __builtin_prefetch(value);
+                tensors[count] = t;
+                states[count++] = value;
+            }
+            for (i64 i = 0; i < count; ++i) {
+                if (type_of(states[i]) != layout.dict) return false;
+                search(states[i], tensors[i], found);
+            }
+            if (!read_found(found)) return false;
+        }
+        return entry == request.entries;
+    }
+
+    // Autograd must see that parameters change, as it does when torch's own operations change them.
+    void bump_versions() const {
+        for (i64 t = 0; t < request.tensors; ++t)
+            if (request.types[t]) layout.bump_version(request.params[t] + layout.implementation);
+    }
+
+    // Whether every tensor with a gradient has the streams its group asks for.
+    bool complete() const {
+        for (i64 t = 0; t < request.tensors; ++t) {
+            const u64 needed = request.needed[request.group[t]];
+            if (request.types[t] && !needed) return false;
+            for (u64 stream = 15; request.types[t] && stream; stream <<= 4)
+                if (needed & stream && !(request.types[t] & stream)) return false;
+        }
+        return true;
+    }
+
+    bool run() const {
+        if (!lists()) return false;
+        for (i64 first = 0; first < request.tensors; first += BLOCK) {
+            const i64 end = first + BLOCK;
+            if (!parameters(first, end < request.tensors ? end : request.tensors)) return false;
+        }
+        if (!states() || !complete()) return false;
+        bump_versions();
+        return true;
+    }
+};
+
+}  // namespace
+
+// 1 if everything was read, and the parameters are about to change; 0 if something is not as expected: then Python must look itself.
+extern "C" int optgen_read(const Request* request) {
+    const Reader reader{*request, *request->layout};
+    return reader.run();
+}

@@ -1,0 +1,226 @@
+"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_reader.cpp.
+
+torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
+objects are measured here: which word of a tensor holds its implementation, and which words of that
+its dispatch keys, its type and its size. They are found by comparing tensors that differ in one
+known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
+torch's stable C interface (`aoti_torch_*`) and Python's. Where anything is not as expected there is
+no reader, and steps gather their tensors in Python.
+"""
+
+import ctypes
+import sys
+from ctypes import c_char_p, c_int, c_int64, c_uint64, c_void_p
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from optgen.runtime import build_cache, compiler
+
+_WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
+_PYTHON = {
+    "list_size": "PyList_Size",
+    "list_item": "PyList_GetItem",
+    "dict_next": "PyDict_Next",
+    "compare": "PyUnicode_CompareWithASCIIString",
+}
+_TORCH = {
+    "address": "aoti_torch_get_data_ptr",
+    "dimensions": "aoti_torch_get_dim",
+    "sizes": "aoti_torch_get_sizes",
+    "strides": "aoti_torch_get_strides",
+}
+_GRAD = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
+# void torch::autograd::impl::bump_version(const Tensor&)
+_BUMP_VERSION = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
+
+
+class Layout(ctypes.Structure):
+    """`Layout` of tensor_reader.cpp, field by field."""
+
+    _fields_ = [
+        ("implementation", c_int64),
+        ("keys", c_int64),
+        ("traits", c_int64),
+        ("count", c_int64),
+        ("plain", c_uint64),
+        ("contiguous", c_uint64),
+        ("tensor", c_void_p),
+        ("parameter", c_void_p),
+        ("dict", c_void_p),
+        ("text", c_void_p),
+        ("undefined", c_void_p),
+        ("grad", c_void_p),
+        ("bump_version", c_void_p),
+        *((name, c_void_p) for name in (*_TORCH, *_PYTHON)),
+    ]
+
+
+class Request(ctypes.Structure):
+    """`Request` of tensor_reader.cpp, field by field."""
+
+    _fields_ = [
+        ("layout", ctypes.POINTER(Layout)),
+        ("groups", c_int64),
+        ("lists", c_void_p),
+        ("needed", c_void_p),
+        ("state", c_void_p),
+        ("entries", c_int64),
+        ("order", c_void_p),
+        ("streams", c_int64),
+        ("scalars", c_int64),
+        ("keys", c_void_p),
+        ("names", ctypes.POINTER(c_char_p)),
+        ("tensors", c_int64),
+        ("params", c_void_p),
+        ("address", c_void_p),
+        ("elements", c_void_p),
+        ("types", c_void_p),
+        ("group", c_void_p),
+    ]
+
+
+class UnknownLayoutError(Exception):
+    """This torch or Python keeps its objects in a way that is not known here."""
+
+
+class Reader:
+    """The compiled reader, and the layout it is to assume."""
+
+    def __init__(self) -> None:
+        self.layout = _measured()
+        source = Path(__file__).with_suffix(".cpp").read_text()
+        # PyDLL: the interpreter's lock stays held.
+        self.read = ctypes.PyDLL(str(build_cache.library("tensor_reader", source))).optgen_read
+        self.read.argtypes = (c_void_p,)
+
+
+@cache
+def reader() -> Reader | None:
+    """The reader, or None where it cannot be had."""
+    try:
+        return Reader()
+    except (UnknownLayoutError, compiler.CompileError, build_cache.NoCompilerError, OSError):
+        return None
+
+
+def _measured() -> Layout:
+    if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise UnknownLayoutError("not CPython with an interpreter lock")
+    layout = Layout(
+        tensor=id(Tensor), parameter=id(torch.nn.Parameter), dict=id(dict), text=id(str)
+    )
+    try:
+        _link(layout)
+    except (OSError, AttributeError, ValueError) as error:
+        raise UnknownLayoutError(str(error)) from error
+    one = torch.zeros(3)
+    other = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+    layout.implementation = _implementation(one, other)
+    _find_keys(layout, one, other)
+    _find_traits(layout)
+    _check_grad(layout)
+    return layout
+
+
+def _link(layout: Layout) -> None:
+    folder = Path(torch.__file__).parent / "lib"
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    libraries = [
+        (ctypes.CDLL(str(folder / f"libc10.{suffix}")), {"grad": _GRAD}),
+        (
+            ctypes.CDLL(str(folder / f"libtorch_cpu.{suffix}")),
+            {"bump_version": _BUMP_VERSION} | _TORCH,
+        ),
+        (ctypes.pythonapi, _PYTHON),
+    ]
+    for library, symbols in libraries:
+        for name, symbol in symbols.items():
+            setattr(layout, name, ctypes.cast(getattr(library, symbol), c_void_p))
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((c_uint64 * count).from_address(address))
+
+
+def _implementation(*tensors: Tensor) -> int:
+    """The offset in a Python tensor at which the address of its implementation stands."""
+    size = object.__basicsize__
+    if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
+        raise UnknownLayoutError("an object's type does not stand in its second word")
+    found = {size + 8 * _words(id(t) + size, 2).index(t._cdata) for t in tensors}
+    if len(found) != 1:
+        raise UnknownLayoutError("a tensor's implementation stands in changing places")
+    return found.pop()
+
+
+def _only(found: list[int], what: str) -> int:
+    if len(found) != 1:
+        raise UnknownLayoutError(f"{what} of a tensor stands in {len(found)} places")
+    return found[0]
+
+
+def _implementation_words(tensor: Tensor) -> list[int]:
+    return _words(tensor._cdata, _WORDS)
+
+
+def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
+    """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
+    plain, again, changed = map(_implementation_words, (one, other, torch._neg_view(one)))
+    differ = [(x ^ y).bit_count() for x, y in zip(plain, changed, strict=True)]
+    same = [x == y != 0 for x, y in zip(plain, again, strict=True)]
+    place = _only([i for i in range(_WORDS) if same[i] and differ[i] == 1], "the keys")
+    if _implementation_words(torch.zeros(3).to_sparse())[place] == plain[place]:
+        raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
+    layout.keys, layout.plain = 8 * place, plain[place]
+
+
+def _find_traits(layout: Layout) -> None:
+    """One word holds the type's number, and bits that are the same for every contiguous tensor."""
+    types = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+    plain = {t: _implementation_words(torch.zeros(5, 7, dtype=t)) for t in types}
+    first = plain[torch.float32]
+    found = [
+        i
+        for i in range(_WORDS)
+        if all(words[i] == first[i] - 6 + types[t] for t, words in plain.items())
+    ]
+    place = _only(found, "the type")
+    turned = _implementation_words(torch.zeros(5, 7).t())[place]
+    if first[place] & 0xFFFF != 6 or turned & 0xFFFF != 6 or turned == first[place]:
+        raise UnknownLayoutError("a tensor's traits are not what they seem")
+    layout.traits, layout.contiguous = 8 * place, first[place] - 6
+    sizes = [(5, 7), (11, 13), (), (0, 3)]
+    shapes = [_implementation_words(torch.zeros(size)) for size in sizes]
+    counts = [35, 143, 1, 0]
+    count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
+    layout.count = 8 * _only(count, "the number of elements")
+
+
+def _check_grad(layout: Layout) -> None:
+    grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
+    params = [torch.nn.Parameter(torch.zeros(n)) for n in (2, 3)]
+    layout.undefined = _words(grad(params[0]._cdata), 1)[0]
+    if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
+        raise UnknownLayoutError("a missing gradient cannot be told")
+    for param in params:
+        param.grad = torch.zeros_like(param)
+        if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
+            raise UnknownLayoutError("a gradient is not where it is expected")
+    _check_interface(layout, params[0])
+
+
+def _check_interface(layout: Layout, param: Tensor) -> None:
+    handle = c_void_p(id(param) + layout.implementation)
+    address, dimensions = c_void_p(), c_int64()
+    prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+    prototype(layout.address)(handle, ctypes.addressof(address))
+    prototype(layout.dimensions)(handle, ctypes.addressof(dimensions))
+    if (address.value, dimensions.value) != (param.data_ptr(), param.dim()):
+        raise UnknownLayoutError("torch's C interface reads something else")
+    version = param._version
+    ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)
+    if param._version != version + 1:
+        raise UnknownLayoutError("a parameter's version cannot be advanced")
