@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from optgen.runtime import gradients
-from optgen.runtime.gradients import Trait, real, traits
+from optgen.runtime.gradients import Trait, reals, traits
 from optgen.runtime.private import check_fused, is_contiguous
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group, ensure, wanted
@@ -192,10 +192,11 @@ def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) 
     dense = any(state.shape == "like" and state.present(group) for state in rule.states)
     seen = []
     for grad in grads:
-        gradients.check(optimizer, grad, fused)
+        if grad.is_sparse or rule.gradient == "sparse_only":
+            gradients.check(optimizer, grad, fused)
         # A state decays as a whole: with one, a sparse gradient is worth no more than a dense one.
-        seen.append(real(grad.to_dense() if grad.is_sparse and dense else grad))
-    return seen
+        seen.append(grad.to_dense() if dense and grad.is_sparse else grad)
+    return reals(seen)
 
 
 def assemble(
@@ -206,15 +207,15 @@ def assemble(
     keys = wanted(rule, group)
     stateful = bool(keys) or rule.step is not None
     dicts = [optimizer.state.get(param, {}) for param in members] if stateful else []
-    complete = all(key in values for values in dicts for key in keys)
-    states: list[list[Tensor]] = [
-        [real(values[state.key]) for values in dicts] if state.key in keys and complete else []
-        for state in rule.states
-    ]
-    params = [real(param) for param in members]
+    try:
+        raw = {key: [values[key] for values in dicts] for key in keys}
+    except KeyError:  # an explanation asks before the first step
+        raw = {}
+    states = [reals(raw.get(state.key, [])) for state in rule.states]
+    params = reals(members)
     fresh = {
-        key: [id(values[key]) in optimizer._unstepped for values in dicts]
-        if key in keys and complete
+        key: [id(value) in optimizer._unstepped for value in raw[key]]
+        if key in raw
         else [False] * len(members)
         for key in rule.fresh
     }

@@ -1,14 +1,19 @@
 """What a gradient, a parameter or a state looks like to a lowering."""
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import plain
+from optgen.runtime.private import is_complex, plain
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
+
+
+_device = attrgetter("device")
+_layout = attrgetter("layout")
 
 
 class Trait(NamedTuple):
@@ -22,13 +27,11 @@ class Trait(NamedTuple):
 
 def traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
     """Find the trait of every parameter and its gradient."""
-    kinds = {*map(type, params), *map(type, grads)}
-    once = len(set(map(id, members))) == len(members)
-    if once and all(map(plain, kinds)):  # as good as always
-        return [
-            Trait(param.device.type, grad.layout is not torch.strided)
-            for param, grad in zip(params, grads, strict=True)
-        ]
+    dense = set(map(_layout, grads)) <= {torch.strided} and all_plain([*params, *grads])
+    if dense and len(set(map(id, members))) == len(members):  # as good as always
+        devices = list(map(_device, params))
+        known = {device: Trait(device.type) for device in set(devices)}
+        return [known[device] for device in devices]
     seen: dict[int, int] = {}
     found = []
     for member, param, grad in zip(members, params, grads, strict=True):
@@ -61,10 +64,22 @@ def _rule_owner(optimizer: "GeneratedOptimizer") -> str:
     return type(optimizer).__name__
 
 
-def real(tensor: Tensor) -> Tensor:
-    """The tensor as a lowering sees it: this process's shard, complex numbers as pairs of reals."""
+def reals(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors as a lowering sees them; a new list."""
+    if all_plain(tensors) and not any(map(is_complex, tensors)):
+        return list(tensors)
+    return [_real(tensor) for tensor in tensors]
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """The tensor's shard in this process; complex numbers as pairs of reals."""
     if not plain(type(tensor)) and hasattr(tensor, "to_local"):
         tensor = cast(Tensor, tensor.to_local())
     if tensor.is_complex() and not tensor.is_sparse:
         return torch.view_as_real(tensor.resolve_conj())
     return tensor
+
+
+def all_plain(tensors: list[Tensor]) -> bool:
+    """Tell whether all these tensors are memory and no more."""
+    return all(map(plain, set(map(type, tensors))))

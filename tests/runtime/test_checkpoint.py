@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 from runtime.training import error, parameters, train
 
 from optgen import use_lowering
+from optgen.optim import Adam
 
 
 @pytest.fixture(autouse=True)

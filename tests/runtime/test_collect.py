@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
 from optgen import use_lowering
+from optgen.optim import Adam
 from optgen.runtime.collect import Work, survey
 
 

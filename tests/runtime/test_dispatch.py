@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 
 import optgen
+from optgen.optim import Adam
 from optgen.runtime import dispatch, fused_cpu
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 from runtime.training import error
 from torch import distributed
 
 from optgen import use_lowering
+from optgen.optim import Adam
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 

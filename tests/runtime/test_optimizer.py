@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 from runtime.training import error, gradients, parameters, train
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from optgen import use_lowering
+from optgen.optim import Adam
 from optgen.runtime import GeneratedOptimizer
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

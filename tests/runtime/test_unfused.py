@@ -4,31 +4,42 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.example_adam import Adam
 from runtime.training import error, gradients, parameters, states, train
 
+import optgen
 from optgen import use_lowering
+from optgen.optim import Adam
 from optgen.runtime.collect import survey
 from optgen.runtime.unfused import buckets
 
-CONFIGURATIONS: list[dict[str, Any]] = [
-    {},
-    {"weight_decay": 0.1},
-    {"weight_decay": 0.1, "decoupled_weight_decay": True},
-    {"amsgrad": True},
-    {"maximize": True, "lr": 0.01, "betas": (0.5, 0.9)},
+CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("Adam", {}),
+    ("Adam", {"weight_decay": 0.1}),
+    ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("Adam", {"amsgrad": True}),
+    ("Adam", {"maximize": True, "lr": 0.01, "betas": (0.5, 0.9)}),
+    ("AdamW", {"weight_decay": 0.1, "amsgrad": True}),
+    ("SGD", {"lr": 0.01}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.01, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("RMSprop", {"weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+    ("RAdam", {"weight_decay": 0.1}),
+    ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ("NAdam", {"weight_decay": 0.1}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "momentum_decay": 0.01}),
 ]
 
 
-@pytest.mark.parametrize("options", CONFIGURATIONS)
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 @pytest.mark.parametrize("lowering", ["forloop", "foreach"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_trajectories_are_torchs(
-    lowering: str, options: dict[str, Any], dtype: torch.dtype
+    name: str, lowering: str, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
     ours, theirs = parameters(dtype), parameters(dtype)
-    optimizer = Adam(ours, **options)
-    reference = torch.optim.Adam(theirs, foreach=False, **options)
+    optimizer = getattr(optgen.optim, name)(ours, **options)
+    reference = getattr(torch.optim, name)(theirs, foreach=False, **options)
 
     with use_lowering(lowering):
         train(optimizer, ours, 50)
@@ -60,15 +71,15 @@ def test_tensor_hyperparameters_may_require_grad() -> None:
     assert error(ours, theirs) < 1e-6
 
 
-@pytest.mark.parametrize("options", CONFIGURATIONS)
-def test_the_functional_form_is_the_same_update(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_the_functional_form_is_the_same_update(name: str, options: dict[str, Any]) -> None:
     ours, theirs = parameters(), parameters()
     for param in (*ours, *theirs):
         param.requires_grad_(False)
-    optimizer = Adam(ours, differentiable=True, **options)
+    optimizer = getattr(optgen.optim, name)(ours, differentiable=True, **options)
 
     train(optimizer, ours, 20)
-    train(torch.optim.Adam(theirs, foreach=False, **options), theirs, 20)
+    train(getattr(torch.optim, name)(theirs, foreach=False, **options), theirs, 20)
 
     assert error(ours, theirs) < 1e-12
 

@@ -38,7 +38,7 @@ def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1)
 def error(found: list[Tensor], expected: list[Tensor]) -> float:
     """The largest deviation of a tensor, in units of its largest element."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.numel()]
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+    return max((((a - b).abs().max() / b.abs().max()).item() for a, b in pairs), default=0.0)
 
 
 def states(optimizer: Optimizer) -> list[Tensor]:

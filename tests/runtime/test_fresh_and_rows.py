@@ -1,0 +1,172 @@
+"""What only some rules ask for: a first step that is different, and gradients by rows."""
+
+import copy
+
+import pytest
+import torch
+from runtime.training import error, gradients, parameters, train
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.optim import SGD
+
+OPTIONS = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+
+
+@pytest.fixture(autouse=True, params=["forloop", "foreach"])
+def lowering(request: pytest.FixtureRequest) -> "object":
+    with use_lowering(request.param):
+        yield
+
+
+def embedding(sparse: bool) -> torch.nn.Embedding:
+    torch.manual_seed(0)
+    return torch.nn.Embedding(10, 4, sparse=sparse, dtype=torch.float64)
+
+
+def look_up(model: torch.nn.Embedding, step: int) -> None:
+    model.zero_grad()
+    rows = torch.tensor([step % 10, 3, 3, (step * 7) % 10])
+    model(rows).pow(2).sum().backward()
+
+
+def test_without_momentum_there_is_no_state() -> None:
+    params = parameters()
+    optimizer = SGD(params, lr=0.1)
+
+    train(optimizer, params, 3)
+
+    assert not optimizer.state
+    assert optimizer.state_dict()["state"] == {}
+
+
+def test_the_first_step_is_a_parameters_own() -> None:
+    """Of one that joins late as of one whose buffer an old checkpoint has as None."""
+    ours, theirs = parameters(), parameters()
+    optimizers = [SGD(ours, **OPTIONS), torch.optim.SGD(theirs, foreach=False, **OPTIONS)]
+    for optimizer, params in zip(optimizers, (ours, theirs), strict=True):
+        train(optimizer, params[:2], 3)
+        train(optimizer, params, 3)
+        optimizer.state[params[0]]["momentum_buffer"] = None
+        train(optimizer, params, 3)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_state_made_ahead_is_still_fresh_in_the_first_step() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = SGD(ours, **OPTIONS)
+    optimizer.init_state()
+    assert all((entry["momentum_buffer"] == 0).all() for entry in optimizer.state.values())
+
+    train(optimizer, ours, 3)
+    train(torch.optim.SGD(theirs, foreach=False, **OPTIONS), theirs, 3)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_step_that_does_not_happen_leaves_a_state_fresh() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = SGD(ours, fused=True, **OPTIONS)
+    optimizer.found_inf = torch.ones(())
+    train(optimizer, ours, 1)
+    del optimizer.found_inf
+
+    train(optimizer, ours, 3)
+    train(torch.optim.SGD(theirs, foreach=False, **OPTIONS), theirs, 3)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_failing_step_leaves_a_state_fresh() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = SGD(ours, **OPTIONS)
+    for _ in gradients(ours, 1):
+        optimizer.param_groups[0]["weight_decay"] = "nonsense"
+        with pytest.raises(TypeError):
+            optimizer.step()
+    optimizer.param_groups[0]["weight_decay"] = 0
+    fresh = [param for param in ours if param in optimizer.state]
+    assert fresh
+
+    with torch.no_grad():
+        for param, value in zip(ours, theirs, strict=True):
+            param.copy_(value)
+    train(optimizer, ours, 3)
+    train(torch.optim.SGD(theirs, foreach=False, **OPTIONS), theirs, 3)
+
+    assert error(ours, theirs) < 1e-12
+
+
+class TestSparse:
+    """Sparse gradients reach the for-loop, whatever is asked for."""
+
+    @pytest.fixture(autouse=True)
+    def lowering(self) -> None:
+        """Nothing is forced here."""
+
+    @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"maximize": True}])
+    def test_rows_are_updated_as_torch_updates_them(self, options: dict[str, bool]) -> None:
+        ours, theirs = embedding(sparse=True), embedding(sparse=True)
+        optimizer = SGD(ours.parameters(), lr=0.1, **options)
+        reference = torch.optim.SGD(theirs.parameters(), lr=0.1, **options)
+        for step in range(5):
+            for model, each in ((ours, optimizer), (theirs, reference)):
+                look_up(model, step)
+                assert model.weight.grad is not None
+                assert model.weight.grad.is_sparse
+                each.step()
+
+        assert error([ours.weight], [theirs.weight]) < 1e-12
+
+    def test_momentum_is_torchs_and_dense(self) -> None:
+        ours, theirs = embedding(sparse=True), embedding(sparse=True)
+        optimizer = SGD(ours.parameters(), foreach=False, **OPTIONS)
+        reference = torch.optim.SGD(theirs.parameters(), **OPTIONS)
+        for step in range(5):
+            for model, each in ((ours, optimizer), (theirs, reference)):
+                look_up(model, step)
+                each.step()
+
+        assert error([ours.weight], [theirs.weight]) < 1e-12
+        assert not optimizer.state[ours.weight]["momentum_buffer"].is_sparse
+
+    def test_a_sparse_buffer_of_torchs_is_taken_over(self) -> None:
+        theirs = embedding(sparse=True)
+        reference = torch.optim.SGD(theirs.parameters(), **OPTIONS)
+        look_up(theirs, 0)
+        reference.step()
+        ours = copy.deepcopy(theirs)
+        optimizer = SGD(ours.parameters(), foreach=False, **OPTIONS)
+        optimizer.load_state_dict(reference.state_dict())
+        for step in range(1, 4):
+            for model, each in ((ours, optimizer), (theirs, reference)):
+                look_up(model, step)
+                each.step()
+
+        assert error([ours.weight], [theirs.weight]) < 1e-12
+
+    def test_dense_parameters_beside_a_sparse_one_keep_their_lowering(self) -> None:
+        model = embedding(sparse=True)
+        dense: Tensor = torch.nn.Parameter(torch.ones(3))
+        optimizer = SGD([model.weight, dense], foreach=True)
+        look_up(model, 0)
+        dense.grad = torch.ones(3)
+
+        import optgen
+
+        assert optgen.explain(optimizer).splitlines() == [
+            "group 0: for-loop: sparse gradients",
+            "group 0: foreach: foreach=True",
+        ]
+
+    def test_fused_raises_torchs_error(self) -> None:
+        messages = []
+        for kind in (SGD, torch.optim.SGD):
+            model = embedding(sparse=True)
+            look_up(model, 0)
+            with pytest.raises(RuntimeError) as caught:
+                kind(model.parameters(), fused=True).step()
+            messages.append(str(caught.value))
+
+        assert messages[0] == messages[1]
