@@ -37,20 +37,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "RAdam": {"lr": 2e-3},
     "NAdam": {"lr": 1e-3},
 }
+FUSED_IN_TORCH = ("SGD", "Adam", "AdamW")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 INTERPRETED_STEPS = 5
 BATCH = 128
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training: the loss after every epoch (or step), the final accuracy, median step time."""
-
-    optimizer: str
-    how: str
-    losses: list[float]
-    accuracy: float
-    ms: float
 
 
 @dataclass(frozen=True)
@@ -84,65 +74,95 @@ def network() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Linear(64, 256),
-        torch.nn.ReLU(),
+        torch.nn.GELU(),
         torch.nn.Linear(256, 256),
-        torch.nn.ReLU(),
+        torch.nn.GELU(),
         torch.nn.Linear(256, 10),
     )
 
 
-def train(digits: Digits, name: str, how: str, epochs: int, steps: int | None = None) -> Run:
-    """Train with torch's optimizer or with ours in one lowering; at most `steps` in each epoch."""
-    model = network()
-    theirs = how.startswith("torch")
-    options = OPTIMIZERS[name] | ({"fused": True} if how == "torch fused" else {})
-    cls = getattr(torch.optim if theirs else optgen.optim, name)
-    optimizer = cls(model.parameters(), **options)
-    times: list[float] = []
-    losses: list[float] = []
-    with contextlib.nullcontext() if theirs else optgen.use_lowering(how):
-        for batches in digits.batches(epochs):
-            for images, labels in batches[:steps]:
-                optimizer.zero_grad()
-                functional.cross_entropy(model(images), labels).backward()
-                start = time.perf_counter()
-                optimizer.step()
-                times.append(time.perf_counter() - start)
-            losses.append(loss(model, digits))
-    with torch.no_grad():
-        right = model(digits.test).argmax(1) == digits.test_labels
-    return Run(name, how, losses, right.float().mean().item(), statistics.median(times) * 1e3)
+class Run:
+    """One training: a network of its own, an optimizer, and one way to take its steps."""
+
+    def __init__(self, name: str, how: str) -> None:
+        self.name = name
+        self.how = how
+        self.losses: list[float] = []
+        self.times: list[float] = []
+        self.model = network()
+        theirs = how.startswith("torch")
+        options = OPTIMIZERS[name] | ({"fused": True} if how == "torch fused" else {})
+        cls = getattr(torch.optim if theirs else optgen.optim, name)
+        self.optimizer = cls(self.model.parameters(), **options)
+        self.forced = contextlib.nullcontext if theirs else lambda: optgen.use_lowering(how)
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """One step; only the optimizer's part is timed."""
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.model(images), labels).backward()
+        with self.forced():
+            start = time.perf_counter()
+            self.optimizer.step()
+            self.times.append(time.perf_counter() - start)
+
+    @torch.no_grad()
+    def loss(self, digits: Digits) -> float:
+        """The loss over all training images."""
+        return functional.cross_entropy(self.model(digits.train), digits.train_labels).item()
+
+    @torch.no_grad()
+    def accuracy(self, digits: Digits) -> float:
+        """The part of the test images that are recognised."""
+        right = self.model(digits.test).argmax(1) == digits.test_labels
+        return right.float().mean().item()
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds per optimizer step, median."""
+        return statistics.median(self.times) * 1e3
 
 
-def loss(model: torch.nn.Module, digits: Digits) -> float:
-    """The loss over all training images."""
-    with torch.no_grad():
-        return functional.cross_entropy(model(digits.train), digits.train_labels).item()
-
-
-def train_all(digits: Digits, epochs: int) -> list[Run]:
-    """Every optimizer in every way this machine knows, a line of the table as each is done."""
-    print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
-    runs: list[Run] = []
-    for name in OPTIMIZERS:
-        fused = ["torch fused"] if name in ("SGD", "Adam", "AdamW") else []
-        for how in ("torch", *fused, *LOWERINGS):
-            try:
-                runs.append(train(digits, name, how, epochs))
-            except RuntimeError as error:  # this machine has no compiler, for one
-                print(f"{name:<10} {how:<13} not here: {error}", flush=True)
-                continue
-            print_row(runs[-1], next(r for r in runs if r.optimizer == name))
+def starters(digits: Digits, name: str) -> list[Run]:
+    """Every way to run an optimizer that this machine knows, tried with one step."""
+    fused = ["torch fused"] if name in FUSED_IN_TORCH else []
+    runs = []
+    for how in ("torch", *fused, *LOWERINGS):
+        try:
+            Run(name, how).step(digits.train[:BATCH], digits.train_labels[:BATCH])
+            runs.append(Run(name, how))
+        except RuntimeError as error:  # this machine has no compiler, for one
+            print(f"{name:<10} {how:<13} not here: {error}", flush=True)
     return runs
 
 
-def print_row(run: Run, torch_run: Run) -> None:
-    """One line: what was reached, and how fast beside torch's default."""
-    print(
-        f"{run.optimizer:<10} {run.how:<13} {run.losses[-1]:9.5f} {run.accuracy:9.1%} "
-        f"{run.ms:8.3f}  {torch_run.ms / run.ms:.1f}x",
-        flush=True,
-    )
+def train_all(digits: Digits, epochs: int) -> list[Run]:
+    """Every optimizer, all its ways side by side, batch for batch: their times are comparable."""
+    print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
+    done: list[Run] = []
+    for name in OPTIMIZERS:
+        runs = starters(digits, name)
+        for batches in digits.batches(epochs):
+            for images, labels in batches:
+                for run in runs:
+                    run.step(images, labels)
+            for run in runs:
+                run.losses.append(run.loss(digits))
+        for run in runs:
+            print(
+                f"{name:<10} {run.how:<13} {run.losses[-1]:9.5f} {run.accuracy(digits):9.1%} "
+                f"{run.ms:8.3f}  {runs[0].ms / run.ms:.1f}x",
+                flush=True,
+            )
+        done += runs
+    return done
+
+
+def few_steps(digits: Digits, name: str, how: str) -> float:
+    """The loss after the first steps of a training."""
+    run = Run(name, how)
+    for images, labels in next(digits.batches(1))[:INTERPRETED_STEPS]:
+        run.step(images, labels)
+    return run.loss(digits)
 
 
 def train_interpreted(digits: Digits) -> None:
@@ -154,7 +174,7 @@ def train_interpreted(digits: Digits) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             name, found = json.loads(line)
-            wanted = train(digits, name, "torch", 1, INTERPRETED_STEPS).losses[-1]
+            wanted = few_steps(digits, name, "torch")
             print(f"{name:<10} fused_triton  {found:9.5f}   torch {wanted:9.5f}", flush=True)
     if process.returncode:
         raise SystemExit(f"the interpreter's process ended with {process.returncode}")
@@ -164,8 +184,7 @@ def interpret() -> None:
     """What the interpreter's process does: one line of JSON for each optimizer."""
     digits = Digits.load()
     for name in OPTIMIZERS:
-        run = train(digits, name, "fused_triton", 1, INTERPRETED_STEPS)
-        print(json.dumps([name, run.losses[-1]]), flush=True)
+        print(json.dumps([name, few_steps(digits, name, "fused_triton")]), flush=True)
 
 
 def draw(runs: list[Run], path: Path) -> None:
@@ -178,20 +197,21 @@ def draw(runs: list[Run], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     ways = list(dict.fromkeys(run.how for run in runs))
     for i, name in enumerate(OPTIMIZERS):
-        curves = {run.how: run.losses for run in runs if run.optimizer == name}
-        left.plot(curves["torch"], color=f"C{i}", linewidth=5, alpha=0.25)
-        left.plot(curves.get("fused_cpu", curves["forloop"]), color=f"C{i}", label=name)
+        curves = {run.how: run.losses for run in runs if run.name == name}
+        epochs = range(1, len(curves["torch"]) + 1)
+        left.plot(epochs, curves["torch"], color=f"C{i}", linewidth=5, alpha=0.25)
+        left.plot(epochs, curves.get("fused_cpu", curves["forloop"]), color=f"C{i}", label=name)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     left.legend(title="optgen; torch.optim wide and pale", ncols=2)
     width = 0.8 / len(ways)
     for j, how in enumerate(ways):
-        bars = {run.optimizer: run.ms for run in runs if run.how == how}
+        bars = {run.name: run.ms for run in runs if run.how == how}
         places = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
         right.bar(places, list(bars.values()), width, label=how)
     middle = [i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))]
     right.set_xticks(middle, list(OPTIMIZERS))
-    right.set(ylabel="ms per optimizer step (median)")
-    right.legend()
+    right.set(ylabel="ms per optimizer step (median)", ylim=(0, 1.25 * right.get_ylim()[1]))
+    right.legend(loc="upper center", ncols=len(ways))
     figure.savefig(path, dpi=110)
     print(f"\nplot: {path}")
 
