@@ -155,11 +155,14 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
         return rf"\text{{{str(value).replace('_', chr(92) + '_')}}}", _ATOM
+    level = 5 if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
-    power = f"10^{{{int(exponent)}}}" if exponent else ""
-    if not power:
-        return mantissa, _ATOM if value >= 0 else 5
-    return (power, 8) if mantissa == "1" else (rf"{mantissa} \cdot {power}", 5)
+    if not exponent:
+        return mantissa, level
+    power = f"10^{{{int(exponent)}}}"
+    if mantissa in ("1", "-1"):
+        return mantissa.replace("1", power), min(level, 8)
+    return rf"{mantissa} \cdot {power}", min(level, 6)
 
 
 def _short_power(text: str) -> str:

@@ -84,7 +84,7 @@ class Symbols:
             for values, index in _items(stmt)
         }
         self._letters: dict[str, Letter] = {}
-        own = [algorithm.grad, *(s.symbol for s in algorithm.states)]
+        own = [algorithm.grad, *self._states()]
         own += [algorithm.step] if algorithm.step else []
         for name in [*own, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
             self._add(name)
@@ -95,13 +95,21 @@ class Symbols:
     def _add(self, name: str) -> None:
         if name in self._letters:
             return
-        letter = read_letter(_CUSTOM[name] if self._is_given(name) else name)
-        states = [s.symbol for s in self.algorithm.states]
-        if letter.ahead and name.removesuffix("_next") in [self.algorithm.param, *states]:
-            letter = replace(letter, ahead=False, above=r"\text{next}")
-        if letter.at() in [other.at() for other in self._letters.values() if not other.ahead]:
-            letter = Letter(rf"\text{{{name.replace('_', ' ')}}}")
-        self._letters[name] = letter
+        taken = [letter.at() for letter in self._letters.values() if not letter.ahead]
+        letters = list(self._candidates(name))
+        self._letters[name] = next((x for x in letters if x.at() not in taken), letters[-1])
+
+    def _candidates(self, name: str) -> Iterator[Letter]:
+        base = name.removesuffix("_next")
+        if base != name and base in [self.algorithm.param, *self._states()]:
+            yield replace(next(self._candidates(base)), above=r"\text{next}")
+        elif self._is_given(name):
+            yield read_letter(_CUSTOM[name])
+        yield read_letter(name)
+        yield Letter(rf"\text{{{name.replace('_', ' ')}}}")
+
+    def _states(self) -> Iterator[str]:
+        return (state.symbol for state in self.algorithm.states)
 
     def _is_given(self, name: str) -> bool:
         """Whether a name is not the author's own choice but what everybody calls the thing."""

@@ -1,0 +1,288 @@
+"""Rules as LaTeX: the six as golden texts, brackets, letters, time, and that all of it is TeX."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Golden
+from hypothesis import HealthCheck, given, settings
+from matplotlib.mathtext import MathTextParser
+from strategies import specs
+
+from optgen.ir.algorithm import Algorithm
+from optgen.passes.derive import derive
+from optgen.passes.latex import to_latex
+from optgen.passes.symbols import read_letter
+from optgen.spec.base import read_base
+from optgen.spec.declare import Spec
+from optgen.spec.read import read_spec
+
+SPECS = Path(__file__).parent.parent.parent / "specs"
+NAMES = ["sgd", "adam", "adamw", "nadam", "radam", "rmsprop"]
+
+SPEC = '''from optgen.spec import *
+
+@optimizer(paper="")
+def Example(
+    p, g, t, /,
+    m=state("exp_avg"),
+    v_max=state("largest", when="amsgrad"),
+    *,
+    lr=hyper(0.1),
+    betas=hyper((0.5, 0.75)),
+    mu=hyper(0.5),
+    momentum=hyper(0.5, optional=True),
+    my_flag=flag(False),
+    amsgrad=flag(False),
+    kind=choice("plain", None),
+    on=fixed(True),
+):
+    """An example."""
+'''
+# Every state and hyperparameter is used, as the language demands; `lines` of tests come before.
+END = """
+    if momentum and my_flag and kind == "plain" and on:
+        m = m + g * mu * betas[0] * betas[1] * lr * t
+    if amsgrad:
+        v_max = maximum(v_max, g)
+    p = p - m
+"""
+
+
+def whole(name: str) -> Algorithm:
+    """One of the catalogue, derived ones in full."""
+    (algorithm,) = read_spec(SPECS / f"{name}.py")
+    base = read_base(algorithm, SPECS)
+    return algorithm if base is None else derive(algorithm, base)
+
+
+def lines(body: str, end: str = END) -> list[str]:
+    """The lines of the LaTeX of a rule that starts like this, after the gradient's."""
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    (algorithm,) = read_spec(Spec("Example", SPEC + indented + end, "example.py", 1))
+    first, last = r"\quad g_t \leftarrow -g_t \\", r"\end{aligned}"
+    text = to_latex(algorithm)
+    after = text[text.index(first) + len(first) : text.index(last)]
+    return [line.strip().removeprefix("&").removesuffix(r" \\") for line in after.splitlines()[1:]]
+
+
+def value(expression: str) -> str:
+    """The LaTeX of one expression."""
+    return lines(f"x = {expression}\ng = g * x")[0].partition(r"\leftarrow ")[2]
+
+
+def assert_is_tex(text: str) -> None:
+    """Matplotlib's TeX reads every line; some words and the alignment it does not know."""
+    first, *inner, last = text.splitlines()
+    assert (first, last) == (r"\begin{aligned}", r"\end{aligned}")
+    for i, line in enumerate(inner):
+        assert line.startswith("    &")
+        assert line.endswith(r" \\") == (i < len(inner) - 1)
+        plain = line.strip().removeprefix("&").removesuffix(r"\\").strip()
+        parse(re.sub(r"\\(le|ge)\b", r"\\\1q", re.sub(r"\\text(bf|it)", r"\\text", plain)))
+
+
+@functools.cache
+def parse(line: str) -> None:
+    MathTextParser("path").parse(f"${line}$")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_catalogue(name: str, golden: Golden) -> None:
+    text = to_latex(whole(name))
+
+    assert_is_tex(text)
+    golden.check(text)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(text=specs())
+def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "random.py"
+    path.write_text(text)
+
+    assert_is_tex(to_latex(read_spec(path)[0]))
+
+
+@pytest.mark.parametrize(
+    ("expression", "latex"),
+    [
+        ("a - (b - c)", "a - (b - c)"),
+        ("a - b - c", "a - b - c"),
+        ("a * (b + c)", "a (b + c)"),
+        ("a * b / c", r"\frac{a b}{c}"),
+        ("a * (b / c)", r"a \frac{b}{c}"),
+        ("a / b * c", r"\frac{a}{b} c"),
+        ("a / (b / c)", r"\frac{a}{\frac{b}{c}}"),
+        ("-(a + b)", "-(a + b)"),
+        ("a * -b", "a (-b)"),
+        ("a + -b", "a + (-b)"),
+        ("-a**2", "-a^2"),
+        ("(-a)**2", "(-a)^2"),
+        ("(a / b)**2", r"\left(\frac{a}{b}\right)^2"),
+        ("(a**b)**c", "(a^b)^c"),
+        ("a**b**c", "a^{b^c}"),
+        ("a**10", "a^{10}"),
+        ("a**-1", "a^{-1}"),
+        ("2 * 3 * a", r"2 \cdot 3 a"),
+        ("a * 0.5**b", r"a \cdot 0.5^b"),
+        ("1e-8 * a", "10^{-8} a"),
+        ("a + 2.5e-9", r"a + 2.5 \cdot 10^{-9}"),
+        ("a * -1e-9", "a (-10^{-9})"),
+        ("sqrt(a + b) * c", r"\sqrt{a + b} c"),
+        ("exp(a)**2", "(e^a)^2"),
+        ("log(a + b) * c", r"(\log (a + b)) c"),
+        ("log(a * b)", r"\log (a b)"),
+        ("abs(a - b)", r"\left|a - b\right|"),
+        ("maximum(a + b, c) * a", r"\max(a + b, c) a"),
+        ("where(a < b, a, c)", r"(a < b \;?\; a : c)"),
+        ("a % b", r"a \bmod b"),
+    ],
+)
+def test_brackets(expression: str, latex: str) -> None:
+    """What is written is what is computed: no bracket is lost, none is added for nothing."""
+    names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
+    found = lines(f"{names}x = {expression}\ng = g * x")[3]
+
+    assert found == rf"x \leftarrow {latex}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "latex"),
+    [
+        ("momentum", r"\text{momentum} \ne 0"),
+        ("not momentum", r"\text{momentum} = 0"),
+        ("momentum is None", r"\text{momentum} = \varnothing"),
+        ("momentum is not None", r"\text{momentum} \ne \varnothing"),
+        ("my_flag", r"\textit{my\_flag}"),
+        ("not my_flag", r"\neg \textit{my\_flag}"),
+        ("fresh(m)", r"m \text{ is new}"),
+        ("not fresh(m)", r"m \text{ is not new}"),
+        ("t > 1 and lr <= 1 or my_flag", r"t > 1 \wedge \gamma \le 1 \vee \textit{my\_flag}"),
+        ("t > 1 and (lr <= 1 or my_flag)", r"t > 1 \wedge (\gamma \le 1 \vee \textit{my\_flag})"),
+        ('kind == "plain"', r"\textit{kind} = \text{plain}"),
+        ('kind != "plain"', r"\textit{kind} \ne \text{plain}"),
+    ],
+)
+def test_conditions(condition: str, latex: str) -> None:
+    assert lines(f"if {condition}:\n    g = 2 * g")[0] == rf"\textbf{{if }} {latex}:"
+
+
+@pytest.mark.parametrize(
+    ("name", "latex"),
+    [
+        ("m", "m_t"),
+        ("beta1", r"\beta_{1,t}"),
+        ("g2_hat", r"\hat{g}_{2,t}"),
+        ("m_hat", r"\hat{m}_t"),
+        ("v_bar", r"\bar{v}_t"),
+        ("rho_inf", r"\rho_{\infty,t}"),
+        ("v_max", r"v^{\max}_t"),
+        ("mu_next", r"\mu_{t+1}"),
+        ("mu_product", r"\mu^{\text{product}}_t"),
+        ("ell", r"\ell_t"),
+        ("rms", r"\text{rms}_t"),
+        ("step_size", r"\text{step size}_t"),
+    ],
+)
+def test_letters(name: str, latex: str) -> None:
+    assert read_letter(name).at("t") == latex
+
+
+def test_a_letter_that_is_taken() -> None:
+    """The author's mu comes first, so the momentum, which papers call mu, is spelled out."""
+    assert value("mu * momentum") == r"\mu \text{momentum}"
+
+
+def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
+    found = lines("theta = 2 * p\ng = g + theta")
+
+    assert found[:2] == [r"\theta_t \leftarrow 2 p_{t-1}", r"g_t \leftarrow g_t + \theta_t"]
+
+
+def test_items_of_a_tuple() -> None:
+    """Unpacking only names them; unnamed ones have the tuple's letter with a number."""
+    assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
+    assert lines("fast, slow = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
+
+
+def test_time() -> None:
+    """A state is read as the last step left it, until this step writes it."""
+    found = lines("m = m + g\nx = 2 * m\ny = 2 * lr\nz = y * t\np = p + x * z")
+
+    assert found[:5] == [
+        r"m_t \leftarrow m_{t-1} + g_t",
+        r"x_t \leftarrow 2 m_t",
+        r"y \leftarrow 2 \gamma",
+        r"z_t \leftarrow y t",
+        r"\theta_t \leftarrow \theta_{t-1} + x_t z_t",
+    ]
+
+
+def test_what_one_arm_writes_keeps_its_old_value_in_the_other() -> None:
+    found = lines("if my_flag:\n    m = m + g\nx = 2 * m\ng = g * x")
+
+    assert found[:4] == [
+        r"m_t \leftarrow m_{t-1}",
+        r"\textbf{if } \textit{my\_flag}:",
+        r"\quad m_t \leftarrow m_t + g_t",
+        r"x_t \leftarrow 2 m_t",
+    ]
+
+
+def test_what_both_arms_write() -> None:
+    body = "if t > 2:\n    m = g\nelif t > 1:\n    m = m + g\nelse:\n    m = 2 * m\ng = m"
+
+    assert lines(body)[:7] == [
+        r"\textbf{if } t > 2:",
+        r"\quad m_t \leftarrow g_t",
+        r"\textbf{else if } t > 1:",
+        r"\quad m_t \leftarrow m_{t-1} + g_t",
+        r"\textbf{else}:",
+        r"\quad m_t \leftarrow 2 m_{t-1}",
+        r"g_t \leftarrow m_t",
+    ]
+
+
+def test_an_arm_with_nothing_in_it() -> None:
+    found = lines("if my_flag:\n    pass\nelse:\n    g = 2 * g")
+
+    assert found[:2] == [r"\textbf{if } \neg \textit{my\_flag}:", r"\quad g_t \leftarrow 2 g_t"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("on", "3"),
+        ("not on", "2"),
+        ("on or my_flag", "3"),
+        ("not on and my_flag", "2"),
+        ("on and not on", "2"),
+    ],
+)
+def test_fixed_flags_leave_one_arm(condition: str, kept: str) -> None:
+    found = lines(f"if {condition}:\n    g = 3 * g\nelse:\n    g = 2 * g")
+
+    assert found[0] == rf"g_t \leftarrow {kept} g_t"
+
+
+def test_fixed_flags_that_do_not_decide() -> None:
+    found = lines("if on and my_flag:\n    g = 3 * g")
+
+    assert found[0].startswith(r"\textbf{if }")
+
+
+def test_simultaneous_assignment() -> None:
+    """The value on the way is not the next step's."""
+    found = lines("p, m = m, p")
+
+    assert found[:3] == [
+        r"\theta^{\text{next}}_t \leftarrow m_{t-1}",
+        r"m_t \leftarrow \theta_{t-1}",
+        r"\theta_t \leftarrow \theta^{\text{next}}_t",
+    ]
