@@ -49,6 +49,7 @@ class Table:
         self.group = array("i", bytes(4 * tensors))
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
+        self.held: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
             *(
@@ -128,6 +129,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
         [work.params, work.grads, *(states[state.key] for state in kernel.like)], copied
     )
     columns += [states[key] for key in kernel.keys[kernel.streams :]]
+    table.held.append(columns)
     types = [0] * count
     for stream, column in enumerate(columns):
         if not column:
