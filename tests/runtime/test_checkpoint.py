@@ -12,10 +12,10 @@ from optgen import use_lowering
 from optgen.optim import Adam
 
 
-@pytest.fixture(autouse=True)
-def unfused() -> Iterator[None]:
-    """What is tested here does not depend on the lowering; this one needs no build."""
-    with use_lowering("forloop"):
+@pytest.fixture(autouse=True, params=["forloop", "fused_cpu"])
+def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is tested here does not depend on the lowering."""
+    with use_lowering(request.param):
         yield
 
 

@@ -19,10 +19,10 @@ from optgen.runtime import GeneratedOptimizer
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-@pytest.fixture(autouse=True)
-def unfused() -> Iterator[None]:
-    """What is tested here does not depend on the lowering; this one needs no build."""
-    with use_lowering("forloop"):
+@pytest.fixture(autouse=True, params=["forloop", "fused_cpu"])
+def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is tested here does not depend on the lowering."""
+    with use_lowering(request.param):
         yield
 
 

@@ -32,7 +32,7 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_trajectories_are_torchs(
     name: str, lowering: str, options: dict[str, Any], dtype: torch.dtype
