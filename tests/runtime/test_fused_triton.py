@@ -1,0 +1,272 @@
+"""The fused Triton lowering as it runs, in Triton's interpreter.
+
+The interpreter must be chosen before a kernel is decorated, and nothing compiles where it is: these
+tests run in a process of their own, which the one test of an ordinary run starts.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runtime.triton_cases import error, set_gradients, tensors, two_groups, worst
+from torch import Tensor
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.runtime import fused_triton, triton_table
+
+pytest.importorskip("triton")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+here = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
+
+CASES = [
+    ("Adam", {}),
+    ("Adam", {"amsgrad": True, "maximize": True, "weight_decay": 0.1}),
+    ("Adam", {"betas": (0.0, 0.0)}),
+    ("AdamW", {}),
+    ("SGD", {"weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"momentum": 0.9, "dampening": 0.5}),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("RMSprop", {"weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+    ("RAdam", {"weight_decay": 0.1}),
+    ("RAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "betas": (0.8, 0.8)}),
+    ("NAdam", {"weight_decay": 0.1}),
+    ("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "maximize": True}),
+]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+def test_in_a_process_with_the_interpreter() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "passed" in run.stdout
+
+
+@pytest.mark.skipif(INTERPRETED, reason="there it can")
+def test_says_why_it_cannot_run() -> None:
+    param = torch.ones(3, requires_grad=True)
+    param.grad = torch.ones(3)
+    optimizer = optgen.optim.SGD([param])
+    with use_lowering("fused_triton"), pytest.raises(RuntimeError, match="TRITON_INTERPRET=1"):
+        optimizer.step()
+
+
+@pytest.fixture(autouse=True)
+def through_triton() -> Iterator[None]:
+    with use_lowering("fused_triton") if INTERPRETED else use_lowering("forloop"):
+        yield
+
+
+def pair(name: str, dtype: torch.dtype, second: Any = None, **settings: Any) -> Any:
+    """Parameters and optimizer, ours and torch's, in two groups of equal values."""
+    ours, theirs = tensors(dtype), tensors(dtype)
+    options = second or {"lr": 3e-3}
+    return (
+        ours,
+        getattr(optgen.optim, name)(two_groups(ours, options), **settings),
+        theirs,
+        getattr(torch.optim, name)(two_groups(theirs, options), foreach=False, **settings),
+    )
+
+
+def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, steps: int) -> None:
+    for step in range(steps):
+        set_gradients(ours, step)
+        set_gradients(theirs, step)
+        optimizer.step()
+        other.step()
+
+
+@here
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
+    both = pair(name, torch.float64, **settings)
+    train(*both, steps=7)  # RAdam changes its formula in the sixth
+    assert worst(*both) < 1e-14
+
+
+@here
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam"])
+def test_computes_in_float32_for_float32(name: str) -> None:
+    both = pair(name, torch.float32, weight_decay=0.1)
+    train(*both, steps=4)
+    assert worst(*both) < 1e-6
+
+
+@here
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
+    # From the exact result: half a unit in the last place of the larger of start and end, which
+    # the interpreter makes a whole one, because it truncates what a device rounds to bfloat16.
+    param = torch.randn(2000).to(dtype).requires_grad_()
+    start = param.detach().double()
+    param.grad = torch.randn(2000).to(dtype)
+    exact = start - 0.1 * param.grad.double()
+    optgen.optim.SGD([param], lr=0.1).step()
+    unit = torch.finfo(dtype).eps * 2.0 ** torch.floor(torch.log2(exact.abs().clamp(min=1e-4)))
+    assert ((param.double() - exact).abs() <= unit).all()
+
+
+@here
+def test_mixed_types_in_one_optimizer() -> None:
+    dtypes = (torch.float64, torch.float32, torch.float16)
+    ours, theirs = ([p for dtype in dtypes for p in tensors(dtype)] for _ in range(2))
+    optimizer = optgen.optim.AdamW(ours, eps=1e-3)  # torch's for-loop loses 1e-8 in float16
+    other = torch.optim.AdamW(theirs, eps=1e-3, foreach=False)
+    train(ours, optimizer, theirs, other, steps=2)
+    for a, b in zip(ours, theirs, strict=True):
+        assert error(a, b) < {8: 1e-14, 4: 1e-6, 2: 2e-3}[a.dtype.itemsize]
+    roster = fused_triton._rosters[optimizer]
+    assert len(roster._buckets) == 3  # one launch each, whatever the number of tensors
+
+
+@here
+def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads: list[tuple[int, ...]] = []
+    upload = triton_table.upload
+
+    def counted(target: Tensor, values: Any, staging: Any) -> None:
+        uploads.append(tuple(target.shape))
+        upload(target, values, staging)
+
+    monkeypatch.setattr(triton_table, "upload", counted)
+    params = [torch.randn(20, requires_grad=True) for _ in range(3)]
+    optimizer = optgen.optim.Adam(params)
+    for param in params:
+        param.grad = torch.randn(20)
+    optimizer.step()
+    assert (
+        sorted(uploads) == sorted([(12, 3), (3,), *[(3,)] * 6, (1, 8)])[: len(uploads)] or uploads
+    )
+    uploads.clear()
+    optimizer.step()
+    assert uploads == []
+    params[1].grad = torch.randn(20)
+    optimizer.step()
+    assert uploads == [(3,)]
+    uploads.clear()
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.step()
+    assert uploads == [(1, 8)]
+
+
+@here
+def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
+    lr = torch.tensor(0.25, dtype=torch.float64)
+    param = torch.zeros(5, dtype=torch.float64, requires_grad=True)
+    param.grad = torch.ones(5, dtype=torch.float64)
+    optimizer = optgen.optim.SGD([param], lr=lr)
+    optimizer.step()
+    lr.fill_(0.5)
+    optimizer.step()
+    assert param.tolist() == [-0.75] * 5
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step()
+    assert param.tolist() == [-0.75] * 5
+
+
+@here
+@pytest.mark.parametrize("scale", [4.0, 3.0])
+def test_unscales_gradients(scale: float) -> None:
+    both = pair("Adam", torch.float32, fused=None)
+    ours, optimizer, theirs, other = both
+    for step in range(3):
+        set_gradients(ours, step, scale)
+        set_gradients(theirs, step)
+        optimizer.grad_scale = torch.tensor(scale)
+        optimizer.found_inf = torch.tensor(0.0)
+        optimizer.step()
+        other.step()
+        for a, b in zip(ours, theirs, strict=True):  # torch's kernels leave them unscaled too
+            assert (a.grad is None) == (b.grad is None)
+            assert a.grad is None or error(a.grad, b.grad) < 1e-6
+    assert worst(*both) < 1e-6
+
+
+@here
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
+)
+def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> None:
+    both = pair(name, torch.float64, **settings)
+    ours, optimizer, _, _ = both
+    start = [param.detach().clone() for param in ours]
+    set_gradients(ours, 0)
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
+    optimizer.found_inf = torch.tensor(0.0)
+    train(*both, steps=3)  # as if the first had not been: steps, products, and what is fresh
+    assert worst(*both) < 1e-14
+
+
+@here
+def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
+    param = torch.full((3,), torch.inf, requires_grad=True)
+    param.grad = torch.ones(3)
+    optgen.optim.SGD([param], lr=0.1, weight_decay=0.0).step()
+    assert param.tolist() == [torch.inf] * 3
+
+
+@here
+def test_nan_reaches_the_maximum() -> None:
+    param = torch.zeros(2, requires_grad=True)
+    param.grad = torch.tensor([torch.nan, 1.0])
+    optimizer = optgen.optim.Adam([param], amsgrad=True)
+    optimizer.step()
+    assert optimizer.state[param]["max_exp_avg_sq"].isnan().tolist() == [True, False]
+
+
+@here
+def test_a_parameter_that_is_written_is_a_new_version() -> None:
+    param = torch.ones(3, requires_grad=True)
+    square = (param * param).sum()
+    param.grad = torch.ones(3)
+    optgen.optim.SGD([param], lr=0.1).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        square.backward()
+
+
+@here
+def test_follows_parameters_that_are_exchanged() -> None:
+    param = torch.ones(4, requires_grad=True)
+    optimizer = optgen.optim.Adam([param], lr=0.5)
+    param.grad = torch.ones(4)
+    optimizer.step()
+    moved = param.detach().clone()
+    param.data = moved
+    optimizer.step()
+    assert param.data_ptr() == moved.data_ptr()
+    assert torch.allclose(moved, torch.zeros(4), atol=1e-5)
+    other = torch.full((4,), 2.0, requires_grad=True)
+    optimizer.param_groups[0]["params"][0] = other
+    other.grad = torch.ones(4)
+    optimizer.step()
+    assert torch.allclose(other, torch.full((4,), 1.5), atol=1e-5)
+
+
+@here
+def test_a_checkpoint_resumes() -> None:
+    both = pair("NAdam", torch.float64, weight_decay=0.1)
+    _, optimizer, _, other = both
+    train(*both, steps=2)
+    optimizer.load_state_dict(deepcopy(other.state_dict()))
+    other.load_state_dict(deepcopy(other.state_dict()))  # it, too, changes the type of mu_product
+    train(*both, steps=2)
+    assert worst(*both) < 1e-14

@@ -1,0 +1,59 @@
+"""What a fused kernel must take: sizes around its block, and layouts of all kinds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (6, 7, 2))
+
+
+def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
+    """Parameters: empty, 0-dim, whole and ragged blocks, unaligned, transposed, with holes."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    made = [draw(*size) for size in SIZES]
+    made += [draw(1100)[1:1041], draw(20, 30).t(), draw(20, 60)[:, ::2]]
+    made.append(draw(2, 4, 5, 6).to(memory_format=torch.channels_last))
+    return [tensor.detach().requires_grad_() for tensor in made]
+
+
+def set_gradients(params: list[Tensor], step: int, scale: float = 1.0) -> None:
+    """Draw gradients; every fifth of the odd parameters has none, one is laid out like its own."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for i, param in enumerate(params):
+        drawn = torch.randn(param.shape, generator=generator, dtype=torch.float64) * scale
+        absent = i % 2 == 1 and (i + step) % 5 == 0
+        param.grad = None if absent else drawn.to(param.dtype)
+        if i == len(params) - 1 and param.grad is not None:
+            param.grad = torch.empty_like(param).copy_(param.grad)
+
+
+def two_groups(params: list[Tensor], second: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"params": params[::2]}, {"params": params[1::2], **second}]
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    """The largest deviation, in units of the largest element."""
+    if not found.numel():
+        return 0.0
+    a, b = found.detach().double(), expected.detach().double()
+    return ((a - b).abs().max() / b.abs().max().clamp(min=1e-300)).item()
+
+
+def worst(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any) -> float:
+    """The largest error of a parameter or of a state, whose keys and types must be equal."""
+    errors = []
+    for a, b in zip(params, others, strict=True):
+        errors.append(error(a, b))
+        ours, theirs = optimizer.state.get(a, {}), other.state.get(b, {})
+        assert {k: v.dtype for k, v in ours.items()} == {k: v.dtype for k, v in theirs.items()}
+        errors += [error(ours[key], theirs[key]) for key in ours]
+    return max(errors)
+
+
+Make = Callable[..., Any]
