@@ -1,0 +1,196 @@
+"""What kernels read, on CPU tensors: the table, hyperparameters, and which streams are copied."""
+
+from array import array
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.runtime import triton_table
+from optgen.runtime.device_scalars import adopt, hand_out
+from optgen.runtime.layout import copies, copy_of, is_dense, same_walk
+from optgen.runtime.triton_bucket import Share, options
+from optgen.runtime.triton_table import HEADER, Hypers, Table, flatten
+
+CPU = torch.device("cpu")
+
+
+def table(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
+    return Table(numels, [0] * len(numels), fresh or [], streams, 1024, CPU, None)
+
+
+def test_blocks_lead_to_their_tensors() -> None:
+    made = table([0, 1, 1024, 1025, 0, 3000])
+    assert made.blocks == 0 + 1 + 1 + 2 + 0 + 3
+    assert made.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
+    assert made.rows[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
+    assert made.rows[1].tolist() == [0, 0, 1, 2, 4, 4]
+
+
+def test_a_list_without_elements_has_no_blocks() -> None:
+    assert table([0, 0]).blocks == 0
+
+
+def test_rows_past_32_bits() -> None:
+    made = table([2**33 + 1])
+    assert made.rows[0].tolist() == [2**33 + 1]
+    assert made.blocks == 2**23 + 1
+
+
+def test_fresh_rows_follow_the_addresses() -> None:
+    made = table([5, 5], streams=3, fresh=[[True, False]])
+    assert made.rows.shape == (HEADER + 3 + 1, 2)
+    assert made.rows[-1].tolist() == [1, 0]
+
+
+def test_points_where_tensors_lie_and_leaves_absent_streams_at_zero() -> None:
+    tensors = [torch.ones(5), torch.ones(5)]
+    made = table([5, 5])
+    made.point([tensors, []])
+    assert made.rows[HEADER].tolist() == [t.data_ptr() for t in tensors]
+    assert made.rows[HEADER + 1].tolist() == [0, 0]
+
+
+class Uploads(list[tuple[int, ...]]):
+    def __call__(self, target: Tensor, values: Any, staging: Any) -> None:
+        self.append(tuple(target.shape))
+        target.copy_(torch.frombuffer(values, dtype=target.dtype).view(target.shape))
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
+    counted = Uploads()
+    monkeypatch.setattr(triton_table, "upload", counted)
+    return counted
+
+
+def test_hyperparameters_are_uploaded_when_they_change(uploads: Uploads) -> None:
+    hypers = Hypers(1, 3, CPU, None)
+    hypers.set([0.1, float("nan"), True])
+    hypers.set([0.1, float("nan"), True])
+    assert uploads == [(1, 3)]
+    hypers.set([0.2, float("nan"), False])
+    assert uploads == [(1, 3)] * 2
+    assert hypers.values[0, 0].item() == 0.2
+
+
+def test_a_tensor_hyperparameter_is_read_at_every_step(uploads: Uploads) -> None:
+    lr = torch.tensor([0.5])
+    hypers = Hypers(1, 2, CPU, None)
+    hypers.set([lr, 1.0])
+    lr.fill_(0.25)
+    hypers.set([lr, 1.0])
+    assert hypers.values.tolist() == [[0.25, 1.0]]
+    assert uploads == [(1, 2)]
+    hypers.set([0.0, 1.0])  # what a tensor left behind must not stay
+    assert hypers.values.tolist() == [[0.0, 1.0]]
+
+
+def test_flattens_a_group_in_the_order_of_the_rule() -> None:
+    group = {"lr": 0.1, "betas": (0.9, 0.999), "clip": None, "amsgrad": True}
+    values = flatten(group, ("amsgrad", "betas", "clip", "lr"))
+    assert values[:3] == [True, 0.9, 0.999]
+    assert values[3] != values[3]
+    assert values[4] == 0.1
+
+
+def test_an_upload_copies_what_it_is_given() -> None:
+    numbers = array("q", [1, 2, 3])
+    target = torch.empty(3, dtype=torch.int64)
+    triton_table.upload(target, numbers, None)
+    numbers[0] = 7
+    assert target.tolist() == [1, 2, 3]
+
+
+def test_a_share_picks_in_order() -> None:
+    tensors = [torch.tensor(float(i)) for i in range(4)]
+    assert Share(0, (0, 1, 2, 3)).pick(tensors) is tensors
+    assert list(Share(0, (1,)).pick(tensors)) == tensors[1:2]
+    assert list(Share(0, (0, 2)).pick(tensors)) == [tensors[0], tensors[2]]
+    assert list(Share(0, (0, 2)).pick([])) == []
+
+
+@pytest.mark.parametrize(
+    ("types", "vector", "block"),
+    [
+        ((torch.float32,) * 4, 4, 1024),
+        ((torch.bfloat16, torch.bfloat16, None), 8, 1024),
+        ((torch.bfloat16, torch.bfloat16, torch.float32), 4, 1024),
+        ((torch.float64,) * 2, 2, 512),
+    ],
+)
+def test_sixteen_bytes_an_access(types: Any, vector: int, block: int) -> None:
+    how = options(types, amd=False)
+    assert (how["VECTOR"], how["BLOCK"]) == (vector, block)
+
+
+def layouts() -> dict[str, Tensor]:
+    return {
+        "contiguous": torch.ones(4, 6),
+        "transposed": torch.ones(6, 4).t(),
+        "holes": torch.ones(4, 12)[:, ::2],
+        "expanded": torch.ones(4, 1).expand(4, 6),
+        "channels last": torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "empty": torch.ones(0, 6),
+        "0-dim": torch.ones(()),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_knows_what_is_dense(name: str) -> None:
+    assert is_dense(layouts()[name]) == (name not in ("holes", "expanded"))
+
+
+def test_sizes_of_one_do_not_matter() -> None:
+    kernel = torch.ones(8, 3, 1, 1)
+    assert same_walk(kernel.to(memory_format=torch.channels_last), kernel)
+
+
+def test_copies_only_what_is_laid_out_unlike_the_parameter() -> None:
+    kinds = layouts()
+    plain, transposed, holes = kinds["contiguous"], kinds["transposed"], kinds["holes"]
+    assert copies([plain, plain, plain]) == []
+    assert copies([transposed, transposed]) == []
+    assert copies([plain, transposed, plain]) == [1]
+    assert copies([transposed, plain, transposed]) == [1]
+    assert copies([holes, plain, transposed]) == [0, 2]
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
+    param = layouts()[name]
+    grad = torch.randn(param.shape)
+    copy = copy_of(grad, param)
+    assert torch.equal(copy, grad)
+    assert copy.is_contiguous() if name in ("holes", "expanded") else same_walk(copy, param)
+
+
+def test_scalars_that_are_in_place_stay_themselves() -> None:
+    state: dict[str, Any] = {"step": torch.tensor(3.0)}
+    step = state["step"]
+    assert adopt([state], "step", [torch.ones(2)]) == [step]
+    assert state["step"] is step
+
+
+def test_scalars_move_to_their_parameter() -> None:
+    states: list[dict[str, Any]] = [{"step": torch.tensor(float(i))} for i in range(3)]
+    first = states[0]["step"]
+    params = [torch.ones(2), *(torch.ones(2, device="meta") for _ in range(2))]
+    found = adopt(states, "step", params)
+    assert [t.device.type for t in found] == ["cpu", "meta", "meta"]
+    assert found[0] is first
+    assert [state["step"] for state in states] == found
+    assert found[1].shape == ()
+
+
+def test_a_checkpoint_hands_out_cpu_scalars_as_they_are() -> None:
+    packed = {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2)}}
+    groups = [{"params": [0, 1], "fused": None, "capturable": False}]
+    assert hand_out(packed, groups, ["step"])[0]["step"] is packed[0]["step"]
+
+
+def test_a_checkpoint_of_a_fused_group_keeps_its_scalars() -> None:
+    packed = {0: {"step": torch.ones((), device="meta")}}
+    for group in ({"params": [0], "fused": True}, {"params": [0], "capturable": True}):
+        assert hand_out(packed, [group], ["step"])[0]["step"].is_meta
