@@ -275,6 +275,8 @@ def test_show_of_a_derived_class() -> None:
 
     assert result.exit_code == 2
     assert "see Adam" in result.output
+    assert r"\beta_1 m_{t-1}" in run("show", "adamw", "--latex").output  # the rule is Adam's
+    assert "m = beta1 * m" in run("show", "adamw", "--ir").output
 
 
 def test_unknown_name_has_a_hint() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import typer
 
 from optgen import emit
@@ -9,6 +11,7 @@ from optgen.cli.checkout import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.text import to_text
 from optgen.lowerings import LOWERINGS
+from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.spec.base import read_base
 from optgen.spec.read import read_spec
@@ -22,12 +25,12 @@ def source(name: str) -> str:
 
 def latex(name: str) -> str:
     """The rule as the docstring of the class shows it."""
-    return "\n\n".join(to_latex(algorithm) for algorithm in _read(name))
+    return "\n\n".join(to_latex(algorithm) for algorithm in _whole(name))
 
 
 def ir(name: str) -> str:
     """The rule as the compiler reads it."""
-    return "\n\n".join(to_text(algorithm) for algorithm in _read(name))
+    return "\n\n".join(to_text(algorithm) for algorithm in _whole(name))
 
 
 def generated(name: str, lowering: str) -> str:
@@ -44,6 +47,13 @@ def generated(name: str, lowering: str) -> str:
         emit.render(algorithm, chosen, ruff, read_base(algorithm, specs_folder()))
         for algorithm in algorithms
     )
+
+
+def _whole(name: str) -> Iterator[Algorithm]:
+    """The algorithms with the rule they derive from their base, where they do."""
+    for algorithm in _read(name):
+        base = read_base(algorithm, specs_folder())
+        yield algorithm if base is None else derive(algorithm, base)
 
 
 def _read(name: str) -> tuple[Algorithm, ...]:
