@@ -16,7 +16,6 @@ from torch.nn import Parameter
 
 from optgen import emit
 from optgen.lowerings.optimizer import OPTIMIZER
-from optgen.lowerings.optimizer_arguments import literal
 from optgen.runtime import GeneratedOptimizer, State
 from optgen.spec.base import read_base
 from optgen.spec.declare import Spec
@@ -295,31 +294,3 @@ def test_keywords_place_what_they_name(tmp_path: Path) -> None:
         "fused shift limit rates beta careful norm maximize capturable differentiable"
     )
     assert dict(cls.rule.backfill) == {"foreach": None, "fused": None}
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1e-3, "1e-3"),
-        (1e-8, "1e-8"),
-        (0.01, "1e-2"),
-        (-0.05, "-5e-2"),
-        (1e6, "1e6"),
-        (0.9, "0.9"),
-        (0.999, "0.999"),
-        (0.0125, "0.0125"),
-        (0.0, "0.0"),
-        (1.0, "1.0"),
-        (100.0, "100.0"),
-        (3.4445, "3.4445"),
-        (0, "0"),
-        (True, "True"),
-        (None, "None"),
-        ((0.9,), "(0.9,)"),
-        ((0.9, None, "x"), "(0.9, None, 'x')"),
-    ],
-)
-def test_literal(value: object, text: str) -> None:
-    """As people write numbers; and it is the same number."""
-    assert literal(value) == text
-    assert eval(text) == value
