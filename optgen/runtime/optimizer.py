@@ -16,6 +16,7 @@ from optgen.runtime.private import (
     check_graph_capture,
     compiling,
     observed,
+    observed_by_torch,
     outside_dynamo,
     set_grad_enabled,
     undecorated,
@@ -44,7 +45,7 @@ def hooked(step: F) -> F:
         if compiling():
             return compiled(*args, **kwargs)
         optimizer = args[0]
-        if unobserved(optimizer) or type(optimizer).step is not wrapper:
+        if unobserved(optimizer) or observed_by_torch(optimizer):
             return step(*args, **kwargs)
         return watched(*args, **kwargs)
 

@@ -39,6 +39,11 @@ def observed(step: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))
 
 
+def observed_by_torch(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether torch has wrapped the step of the optimizer's class: then hooks have run."""
+    return getattr(type(optimizer).step, "__code__", None) is _OBSERVED_CODE
+
+
 def unobserved(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether no hook and no profiler could notice a step."""
     return not (
@@ -48,6 +53,9 @@ def unobserved(optimizer: torch.optim.Optimizer) -> bool:
         or _base._global_optimizer_post_hooks
         or _profiling()
     )
+
+
+_OBSERVED_CODE = observed(lambda: None).__code__
 
 
 def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:

@@ -74,6 +74,26 @@ def test_every_group_has_its_line() -> None:
     ]
 
 
+@pytest.mark.usefixtures("compiler")
+def test_a_group_on_two_devices_takes_two_lowerings() -> None:
+    params = [torch.nn.Parameter(torch.ones(2, device=d)) for d in ("cpu", "meta", "cpu")]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer = Adam(params)
+
+    assert optgen.explain(optimizer).splitlines() == [
+        "group 0: fused C++: CPU tensors, float32",
+        "group 0: for-loop: no fused lowering for meta tensors",
+    ]
+    optimizer.param_groups[0]["foreach"] = False
+    for lr in (0.5, 0.25):
+        optimizer.param_groups[0]["lr"] = lr  # parts must see it too
+        optimizer.step()
+
+    torch.testing.assert_close(params[2].detach(), torch.full((2,), 0.25))
+    assert [float(optimizer.state[param]["step"]) for param in params] == [2, 2, 2]
+
+
 def test_a_group_without_parameters_is_no_trouble() -> None:
     optimizer = made(foreach=False)
     optimizer.add_param_group({"params": []})

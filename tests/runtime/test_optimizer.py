@@ -1,6 +1,7 @@
 """The base class: what torch.optim.Optimizer promises, and every framework counts on."""
 
 import copy
+import functools
 import inspect
 import pickle
 from collections.abc import Callable, Iterator
@@ -94,6 +95,25 @@ def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
     Adam([one_parameter()]).step()
     calls = []
     optimizer = Mine([one_parameter()])
+    optimizer.register_step_post_hook(lambda *_: calls.append(1))
+
+    optimizer.step()
+
+    assert calls == [1]
+
+
+def test_hooks_run_behind_a_step_that_somebody_has_patched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Adam.step
+
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(Adam, "step", patched)
+    calls = []
+    optimizer = Adam([one_parameter()])
     optimizer.register_step_post_hook(lambda *_: calls.append(1))
 
     optimizer.step()
@@ -237,9 +257,10 @@ def test_amp_scaling_is_offered_only_where_fused_was_asked_for() -> None:
     assert Adam([one_parameter()], fused=True)._step_supports_amp_scaling is True
 
 
-def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others() -> None:
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others(fused: bool | None) -> None:
     param = one_parameter()
-    optimizer = Adam([param], lr=0.5)
+    optimizer = Adam([param], lr=0.5, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for factor in (torch.inf, 1.0):
         optimizer.zero_grad()
@@ -248,6 +269,8 @@ def test_a_grad_scaler_skips_a_step_with_infinities_and_unscales_others() -> Non
         scaler.update()
 
     assert float(optimizer.state[param]["step"]) == 1
+    assert param.grad is not None
+    assert param.grad.tolist() == [1.0] * 3
     torch.testing.assert_close(param.detach(), torch.full((3,), 0.5))
 
 
