@@ -90,7 +90,8 @@ class Algorithm:
 
     `param`, `grad` and `step` are the letters the rule uses for the parameter, its gradient and the
     number of steps taken (None: the rule keeps no step). `keywords` and `group` are given where the
-    order of arguments or of group keys is not the spec's own; `*` in `keywords` starts keyword-only.
+    order of arguments or of group keys is not the spec's own; `*` in `keywords` starts what is
+    keyword-only.
     """
 
     name: str

@@ -48,13 +48,15 @@ def evaluate(
     kept = [s for s in algorithm.states if _exists(s, hypers)]
     for entry in kept:
         old = state.get(entry.key)
-        values[entry.symbol] = _initial(algorithm, entry, values, scalar_dtype) if old is None else old
+        values[entry.symbol] = (
+            _initial(algorithm, entry, values, scalar_dtype) if old is None else old
+        )
     fresh = {s.symbol for s in kept if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = _number(step)
     _run(algorithm, algorithm.rule, values, fresh, scalar_dtype)
-    new_state = {s.key: values[s.symbol] for s in kept}
+    new_state = {s.key: _stored(s, values[s.symbol]) for s in kept}
     return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
 
 
@@ -78,11 +80,16 @@ def _exists(state: State, hypers: Mapping[str, Any]) -> bool:
 def _initial(
     algorithm: Algorithm, state: State, values: Values, scalar_dtype: torch.dtype
 ) -> Tensor:
-    by_name = {"p": values[algorithm.param], **values}
-    start = by_name[state.init] if isinstance(state.init, str) else _number(state.init)
+    name = algorithm.param if state.init == "p" else state.init
+    start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
-        return _number(start).to(scalar_dtype)
+        return start.to(scalar_dtype)
     return torch.zeros_like(values[algorithm.param]) + start
+
+
+def _stored(state: State, value: Tensor) -> Tensor:
+    """What the next step finds: a state with a dtype of its own is kept in it."""
+    return value.to(getattr(torch, state.dtype)) if state.dtype else value
 
 
 def _run(
@@ -124,6 +131,17 @@ def _value(
             return torch.tensor(name in fresh)
         case Call("item", (values_of, Const(int() as index))):
             return _value(values_of, values, fresh)[index]
+        case Call("truth" | "is_none" as word, (a,)):
+            value = _value(a, values, fresh)
+            if word == "is_none" or value is None:
+                return torch.tensor((value is None) is (word == "is_none"))
+            return value != 0
+        case Call("and" | "or" as word, (a, b)):
+            left = _value(a, values, fresh)
+            decided = left.ndim == 0 and bool(left) is (word == "or")
+            return left if decided else WORDS[word].meaning(left, _value(b, values, fresh))
+        case Call("==" | "!=" as word, (a, b)) if _is_choice(values, a, b):
+            return torch.tensor(WORDS[word].meaning(*(_value(e, values, fresh) for e in (a, b))))
         case Call(word, args):
             operands = [_value(a, values, fresh, rounded) for a in args]
             if rounded is not None and any(
@@ -134,3 +152,12 @@ def _value(
             return WORDS[word].meaning(*operands)
         case Linear():
             raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
+
+
+def _is_choice(values: Values, *operands: Expr) -> bool:
+    """Whether a comparison is of names, which are no numbers."""
+    return any(
+        isinstance(e, Const | Ref)
+        and isinstance(e.value if isinstance(e, Const) else values[e.name], str | None)
+        for e in operands
+    )

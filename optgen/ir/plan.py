@@ -1,8 +1,9 @@
 """A plan: how one bucket of tensors is updated. A scalar program, then trips through memory.
 
 `scalars` computes every number a sweep needs, per parameter, in float64: from the step count, the
-hyperparameters and scalar state. A `Sweep` is one trip: in its body tensor values are `Linear` forms
-whose coefficients are numbers, named scalars or their negations, and opaque words over such forms.
+hyperparameters and scalar state. A `Sweep` is one trip: in its body tensor values are `Linear`
+forms whose coefficients are numbers, named scalars or their negations, and opaque words over such
+forms.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ class _Hoister:
         self.inside = {
             a.target for stmt in self.plan.scalars if isinstance(stmt, If) for a in assigns((stmt,))
         }
+        self.optional = {h.name for h in self.plan.algorithm.hypers if h.optional}
         self.known: dict[Expr, Ref] = {}
 
     def block(self, scalars: Program, body: Program, scope: _Scope) -> tuple[Program, Program]:
@@ -87,6 +88,9 @@ class _Hoister:
                 new_body.append(replace(stmt, value=self._value(stmt, scope)))
                 continue
             index, twin = _twin(stmt, new_scalars)
+            if index is not None:  # its arms may read what was named so far
+                new_scalars[index:index], scope.added = scope.added, []
+                index, twin = _twin(stmt, new_scalars)
             on, off = scope.arm(stmt.condition, True), scope.arm(stmt.condition, False)
             then_scalars, then = self.block(twin.then, stmt.then, on)
             else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
@@ -133,9 +137,10 @@ class _Hoister:
         """Give a scalar a name, its nameable parts first, and a statement in the right place."""
         parts = rebuild(expr, lambda e: self._part(e, scope))
         own = scalar_name(parts)
-        ref = Ref(self._free((own,) if own else hints, expr, scope))
+        total = self._is_total(expr)
+        ref = Ref(self._free((own,) if own else hints, parts, _Scope() if total else scope))
         self.kinds[ref] = replace(self.plan, kinds=self.kinds).kind(expr)
-        if self._is_total(expr):
+        if total:
             self.first.append(Assign(ref, parts))
             self.known[expr] = ref
         else:
@@ -155,9 +160,8 @@ class _Hoister:
 
     def _is_total(self, expr: Expr) -> bool:
         """Whether it has a value whatever the numbers are, and is known outside every branch."""
-        return all(
-            not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr)
-        ) and not any(r in self.inside for r in refs(expr))
+        plain = all(not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr))
+        return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
         """The first hint that is free here; a name may serve both sides of one branch."""

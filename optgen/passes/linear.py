@@ -116,9 +116,10 @@ def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
 
 
 def _collect(terms: Terms) -> Terms:
-    """Add up the coefficients of terms that are otherwise alike."""
+    """Add up the coefficients of terms that are otherwise alike; of nothing, 0 times the first."""
     sums: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Expr] = {}
     for term in terms:
         key = (term.factors, term.divisors)
         sums[key] = add(sums[key], term.coefficient) if key in sums else term.coefficient
-    return tuple(Term(c, *key) for key, c in sums.items() if not is_number(c, 0))
+    collected = tuple(Term(c, *key) for key, c in sums.items())
+    return tuple(t for t in collected if not is_number(t.coefficient, 0)) or collected[:1]

@@ -28,6 +28,7 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Plan, Sweep, streams_of
+from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.maximize import add_maximize
 from optgen.passes.ranges import Range, declared_ranges, range_of
@@ -45,7 +46,7 @@ def plan(algorithm: Algorithm) -> Plan:
     """
     versioned = to_ssa(rename(add_maximize(algorithm)))
     planner = _Planner(versioned)
-    scalars, body = planner.split(versioned.rule)
+    scalars, body = keep_scalars(*planner.split(versioned.rule), planner.kinds)
     body = filter_assigns(_without_unused(body, versioned), lambda a: not is_self_copy(a))
     scalars = filter_assigns(scalars, lambda a: not is_self_copy(a))
     sweep = Sweep(streams_of(versioned, body), body)
@@ -60,6 +61,7 @@ class _Planner:
     kinds: dict[Ref, Kind] = field(default_factory=dict)
     ranges: dict[Ref, Range] = field(default_factory=dict)
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
+    unscaled: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
@@ -82,7 +84,7 @@ class _Planner:
             elif self._learn(stmt):
                 tensors += self._tensor(stmt)
             else:
-                self.ranges[stmt.target] = range_of(stmt.value, self.ranges)
+                self._learn_range(stmt)
                 scalars.append(stmt)
         return tuple(scalars), tuple(tensors)
 
@@ -101,6 +103,12 @@ class _Planner:
         self.kinds[stmt.target] = kind.join(known) if known else kind
         return self.kinds[stmt.target].is_tensor or stmt.target.name in self._tensor_names()
 
+    def _learn_range(self, stmt: Assign) -> None:
+        """Record where a scalar lies; one that both arms assign lies in either range."""
+        found = range_of(stmt.value, self.ranges)
+        known = self.ranges.get(stmt.target, found)
+        self.ranges[stmt.target] = found.union(known)
+
     def _tensor_names(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
@@ -110,7 +118,7 @@ class _Planner:
         quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
         form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
         quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
-        if self._can_expand(stmt.target, form):
+        if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
             self.expansions[stmt.target] = (form.terms, quote)
             return []
         value = self._guarded(stmt.target, form)
@@ -128,18 +136,32 @@ class _Planner:
             return False
         return not self._overwritten_before_last_use(target, form)
 
+    def _changes_nothing(self, target: Ref, form: Linear) -> bool:
+        """Whether a name is given the value it has: a read may as well read the old version."""
+        return is_self_copy(Assign(target, form)) and not self._is_joined(target)
+
     def _is_joined(self, target: Ref) -> bool:
         return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
         """Whether something the form reads gets a new value while the target is still needed."""
         start = self.order.index(("write", target))
-        uses = [i for i, event in enumerate(self.order) if event == ("read", target)]
+        same = self._carried_on(target)
+        uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
         if not uses:
             return False
         names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
+        names |= {self.unscaled[name] for name in names if name in self.unscaled}
         between = self.order[start + 1 : max(uses)]
         return any(kind == "write" and ref.name in names for kind, ref in between)
+
+    def _carried_on(self, target: Ref) -> set[Ref]:
+        """A value and the versions of joins that some path gives it to unchanged."""
+        same = {target}
+        for stmt in assigns(self.algorithm.rule):
+            if stmt.value in same and is_self_copy(stmt):
+                same.add(stmt.target)
+        return same
 
     def _guarded(self, target: Ref, form: Linear) -> Expr:
         """A plain copy of something overwritten while the copy is in use must be a real copy."""
@@ -158,10 +180,11 @@ class _Planner:
             if target.name in self.kept or None in forms or len(scales) != 1:
                 continue
             scale = scales.pop()
-            if is_number(scale, 1) or not self._known_before(scale, stmt):
+            if is_number(scale, 1) or self._is_bound(target, stmt):
                 continue
             bare = replace(target, name=f"{target.name}_unscaled")
             self.kinds[bare] = self.kinds[target]
+            self.unscaled[bare.name] = target.name
             self.expansions[target] = ((Term(scale, (bare,)),), ())
             stmt = replace(
                 stmt,
@@ -170,9 +193,12 @@ class _Planner:
             )
         return stmt
 
-    def _known_before(self, scale: Expr, stmt: If) -> bool:
-        inside = {a.target for a in assigns((stmt,))}
-        return not any(r in inside for r in refs(scale))
+    def _is_bound(self, target: Ref, stmt: If) -> bool:
+        """Whether an arm needs the scaled value itself, or what it scales changes too soon."""
+        if any(target in refs(e) for e in expressions((stmt,))):
+            return True
+        forms = (a.value for a in assigns((stmt,)) if a.target == target)
+        return any(self._overwritten_before_last_use(target, form) for form in forms)
 
 
 def _is_pure_scale(term: Term) -> bool:

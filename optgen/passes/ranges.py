@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Const, Expr, Ref
@@ -20,6 +20,10 @@ class Range:
 
     low: float = -inf
     high: float = inf
+
+    def union(self, other: Range) -> Range:
+        """An interval that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
 
 
 ANYTHING = Range()
@@ -62,15 +66,20 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
 def _arithmetic(word: str, a: Range, b: Range) -> Range:
     match word:
         case "+":
-            return Range(a.low + b.low, a.high + b.high)
+            return _between(a.low + b.low, a.high + b.high)
         case "-":
-            return Range(a.low - b.high, a.high - b.low)
+            return _between(a.low - b.high, a.high - b.low)
         case "**" if a.low >= 0:
             return Range(0.0, 1.0 if a.high <= 1 and b.low >= 0 else inf)
         case "*" | "/" if a.low >= 0 and b.low >= 0:
             return NOT_NEGATIVE
         case _:
             return ANYTHING
+
+
+def _between(low: float, high: float) -> Range:
+    """The interval; an end that is inf - inf is unknown."""
+    return Range(-inf if isnan(low) else low, inf if isnan(high) else high)
 
 
 def is_not_negative(expr: Expr, ranges: Ranges) -> bool:

@@ -5,6 +5,10 @@ Products and quotients are kept as one fraction with its sign in front, in the a
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Any
+
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)
@@ -62,6 +66,8 @@ def add(a: Expr, b: Expr) -> Expr:
         return b
     if is_number(b, 0):
         return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.add, a, b)
     return Call("-", (a, rest)) if minus else Call("+", (a, b))
 
 
@@ -86,7 +92,14 @@ def _fraction(a: Expr) -> tuple[Expr, Expr]:
 def _product(a: Expr, b: Expr) -> Expr:
     if is_number(a, 1):
         return b
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.mul, a, b)
     return a if is_number(b, 1) else Call("*", (a, b))
+
+
+def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
+    """Two numbers the author wrote, as the one they make."""
+    return Const(operation(a.value, b.value), a.place)
 
 
 def _over(above: Expr, below: Expr) -> Expr:

@@ -10,14 +10,13 @@ from collections import Counter
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import Assign, If, Program, Ref, Stmt, rename_program, rename_refs
 
 
 def to_ssa(algorithm: Algorithm) -> Algorithm:
     """The same algorithm with versions in its rule; inputs are version 0."""
-    declared = {algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)}
-    declared |= {h.name for h in algorithm.hypers} | ({algorithm.step} - {None})  # type: ignore[arg-type]
-    current = dict.fromkeys(sorted(declared), 0)
+    current = dict.fromkeys(declared_kinds(algorithm), 0)
     return replace(algorithm, rule=_versioned(algorithm.rule, current, Counter()))
 
 
@@ -61,4 +60,6 @@ def _ending_in(arm: Program, last: Ref, joined: Ref, untouched: bool) -> Program
     """The arm with its last version of a name called `joined`; an untouched arm gets a copy."""
     if untouched:
         return (*arm, Assign(joined, last))
-    return rename_program(arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref)
+    return rename_program(
+        arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref
+    )

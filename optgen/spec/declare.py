@@ -37,8 +37,8 @@ def optimizer(*, paper: str = "", **options: Any) -> Callable[[Callable[..., Non
 
     Args:
         paper: where the algorithm was published (a URL).
-        **options: `base`, `keywords`, `group`, `gradient`, `sparse_hint`: how a drop-in says torch's
-            own order of arguments and group keys; see docs/spec-language.md.
+        **options: `base`, `keywords`, `group`, `gradient`, `sparse_hint`: how a drop-in says
+            torch's own order of arguments and group keys; see docs/spec-language.md.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.

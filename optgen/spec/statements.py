@@ -26,6 +26,8 @@ class Statements(Expressions):
 
     def _statement(self, node: ast.stmt) -> None:
         match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name == same:
+                self.source.error(node, f"`{name} = {name}` changes nothing", "leave it out")
             case ast.Assign(targets=[ast.Name() as target], value=value):
                 self._assign(target, self.value(value), node)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
@@ -83,6 +85,8 @@ class Statements(Expressions):
         ]
         waiting: list[tuple[ast.Name, Expr]] = []
         for target, item, reads in zip(names, values, later_reads, strict=True):
+            if item == Ref(target.id):
+                continue
             if target.id in reads:  # simultaneous: a later value still needs the old one
                 kept = self.scope.unused(f"{target.id}_next")
                 place = self.source.place(node)

@@ -1,0 +1,73 @@
+"""A number that a sweep reads after the scalar program gave its name another value keeps a copy.
+
+The scalar program runs to its end before the first sweep, so without the copy a sweep would find
+the later value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    expressions,
+    refs,
+    rename_program,
+    rename_refs,
+)
+
+
+def keep_scalars(
+    scalars: Program, body: Program, kinds: dict[Ref, Kind]
+) -> tuple[Program, Program]:
+    """Both programs, a copy for each old value the body reads; `kinds` learns the copies."""
+    copies: dict[Ref, Ref] = {}
+    for ref in _overwritten(scalars, body, kinds):
+        copies[ref] = Ref(_unused(f"{ref.name}_before", kinds))
+        kinds[copies[ref]] = kinds[ref]
+    if not copies:
+        return scalars, body
+    inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
+    kept = tuple(_with_copies(scalars, copies))
+    return (*inputs, *kept), rename_program(body, lambda ref: copies.get(ref, ref))
+
+
+def _overwritten(scalars: Program, body: Program, kinds: dict[Ref, Kind]) -> Iterator[Ref]:
+    """What the body reads and the scalar program writes again, in the order it is read."""
+    writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
+    last = {ref: position for position, ref in enumerate(writes)}
+    for ref in dict.fromkeys(r for e in expressions(body) for r in refs(e)):
+        later = writes[last.get(ref, -1) + 1 :]
+        if not kinds[ref].is_tensor and any(w.name == ref.name for w in later):
+            yield ref
+
+
+def _keeps_value(stmt: Assign) -> bool:
+    return isinstance(stmt.value, Ref) and stmt.value.name == stmt.target.name
+
+
+def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
+    """The scalar program, each copy made behind what it copies; conditions read the copies."""
+    for stmt in scalars:
+        if isinstance(stmt, Assign):
+            yield stmt
+            if stmt.target in copies:
+                yield Assign(copies[stmt.target], stmt.value if _keeps_value(stmt) else stmt.target)
+            continue
+        yield replace(
+            stmt,
+            condition=rename_refs(stmt.condition, lambda ref: copies.get(ref, ref)),
+            then=tuple(_with_copies(stmt.then, copies)),
+            orelse=tuple(_with_copies(stmt.orelse, copies)),
+        )
+
+
+def _unused(name: str, kinds: dict[Ref, Kind]) -> str:
+    taken = {ref.name for ref in kinds}
+    return next(n for n in (name, *(f"{name}{i}" for i in range(2, 99))) if n not in taken)

@@ -1,0 +1,136 @@
+"""A plan run plainly: the scalar program, then every sweep, as a lowering's printed code would.
+
+Names are variables, versions are ignored, the parameter and states are changed in place, and a
+plain copy to a local is another name for the same tensor: what a printer may do, this does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
+from optgen.ir.plan import Plan
+from optgen.ir.words import WORDS
+
+Values = dict[str, Any]
+
+
+def run_plan(
+    plan: Plan,
+    hypers: Values,
+    param: torch.Tensor,
+    grad: torch.Tensor,
+    state: Values,
+    scalar_dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, Values]:
+    """One step, with the arguments and results of `optgen.ir.evaluate.evaluate`."""
+    return _Run(plan, hypers, param, grad, state, scalar_dtype).step()
+
+
+class _Run:
+    def __init__(self, plan: Plan, hypers: Values, p: Any, g: Any, state: Values, dtype: Any):
+        self.plan, self.dtype = plan, dtype
+        self.algorithm = algorithm = plan.algorithm
+        self.values: Values = {"maximize": torch.tensor(False)}
+        self.values |= {name: number(value) for name, value in hypers.items()}
+        self.values |= {algorithm.param: p.double().clone(), algorithm.grad: g.double().clone()}
+        self.t = state.get("step", 0.0) + 1.0
+        if algorithm.step:
+            self.values[algorithm.step] = number(self.t)
+        self.kept = [s for s in algorithm.states if self.exists(s.when)]
+        self.fresh = {s.symbol for s in self.kept if s.key not in state}
+        for s in self.kept:
+            old = state[s.key].clone() if s.key in state else self.initial(s)
+            self.values[s.symbol] = old if s.shape == "scalar" else old.double()
+        self.stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
+        self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
+
+    def exists(self, when: str | None) -> bool:
+        if when is None:
+            return True
+        return bool(self.values[when.removeprefix("not ")] != 0) is not when.startswith("not ")
+
+    def initial(self, state: Any) -> torch.Tensor:
+        name = self.algorithm.param if state.init == "p" else state.init
+        start = self.values[name] if isinstance(name, str) else number(name)
+        if state.shape == "scalar":
+            return start.to(self.dtype)
+        return torch.zeros_like(self.values[self.algorithm.param]) + start
+
+    def step(self) -> tuple[torch.Tensor, Values]:
+        self.run(self.plan.scalars)
+        for sweep in self.plan.sweeps:
+            self.run(sweep.body)
+        new = {s.key: self.values[s.symbol] for s in self.kept}
+        return self.values[self.algorithm.param], (
+            {"step": self.t} if self.algorithm.step else {}
+        ) | new
+
+    def run(self, program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self.assign(stmt)
+            elif bool(self.value(stmt.condition)):
+                self.run(stmt.then)
+            else:
+                self.run(stmt.orelse)
+
+    def assign(self, stmt: Assign) -> None:
+        name = stmt.target.name
+        if name in self.scalar_states:
+            self.values[name] = self.value(stmt.value, name).to(self.dtype)
+        elif name in self.stored:
+            self.values[name].copy_(self.value(stmt.value))
+        else:
+            self.values[name] = self.value(stmt.value)
+
+    def value(self, expr: Expr, rounded: str = "") -> Any:
+        match expr:
+            case Const(value):
+                return number(value)
+            case Ref(name):
+                value = self.values[name]
+                return value if not torch.is_tensor(value) or value.ndim else as_double(value)
+            case Linear(terms):
+                return self.linear(terms)
+            case Call("fresh", (Ref(name),)):
+                return torch.tensor(name in self.fresh)
+            case Call("item", (Ref(name), Const(index))):
+                return self.values[name][index]
+            case Call(word, args):
+                operands = [self.value(a, rounded) for a in args]
+                if any(isinstance(a, Ref) and a.name == rounded for a in args):
+                    operands = [o.to(self.dtype) for o in operands]
+                    return WORDS[word].meaning(*operands).double()
+                return WORDS[word].meaning(*operands)
+
+    def linear(self, terms: Any) -> Any:
+        """A sum of products; a lone tensor is that tensor itself, not a copy."""
+        total = None
+        for term in terms:
+            parts = [self.value(f) for f in term.factors]
+            if term.coefficient != Const(1) or not parts:
+                parts.insert(0, self.value(term.coefficient))
+            product = parts[0]
+            for part in parts[1:]:
+                product = product * part
+            for divisor in term.divisors:
+                product = product / self.value(divisor)
+            total = product if total is None else total + product
+        return total
+
+
+def number(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(number(v) for v in value)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool | torch.Tensor):
+        return as_double(torch.as_tensor(value))
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def as_double(value: torch.Tensor) -> torch.Tensor:
+    return value if value.dtype == torch.bool else value.double()
