@@ -10,7 +10,7 @@ from pathlib import Path
 
 # One sqrt without errno is worth a factor of ten: with it no loop that holds one vectorises. The
 # explicit vector width is for compilers that know the machine only as an older one.
-_PORTABLE = ("-O3", "-std=c++17", "-fno-math-errno", "-shared", "-fPIC")
+_PORTABLE = ("-O3", "-ffp-contract=off", "-std=c++17", "-fno-math-errno", "-shared", "-fPIC")
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions", "-fopenmp-simd")
 _WIDE = (*_NATIVE, "-mprefer-vector-width=512")
 

@@ -1,0 +1,226 @@
+"""The cache of compiled libraries, and everything that can go wrong with it."""
+
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from optgen.runtime import build_cache, compiler
+
+SOURCE = 'extern "C" int answer() { return 42; }\n'
+CHILD = f"""
+import ctypes
+from optgen.runtime import build_cache
+path = build_cache.library("answer", {SOURCE!r})
+assert ctypes.CDLL(str(path)).answer() == 42
+print(path)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A compiler that runs a line of shell first, and leaves a line in a log."""
+    real = compiler.find()
+    assert real is not None
+    path, log = tmp_path / "wrapped-c++", tmp_path / "log"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {log}\n{script}\nexec {real[0]} "$@"\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    log.touch()
+    return log
+
+
+def builds(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def answer(path: Path) -> int:
+    return int(ctypes.CDLL(str(path)).answer())
+
+
+def child(**environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_library_is_built_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = wrapped(tmp_path, monkeypatch, "")
+
+    first = build_cache.library("answer", SOURCE)
+    again = build_cache.library("answer", SOURCE)
+
+    assert first == again
+    assert first.parent == cache
+    assert answer(first) == 42
+    assert builds(log) == 1
+    assert sorted(path.name for path in cache.iterdir()) == [first.name, first.name + ".sha256"]
+
+
+def test_source_and_compiler_are_part_of_the_key(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {
+        build_cache.library("answer", SOURCE),
+        build_cache.library("answer", SOURCE + "\n"),
+    }
+    wrapped(tmp_path, monkeypatch, "")
+    paths.add(build_cache.library("answer", SOURCE))
+
+    assert len(paths) == 3
+
+
+@pytest.mark.parametrize("damage", ["truncated", "zeroed", "no checksum", "checksum is no text"])
+def test_a_damaged_library_is_built_again(cache: Path, damage: str) -> None:
+    path = build_cache.library("answer", SOURCE)
+    whole = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "zeroed":
+        path.write_bytes(bytes(len(whole)))
+    elif damage == "no checksum":
+        build_cache.checksum_of(path).unlink()
+    else:
+        build_cache.checksum_of(path).write_bytes(b"\xff\xfe")
+
+    assert not build_cache.is_whole(path)
+    assert build_cache.library("answer", SOURCE) == path
+    assert build_cache.is_whole(path)
+    assert answer(path) == 42
+
+
+def test_without_a_compiler_any_cached_build_serves(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build_cache.library("answer", SOURCE)
+    monkeypatch.setattr(compiler, "find", lambda: None)
+
+    assert build_cache.library("answer", SOURCE) == path
+
+    path.write_bytes(b"")
+    with pytest.raises(build_cache.NoCompilerError, match="install g\\+\\+"):
+        build_cache.library("answer", SOURCE)
+
+
+def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compiler.find()
+    assert found is not None
+    monkeypatch.setenv("CXX", f"{found[0]} -DX=1")
+    assert compiler.find() == [found[0], "-DX=1"]
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    assert compiler.find() is None
+
+
+def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
+
+    path = build_cache.library("answer", SOURCE)
+
+    assert answer(path) == 42
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert build_cache.library("answer", SOURCE) == path
+
+
+def test_a_full_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if Path(target).parent == cache:
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+
+    path = build_cache.library("answer", SOURCE)
+
+    assert answer(path) == 42
+    assert not list(cache.iterdir())
+
+
+def test_a_folder_that_others_may_write_to_is_ignored(cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+
+    path = build_cache.library("answer", SOURCE)
+
+    assert path.parent != cache
+    assert not list(cache.iterdir())
+
+
+def test_a_folder_of_another_user_is_ignored(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+
+    assert build_cache.library("answer", SOURCE).parent != cache
+
+
+def test_a_temporary_folder_ends_with_its_process() -> None:
+    process = child(OPTGEN_CACHE_DIR="/proc/optgen")
+    printed, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert not Path(printed.strip()).parent.exists()
+
+
+def test_ten_processes_at_once(cache: Path) -> None:
+    processes = [child() for _ in range(10)]
+    printed = {process.communicate(timeout=120)[0] for process in processes}
+
+    assert [process.returncode for process in processes] == [0] * 10
+    assert len(printed) == 1
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_killed_build_is_in_nobodys_way(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        wrapped(tmp_path, patch, "sleep 60")
+        process = child()
+        while not list(cache.glob(".build-*/fused_cpu.cpp")):
+            time.sleep(0.01)
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    (left,) = cache.glob(".build-*")
+
+    assert answer(build_cache.library("answer", SOURCE)) == 42
+    assert left.exists()
+
+    yesterday = time.time() - 25 * 3600
+    os.utime(left, (yesterday, yesterday))
+    build_cache.library("answer", SOURCE + "\n")
+    assert not left.exists()
+
+
+def test_flags_the_compiler_does_not_know(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = wrapped(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
+
+    assert answer(build_cache.library("answer", SOURCE)) == 42
+    assert builds(log) == len(compiler.FLAG_SETS)
+
+
+def test_a_source_that_is_no_cpp(cache: Path) -> None:
+    with pytest.raises(compiler.CompileError, match=r"(?s)could not build fused_cpu\.cpp.*error"):
+        build_cache.library("answer", "this is no C++\n")
+    assert not list(cache.iterdir())
