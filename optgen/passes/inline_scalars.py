@@ -69,10 +69,10 @@ def _is_inverse(expr: Expr) -> bool:
 
 
 def _is_short(expr: Expr) -> bool:
-    """A sum or product of one or two operators; a quotient keeps its name."""
+    """A sum or product of one or two operators; a quotient, or a kept old value, has its name."""
     nodes = list(walk(expr))
     plain = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
-    return plain and sum(isinstance(e, Call) for e in nodes) <= _LONGEST
+    return plain and 0 < sum(isinstance(e, Call) for e in nodes) <= _LONGEST
 
 
 def _is_operator(expr: Expr) -> bool:
