@@ -202,6 +202,7 @@ def draw(runs: list[Run], path: Path) -> None:
         left.plot(epochs, curves["torch"], color=f"C{i}", linewidth=5, alpha=0.25)
         left.plot(epochs, curves.get("fused_cpu", curves["forloop"]), color=f"C{i}", label=name)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(title="optgen; torch.optim wide and pale", ncols=2)
     width = 0.8 / len(ways)
     for j, how in enumerate(ways):
@@ -210,8 +211,8 @@ def draw(runs: list[Run], path: Path) -> None:
         right.bar(places, list(bars.values()), width, label=how)
     middle = [i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))]
     right.set_xticks(middle, list(OPTIMIZERS))
-    right.set(ylabel="ms per optimizer step (median)", ylim=(0, 1.25 * right.get_ylim()[1]))
-    right.legend(loc="upper center", ncols=len(ways))
+    right.set(ylabel="ms per optimizer step (median)", ylim=(0, 1.2 * right.get_ylim()[1]))
+    right.legend(loc="upper center", ncols=3)
     figure.savefig(path, dpi=110)
     print(f"\nplot: {path}")
 

@@ -13,6 +13,7 @@ from optgen.ir.text import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
+from optgen.passes.plan import plan
 from optgen.spec.base import read_base
 from optgen.spec.read import read_spec
 
@@ -29,8 +30,8 @@ def latex(name: str) -> str:
 
 
 def ir(name: str) -> str:
-    """The rule as the compiler reads it."""
-    return "\n\n".join(to_text(algorithm) for algorithm in _whole(name))
+    """The rule as the compiler reads it, and its plan."""
+    return "\n\n".join(to_text(level) for a in _whole(name) for level in (a, plan(a)))
 
 
 def generated(name: str, lowering: str) -> str:
