@@ -79,7 +79,7 @@ def sign(x):
 @triton.jit
 def mod(x, y):
     """The remainder with the sign of y, as Python's and torch's."""
-    return x - tl.floor(x / y) * y
+    return x - tl.floor(div(x, y)) * y
 
 
 @triton.jit

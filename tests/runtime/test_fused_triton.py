@@ -1,19 +1,12 @@
-"""The fused Triton lowering as it runs, in Triton's interpreter.
+"""The fused Triton lowering as it runs, in Triton's interpreter."""
 
-The interpreter must be chosen before a kernel is decorated, and nothing compiles where it is: these
-tests run in a process of their own, which the one test of an ordinary run starts.
-"""
-
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from interpreter import INTERPRETED, inside, outside, run_inside
 from runtime.triton_cases import error, set_gradients, tensors, two_groups, worst
 from torch import Tensor
 
@@ -22,9 +15,6 @@ from optgen import use_lowering
 from optgen.runtime import fused_triton, triton_table
 
 pytest.importorskip("triton")
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-here = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
 
 CASES = [
     ("Adam", {}),
@@ -43,21 +33,12 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+@outside
 def test_in_a_process_with_the_interpreter() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "passed" in run.stdout
+    run_inside(__file__)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="there it can")
+@outside
 def test_says_why_it_cannot_run() -> None:
     param = torch.ones(3, requires_grad=True)
     param.grad = torch.ones(3)
@@ -92,7 +73,7 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
         other.step()
 
 
-@here
+@inside
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
@@ -100,7 +81,7 @@ def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> No
     assert worst(*both) < 1e-14
 
 
-@here
+@inside
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam"])
 def test_computes_in_float32_for_float32(name: str) -> None:
     both = pair(name, torch.float32, weight_decay=0.1)
@@ -108,7 +89,7 @@ def test_computes_in_float32_for_float32(name: str) -> None:
     assert worst(*both) < 1e-6
 
 
-@here
+@inside
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
     # From the exact result: half a unit in the last place of the larger of start and end, which
@@ -122,7 +103,7 @@ def test_rounds_sixteen_bits_once_a_step(dtype: torch.dtype) -> None:
     assert ((param.double() - exact).abs() <= unit).all()
 
 
-@here
+@inside
 def test_mixed_types_in_one_optimizer() -> None:
     dtypes = (torch.float64, torch.float32, torch.float16)
     ours, theirs = ([p for dtype in dtypes for p in tensors(dtype)] for _ in range(2))
@@ -135,7 +116,7 @@ def test_mixed_types_in_one_optimizer() -> None:
     assert len(roster._buckets) == 3  # one launch each, whatever the number of tensors
 
 
-@here
+@inside
 def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     uploads: list[tuple[int, ...]] = []
     upload = triton_table.upload
@@ -165,7 +146,7 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     assert uploads == [(1, 8)]
 
 
-@here
+@inside
 def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
     lr = torch.tensor(0.25, dtype=torch.float64)
     param = torch.zeros(5, dtype=torch.float64, requires_grad=True)
@@ -180,7 +161,7 @@ def test_a_tensor_learning_rate_is_read_where_it_lies() -> None:
     assert param.tolist() == [-0.75] * 5
 
 
-@here
+@inside
 @pytest.mark.parametrize("scale", [4.0, 3.0])
 def test_unscales_gradients(scale: float) -> None:
     both = pair("Adam", torch.float32, fused=None)
@@ -198,7 +179,7 @@ def test_unscales_gradients(scale: float) -> None:
     assert worst(*both) < 1e-6
 
 
-@here
+@inside
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("Adam", {}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("NAdam", {})],
@@ -216,7 +197,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
     assert worst(*both) < 1e-14
 
 
-@here
+@inside
 def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
     param = torch.full((3,), torch.inf, requires_grad=True)
     param.grad = torch.ones(3)
@@ -224,7 +205,7 @@ def test_an_infinity_that_nothing_multiplies_stays_one() -> None:
     assert param.tolist() == [torch.inf] * 3
 
 
-@here
+@inside
 def test_nan_reaches_the_maximum() -> None:
     param = torch.zeros(2, requires_grad=True)
     param.grad = torch.tensor([torch.nan, 1.0])
@@ -233,7 +214,7 @@ def test_nan_reaches_the_maximum() -> None:
     assert optimizer.state[param]["max_exp_avg_sq"].isnan().tolist() == [True, False]
 
 
-@here
+@inside
 def test_a_parameter_that_is_written_is_a_new_version() -> None:
     param = torch.ones(3, requires_grad=True)
     square = (param * param).sum()
@@ -243,7 +224,7 @@ def test_a_parameter_that_is_written_is_a_new_version() -> None:
         square.backward()
 
 
-@here
+@inside
 def test_follows_parameters_that_are_exchanged() -> None:
     param = torch.ones(4, requires_grad=True)
     optimizer = optgen.optim.Adam([param], lr=0.5)
@@ -261,7 +242,7 @@ def test_follows_parameters_that_are_exchanged() -> None:
     assert torch.allclose(other, torch.full((4,), 1.5), atol=1e-5)
 
 
-@here
+@inside
 def test_a_checkpoint_resumes() -> None:
     both = pair("NAdam", torch.float64, weight_decay=0.1)
     _, optimizer, _, other = both

@@ -1,0 +1,200 @@
+"""Every word as Triton prints it, on tensors and on scalars, against what the word means."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from torch import Tensor
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.words import WORDS
+from optgen.lowerings.triton_expressions import CALLS, RESERVED, Printer, variable
+
+pytest.importorskip("triton")
+
+X, Y, Z = (Ref(name) for name in "xyz")
+WRITTEN = [word for word in WORDS.values() if word.sort != "fact"]
+SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
+
+KERNEL = """
+@triton.jit
+def {name}(xs, ys, zs, outs, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    x = tl.load(xs + lanes)
+    y = tl.load(ys + lanes)
+    z = tl.load(zs + lanes)
+    tl.store(outs + lanes, {text})
+"""
+SCALAR_KERNEL = """
+@triton.jit
+def {name}(xs, ys, zs, outs, SIZE: tl.constexpr):
+    x = tl.load(xs + tl.program_id(0))
+    y = tl.load(ys + tl.program_id(0))
+    z = tl.load(zs + tl.program_id(0))
+    tl.store(outs + tl.program_id(0), {text})
+"""
+
+
+ALL_WORDS = """
+@triton.jit
+def everything(xs, ys, zs, outs, SIZE: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    x = tl.load(xs + lanes)
+    y = tl.load(ys + lanes)
+    z = tl.load(zs + lanes)
+    n = y.to(tl.int32)
+"""
+
+
+def nothing(expr: Expr) -> None:
+    return None
+
+
+TENSORS, SCALARS = Printer(nothing, tensors=True), Printer(nothing, tensors=False)
+
+
+def sentence(word: str) -> Expr:
+    """The word with as many arguments as it takes; logic gets comparisons."""
+    if word == "where":
+        return Call("where", (Call("<", (X, Y)), Y, Z))
+    if WORDS[word].sort == "logic":
+        comparisons = (Call("<", (X, Y)), Call(">=", (Y, Const(1))))
+        return Call(word, comparisons[: WORDS[word].arity])
+    return Call(word, (X, Y, Z)[: WORDS[word].arity])
+
+
+def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
+    match expr:
+        case Const(value):
+            return value
+        case Ref(name):
+            return values[name]
+        case Call(word, args):
+            return WORDS[word].meaning(*(meaning(a, values) for a in args))
+    raise TypeError(expr)
+
+
+def arguments(word: str, dtype: torch.dtype) -> list[Tensor]:
+    """Every triple of special values; positive bases for powers, bounds in order for clamp."""
+    grid = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3).T.contiguous()
+    x, y, z = (row.clone() for row in grid)
+    if word == "**":
+        x = x.abs().nan_to_num(1.5, posinf=3.0) + 0.25
+        y = y.nan_to_num(0.5, posinf=4.0, neginf=-2.0)
+    if word == "%":
+        x, y = x.nan_to_num(5.5, posinf=7.0, neginf=-7.0), y.abs().nan_to_num(2.0, posinf=3.0) + 0.5
+    if word == "clamp":
+        y, z = torch.minimum(y, z).nan_to_num(-1.0), torch.maximum(y, z).nan_to_num(1.0)
+    return [x, y, z]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module with two kernels a word, printed."""
+    parts = [
+        "import triton\nimport triton.language as tl\nfrom optgen.runtime.triton_words import *\n"
+    ]
+    for i, word in enumerate(WRITTEN):
+        parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(sentence(word.name))))
+        parts.append(SCALAR_KERNEL.format(name=f"scalar{i}", text=SCALARS(sentence(word.name))))
+    stores = [f"    tl.store(outs + lanes, {TENSORS(sentence(word.name))})" for word in WRITTEN]
+    parts.append(ALL_WORDS + "\n".join([*stores, "    tl.store(outs + lanes, ipow(x, n))"]))
+    path = Path(tmp_path_factory.mktemp("kernels")) / "printed_words.py"
+    path.write_text("\n".join(parts))
+    spec = importlib.util.spec_from_file_location("printed_words", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+def test_a_word_on_tensors(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
+    kernel = getattr(kernels, f"tensor{number}")
+    check(WRITTEN[number].name, dtype, lambda *a: kernel[(1,)](*a, SIZE=len(SPECIAL) ** 3))
+
+
+@inside
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[w.name for w in WRITTEN])
+def test_a_word_on_scalars(number: int, kernels: ModuleType) -> None:
+    kernel = getattr(kernels, f"scalar{number}")
+    check(
+        WRITTEN[number].name,
+        torch.float64,
+        lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
+    )
+
+
+@outside
+@pytest.mark.parametrize("kind", ["fp32", "fp64"])
+@pytest.mark.parametrize("target", [("cuda", 80, 32), ("cuda", 90, 32), ("hip", "gfx942", 64)])
+def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_path: Path) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}") | {"SIZE": "constexpr"}
+    source = ASTSource(fn=kernels.everything, signature=signature, constexprs={"SIZE": 256})
+    options = {"enable_reflect_ftz": False} if target[0] == "cuda" else {}
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        compiled = triton.compile(source, target=GPUTarget(*target), options=options)
+    if target[0] == "cuda":
+        assert "div.full" not in compiled.asm["ptx"]
+        assert "sqrt.approx" not in compiled.asm["ptx"]
+
+
+def check(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
+    given = arguments(word, dtype)
+    expected = meaning(sentence(word), dict(zip("xyz", given, strict=True))).to(dtype)
+    found = torch.empty_like(expected)
+    launch(*given, found)
+    tolerance = 2e-6 if dtype == torch.float32 else 1e-14
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=0.0, equal_nan=True)
+
+
+def test_every_word_can_be_written() -> None:
+    for word in WRITTEN:
+        assert TENSORS(sentence(word.name))
+        assert SCALARS(sentence(word.name))
+    assert set(CALLS) - {"copy"} <= set(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (Call("-", (X, Call("-", (Y, Z)))), "x - (y - z)"),
+        (Call("*", (Call("+", (X, Y)), Z)), "(x + y) * z"),
+        (Call("/", (X, Call("*", (Y, Z)))), "x / (y * z)"),
+        (Call("neg", (Call("+", (X, Y)),)), "-(x + y)"),
+        (Call("**", (Call("-", (X, Y)), Const(2))), "(x - y) * (x - y)"),
+        (Call("**", (X, Ref("step"))), "ipow(x, step)"),
+        (Call("**", (X, Call("+", (Ref("step"), Const(1))))), "ipow(x, step + 1)"),
+        (Call("**", (X, Call("*", (Ref("step"), Y)))), "power(x, step * y)"),
+        (Call("**", (X, Const(0.5))), "sqrt(x)"),
+        (Call("**", (Const(-2), X)), "power(-2, x)"),
+    ],
+)
+def test_scalars_keep_the_order_of_the_author(expr: Expr, text: str) -> None:
+    assert SCALARS(expr) == text
+
+
+def test_a_name_that_kernels_use_steps_aside() -> None:
+    assert "rows" in RESERVED
+    assert variable(Ref("rows", 3)) == "rows_"
+    assert variable(Ref("exp_avg", 3)) == "exp_avg"
