@@ -39,6 +39,9 @@ def observed(step: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))
 
 
+_OBSERVED_CODE = observed(lambda: None).__code__
+
+
 def observed_by_torch(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether torch has wrapped the step of the optimizer's class: then hooks have run."""
     return getattr(type(optimizer).step, "__code__", None) is _OBSERVED_CODE
@@ -55,19 +58,11 @@ def unobserved(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-_OBSERVED_CODE = observed(lambda: None).__code__
-
-
 def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
     """Raise torch's error where a graph is being captured and some group is not capturable."""
     if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):
         return
-    check: Callable[[], None]
-    if hasattr(optimizer, "_accelerator_graph_capture_health_check"):
-        check = optimizer._accelerator_graph_capture_health_check
-    else:
-        check = optimizer._cuda_graph_capture_health_check
-    check()
+    optimizer._accelerator_graph_capture_health_check()
 
 
 def scalar_dtype(fused: bool = False) -> torch.dtype:

@@ -1,0 +1,57 @@
+"""What optgen assumes of torch's private names."""
+
+import pytest
+import torch
+
+from optgen.runtime import private
+
+
+class Disabled(torch.nn.Parameter):
+    """As most subclasses of Parameter: it overrides no operation."""
+
+
+class Overriding(torch.Tensor):
+    """Its operations could be anything."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        (torch.Tensor, True),
+        (torch.nn.Parameter, True),
+        (Disabled, True),
+        (torch.nn.Buffer, True),
+        (Overriding, False),
+        (torch.nn.UninitializedParameter, False),
+    ],
+)
+def test_plain_types_are_memory_and_no_more(kind: type[torch.Tensor], plain: bool) -> None:
+    assert private.plain(kind) is plain
+
+
+def test_what_torch_wraps_can_be_called_without_its_wrapper() -> None:
+    assert (
+        private.undecorated(torch.optim.Optimizer.zero_grad).__module__ == "torch.optim.optimizer"
+    )
+    assert private.undecorated(torch.optim.Optimizer.zero_grad) is not (
+        torch.optim.Optimizer.zero_grad
+    )
+    assert private.undecorated(len) is len
+
+
+@pytest.mark.parametrize("default", [torch.float32, torch.float64])
+def test_scalars_have_torchs_dtype(default: torch.dtype) -> None:
+    torch.set_default_dtype(default)
+    try:
+        assert private.scalar_dtype() == default
+        assert private.scalar_dtype(fused=True) == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_graph_capture_is_none_of_our_business_without_a_device() -> None:
+    if torch.cuda.is_initialized():
+        pytest.skip("a device is in use")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # has no such group key
+
+    private.check_graph_capture(optimizer)
