@@ -129,8 +129,6 @@ class Printer:
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, 7)] * n), 6
-            case Const(0.5):
-                return f"sqrt({self(a)})", _ATOM
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:

@@ -163,11 +163,17 @@ template <class C>
 inline C minimum(C a, C b) { return a < b || a != a ? a : b; }
 
 template <class C>
-inline C clamp(C x, C low, C high) { return x < low ? low : x > high ? high : x; }
+inline C clamp(C x, C low, C high) {
+    const C raised = x >= low || x != x ? x : low;
+    return raised <= high || raised != raised ? raised : high;
+}
 template <class C>
 inline C lerp(C start, C end, C weight) { return start + weight * (end - start); }
-inline float mod(float x, float y) { return x - y * __builtin_floorf(x / y); }
-inline double mod(double x, double y) { return x - y * __builtin_floor(x / y); }
+inline double mod(double x, double y) {
+    const double rest = __builtin_fmod(x, y);
+    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+}
+inline float mod(float x, float y) { return float(mod(double(x), double(y))); }
 
 // Facts about a hyperparameter: None arrives as NaN.
 template <class C>
