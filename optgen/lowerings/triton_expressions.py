@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -116,16 +116,22 @@ class Printer:
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("/", (a, b)) if self.tensors:
-                return f"div({self(a)}, {self(b)})", _ATOM
+                return f"div({self._argument(a)}, {self._argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 # Comparisons do not chain, and what stands right of a minus keeps its parentheses.
                 left = binding + 1 if binding == 4 else binding
                 return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                text = CALLS[word].format(*(self(a) for a in args))
+                text = CALLS[word].format(*(self._argument(a) for a in args))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
         raise TypeError(f"no expression of a plan: {expr!r}")
+
+    def _argument(self, expr: Expr) -> str:
+        """An argument of a word. Triton takes a bare number there for a float32."""
+        if any(isinstance(e, Ref) for e in walk(expr)):
+            return self(expr)
+        return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         match b:

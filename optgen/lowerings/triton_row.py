@@ -7,6 +7,12 @@ from optgen.ir.plan import Plan, Sweep
 from optgen.lowerings.triton_expressions import variable
 
 _SPOKEN = {
+    "+": "plus",
+    "-": "minus",
+    "*": "times",
+    "/": "over",
+    "**": "to_the",
+    "%": "mod",
     "<": "below",
     "<=": "at_most",
     ">": "above",
@@ -14,6 +20,7 @@ _SPOKEN = {
     "==": "equals",
     "!=": "differs_from",
 }
+_LONGEST = 32  # characters of a condition's name
 
 
 class Row:
@@ -22,6 +29,7 @@ class Row:
     def __init__(self, plan: Plan, sweep: Sweep) -> None:
         self._plan = plan
         self._constexpr = {s.when.removeprefix("not ") for s in sweep.streams if s.when is not None}
+        self._long: list[Expr] = []
         self.entries: dict[str, Expr] = {}
         self._enter(sweep.body)
 
@@ -61,7 +69,14 @@ class Row:
                 return (f"{name}_is_true", expr) if optional else (variable(Ref(name)), Ref(name))
             case Call("not", (inner,)) if not self._flag(inner)[0]:
                 return "", expr
-        return _spoken(expr), expr
+        spoken = _spoken(expr)
+        return (spoken, expr) if len(spoken) <= _LONGEST else (self._numbered(expr), expr)
+
+    def _numbered(self, expr: Expr) -> str:
+        """The name of a condition that is too long to be spoken."""
+        if expr not in self._long:
+            self._long.append(expr)
+        return f"condition{self._long.index(expr) + 1}"
 
 
 def _spoken(expr: Expr) -> str:
