@@ -116,18 +116,18 @@ class Printer:
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("/", (a, b)) if self.tensors:
-                return f"div({self._argument(a)}, {self._argument(b)})", _ATOM
+                return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 # Comparisons do not chain, and what stands right of a minus keeps its parentheses.
                 left = binding + 1 if binding == 4 else binding
                 return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                text = CALLS[word].format(*(self._argument(a) for a in args))
+                text = CALLS[word].format(*(self.argument(a) for a in args))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
         raise TypeError(f"no expression of a plan: {expr!r}")
 
-    def _argument(self, expr: Expr) -> str:
+    def argument(self, expr: Expr) -> str:
         """An argument of a word. Triton takes a bare number there for a float32."""
         if any(isinstance(e, Ref) for e in walk(expr)):
             return self(expr)

@@ -116,9 +116,7 @@ class Prologue:
             return self._read(expr)
         kind = f"{state.upper()}_T"
         operands = (
-            arg
-            if isinstance(arg, Ref) and arg.name == state
-            else Ref(f"rounded({self._printer(arg)}, {kind})")
+            arg if _is_exact(arg, state) else Ref(f"rounded({self._printer.argument(arg)}, {kind})")
             for arg in expr.args
         )
         return f"rounded({self._printer(replace(expr, args=tuple(operands)))}, {kind})"
@@ -156,6 +154,16 @@ class Prologue:
         if isinstance(condition, Call) and condition.word == "fresh":
             return self._printer(condition).removesuffix(" != 0")
         return self._printer(condition)
+
+
+def _is_exact(arg: Expr, state: str) -> bool:
+    """Whether rounding to the state's type changes nothing: the state, or a small whole number."""
+    match arg:
+        case Ref(name):
+            return name == state
+        case Const(int() as value):
+            return abs(value) <= 256
+    return False
 
 
 def _operates_on(expr: Expr, name: str) -> bool:
