@@ -1,0 +1,58 @@
+"""Rules outside the catalogue through Triton, in its interpreter, against the rule run plainly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from lowerings import odd_rules
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.spec.read import read_spec
+
+pytest.importorskip("triton")
+
+RULES = [
+    ("Lion", {}),
+    ("Averaged", {}),
+    ("Averaged", {"plain": True}),
+    ("Averaged", {"nest": False}),
+    ("Averaged", {"clip": 0.1}),
+    ("Clashing", {}),
+    ("Branching", {}),
+]
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize(("name", "settings"), RULES)
+def test_agrees_with_the_rule_run_plainly(name: str, settings: dict[str, Any]) -> None:
+    algorithms = {a.name: a for a in read_spec(Path(odd_rules.__file__))}
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
+    params = [value.clone().requires_grad_() for value in start]
+    optimizer = optgen.load(getattr(odd_rules, name))(params, **settings)
+    group = optimizer.param_groups[0]
+    states: list[dict[str, Any]] = [{}, {}]
+    for step in range(7):
+        for i, param in enumerate(params):
+            grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+            param.grad = None if (step + i) % 4 == 3 else grad
+            if param.grad is not None:
+                start[i], states[i] = evaluate(
+                    algorithms[name], group, start[i], grad, states[i], torch.float32
+                )
+        with use_lowering("fused_triton"):
+            optimizer.step()
+    for param, value, state in zip(params, start, states, strict=True):
+        torch.testing.assert_close(param.detach(), value, rtol=1e-13, atol=1e-14)
+        for key, kept in optimizer.state[param].items():
+            expected = torch.as_tensor(state[key], dtype=torch.float64)
+            torch.testing.assert_close(kept.double(), expected, rtol=1e-13, atol=1e-14)
