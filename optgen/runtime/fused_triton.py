@@ -11,8 +11,8 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import chain, zip_longest
-from operator import is_
+from itertools import chain, repeat, zip_longest
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from optgen.runtime.rule import Rule
 
 Group = dict[str, Any]
+_dtype = attrgetter("dtype")
 
 
 def obstacle(device: torch.device) -> str:
@@ -116,7 +117,7 @@ class Roster:
             bucket.found_inf = _on_device(found_inf, bucket.key.device)
             bucket.run(self._module.update, _streams(self._rule, bucket.shares, works))
             bucket.loss_scale = bucket.found_inf = None
-        torch.autograd.graph.increment_version(p for work in works for p in work.members)
+        torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in works))
 
 
 _rosters: WeakKeyDictionary[GeneratedOptimizer, Roster] = WeakKeyDictionary()
@@ -146,11 +147,10 @@ def _parts(rule: Rule, work: Work) -> Iterator[tuple[bool, list[Any]]]:
 def _keys(rule: Rule, work: Work) -> Iterator[Key]:
     """The bucket of every tensor of a work."""
     parts = list(_parts(rule, work))
-    likes = zip_longest(*(tensors for scalar, tensors in parts if not scalar))
-    scalars = [tensors for scalar, tensors in parts if scalar]
-    for i, streams in enumerate(likes):
-        types = tuple(None if stream is None else stream.dtype for stream in streams)
-        yield Key(streams[0].device, types, tuple(tensors[i].dtype for tensors in scalars))
+    likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in parts if not scalar))
+    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in parts if scalar), strict=True)
+    devices = (param.device for param in work.params)
+    return map(Key, devices, likes, chain(scalars, repeat(())))
 
 
 def _streams(rule: Rule, shares: Sequence[Share], works: list[Work]) -> Streams:

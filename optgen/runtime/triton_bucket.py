@@ -117,6 +117,8 @@ class Bucket:
 
 def _copied(streams: Streams) -> list[tuple[int, int]]:
     """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
+    if all(all(map(Tensor.is_contiguous, stream)) for stream in streams):
+        return []
     present = [k for k, stream in enumerate(streams) if stream]
     parts = zip(*(streams[k] for k in present), strict=True)
     return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
