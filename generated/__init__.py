@@ -1,1 +1,1 @@
-"""What `optgen build` writes: a folder for each algorithm. The classes are public in optgen.optim."""
+"""What `optgen build` writes, a folder for each algorithm; optgen.optim has the classes."""
