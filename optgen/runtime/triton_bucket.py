@@ -66,7 +66,9 @@ class Bucket:
         self._contiguous = all(map(Tensor.is_contiguous, streams[1]))
         self._strides = list(map(Tensor.stride, streams[1]))
         self._scalars: Tensor | None = None
-        self.options = options(key.types, torch.version.hip is not None)
+        amd = torch.version.hip is not None
+        self.options = options(key.types, amd)
+        self.prologue_options = {"num_warps": 1} | exact(amd)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             chain.from_iterable([share.group] * len(share.indices) for share in shares),
@@ -129,12 +131,14 @@ def options(types: Sequence[torch.dtype | None], amd: bool) -> dict[str, Any]:
     vector = 16 // max(t.itemsize for t in types if t is not None)  # elements an access
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if types[0] == torch.float64 else 2048 if wide else 1024
-    common = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
-    if amd:
-        return common
-    # Denormal numbers are numbers: NVIDIA's roots and logarithms flush them unless told not to.
-    # Told that it may use registers, the assembler no longer spills some to fit one block more.
-    return common | {"enable_reflect_ftz": False, "maxnreg": 128}
+    walk = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
+    # Told that it may use registers, NVIDIA's assembler no longer spills some for one block more.
+    return walk | exact(amd) | ({} if amd else {"maxnreg": 128})
+
+
+def exact(amd: bool) -> dict[str, Any]:
+    """Denormal numbers are numbers: NVIDIA's functions flush them unless told not to."""
+    return {} if amd else {"enable_reflect_ftz": False}
 
 
 def _triton_type(dtype: torch.dtype | None) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from optgen.runtime.rule import Rule
-from optgen.runtime.triton_bucket import options
+from optgen.runtime.triton_bucket import exact, options
 
 pytest.importorskip("triton")
 
@@ -85,7 +85,8 @@ def compile_sweep(name: str, kind: str, target: GPUTarget, on: bool, amp: bool =
 def compile_prologue(name: str, kind: str, target: GPUTarget) -> Any:
     kernel = kernel_of(name, "scalars")
     constants = {n: tl.float32 for n in kernel.arg_names if n.endswith("_T")}
-    return build(kernel, constants, TYPES[kind][0], target, True, {"num_warps": 1})
+    how = {"num_warps": 1} | exact(amd=target.backend == "hip")
+    return build(kernel, constants, TYPES[kind][0], target, True, how)
 
 
 def triton_type(dtype: torch.dtype | None) -> Any:

@@ -1,0 +1,105 @@
+"""The way to a launch without a GPU: a driver that only says which one there would be.
+
+Buckets, arguments and options go through Triton's own wrapper and compile; nothing is launched.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.runtime import fused_triton
+
+pytest.importorskip("triton")
+
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+Launches = list[tuple[str, tuple[int, ...], Any]]
+
+
+class Absent:
+    """A driver of a device that nobody has."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def launches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Launches]:
+    """Every launch with its grid and its kernel, compiled and not run."""
+    seen: Launches = []
+
+    def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
+        def launch(*args: Any, **options: Any) -> None:
+            compiled = kernel.run(*args, grid=grid, warmup=True, **options)
+            seen.append((compiled.name, grid, compiled))
+
+        return launch
+
+    monkeypatch.setattr(JITFunction, "__getitem__", prepare)
+    monkeypatch.setattr(fused_triton, "obstacle", lambda device: "")
+    monkeypatch.setattr(driver, "_active", Absent())
+    with knobs.cache.scope(), use_lowering("fused_triton"):
+        knobs.cache.dir = str(tmp_path_factory.getbasetemp() / "triton")
+        yield seen
+
+
+def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    params = [torch.ones(size, dtype=dtype, requires_grad=True) for size in sizes]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    return params
+
+
+def test_two_launches_whatever_the_number_of_tensors(launches: Launches) -> None:
+    optimizer = optgen.optim.AdamW([{"params": parameters(5, 0, 2000)}, {"params": parameters(7)}])
+    optimizer.step()
+    assert [(name, grid) for name, grid, _ in launches] == [
+        ("adam_scalars", (4,)),
+        ("adam_step", (4,)),
+    ]
+
+
+def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
+    mixed = parameters(5, 6), parameters(5, dtype=torch.float64)
+    optgen.optim.SGD([p for params in mixed for p in params]).step()
+    assert [name for name, _, _ in launches] == ["sgd_scalars", "sgd_step"] * 2
+
+
+def test_no_value_compiles_anew(launches: Launches) -> None:
+    for count in (1, 3, 16, 64):
+        optimizer = optgen.optim.RAdam(parameters(*[20] * count), lr=0.1 * count)
+        optimizer.step()
+        optimizer.param_groups[0].update(lr=1.0, weight_decay=0.5, eps=1, maximize=True)
+        optimizer.step()
+    assert len(launches) == 4 * 2 * 2
+    assert len({id(compiled) for _, _, compiled in launches}) == 2
+
+
+def test_a_state_that_comes_into_being_is_another_kernel(launches: Launches) -> None:
+    optgen.optim.SGD(parameters(5)).step()
+    optgen.optim.SGD(parameters(5), momentum=0.9).step()
+    assert len({id(compiled) for name, _, compiled in launches if name == "sgd_step"}) == 2
+
+
+def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
+    optimizer = optgen.optim.NAdam(parameters(5))
+    optimizer.step()
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+    optimizer.step()
+    assert len({id(compiled) for name, _, compiled in launches if name == "nadam_step"}) == 2
+    assert all(compiled.metadata.maxnreg in (None, 128) for _, _, compiled in launches)
