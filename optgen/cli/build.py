@@ -59,7 +59,7 @@ def write(wanted: Targets) -> None:
     _remove_empty(change.path.parent for change in found if change.new is None)
     took = time.perf_counter() - start
     count = len(wanted.specs)
-    changed = f"{len(found)} files changed" if found else "nothing changed"
+    changed = f"{len(found)} file{'s' * (len(found) != 1)} changed" if found else "nothing changed"
     typer.echo(f"{count} spec{'s' * (count != 1)} in {took:.1f} s, {changed}")
 
 

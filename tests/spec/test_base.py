@@ -1,0 +1,53 @@
+"""A spec with `base=` finds what it derives from, or says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Golden
+
+from optgen.spec.base import read_base
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
+
+SPECS = Path(__file__).parents[2] / "specs"
+DERIVED = '''from optgen.spec import hyper, optimizer
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000", base="Adam")
+def Slow(p, g, t, /, *, lr=hyper(1e-5, ge=0)):
+    """Adam with a small default."""
+'''
+
+
+def test_the_base_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(DERIVED)
+    (algorithm,) = read_spec(path)
+
+    base = read_base(algorithm, SPECS)
+
+    assert base is not None
+    assert base.name == "Adam"
+    assert read_base(base, SPECS) is None
+
+
+FAULTS = {
+    "unknown": ('base="Adam"', 'base="Adamm"'),
+    "derived-itself": ('base="Adam"', 'base="AdamW"'),
+    "no-such-hyperparameter": ("lr=hyper", "rate=hyper"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_errors(
+    fault: str, tmp_path: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("slow.py").write_text(DERIVED.replace(*FAULTS[fault]))
+    (algorithm,) = read_spec("slow.py")
+
+    with pytest.raises(SpecError) as caught:
+        read_base(algorithm, SPECS)
+    golden.check(str(caught.value))
