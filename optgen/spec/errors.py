@@ -23,9 +23,12 @@ class SpecError(Exception):
 
     def __str__(self) -> str:
         lines = [f"{self.place}: {self.message}"]
-        text = self.source.splitlines()
-        if 1 <= self.place.line <= len(text):
-            lines += ["    " + text[self.place.line - 1], " " * (3 + self.place.column) + "^"]
+        text = self.source.split("\n")  # as Python counts lines: a form feed ends none
+        if 1 <= self.place.line <= len(text) and text[self.place.line - 1].strip():
+            line = text[self.place.line - 1]
+            before = line[: self.place.column - 1].ljust(self.place.column - 1)
+            blank = "".join(c if c == "\t" else " " for c in before)
+            lines += [f"    {line}", f"    {blank}^"]
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)

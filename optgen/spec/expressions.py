@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.algorithm import Hyper
+from optgen.ir.nodes import Call, Const, Expr, Place, Ref
 from optgen.ir.words import FUNCTIONS, WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
+from optgen.spec.sorts import sort_of, why_no_number
 from optgen.spec.source import Source
 
-_BINARY = {
+BINARY = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
@@ -27,7 +29,6 @@ _COMPARE = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_TRUTHS = ("comparison", "logic")
 _HINTS: dict[type[ast.expr], str] = {
     ast.IfExp: "write an if statement, or where(condition, a, b) for tensors",
     ast.Lambda: "write a plain helper function in the file",
@@ -46,8 +47,16 @@ class Expressions:
     def inline(self, node: ast.Call, name: str) -> Expr:
         raise NotImplementedError
 
-    def value(self, node: ast.expr) -> Expr:
+    def number(self, node: ast.expr) -> Expr:
         """A number or a tensor."""
+        value = self.value(node)
+        wrong, hint = why_no_number(value, self.scope)
+        if wrong:
+            self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
+        return value
+
+    def value(self, node: ast.expr) -> Expr:
+        """Anything that has a value."""
         place = self.source.place(node)
         match node:
             case ast.Constant(value=int() | float() | None as value):
@@ -57,14 +66,14 @@ class Expressions:
             case ast.Name(id=name):
                 return self._name(node, name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.value(operand)
+                inner = self.number(operand)
                 if isinstance(inner, Const) and isinstance(inner.value, int | float):
                     return Const(-inner.value, place)
                 return Call("neg", (inner,), place)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return self.value(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return Call(_BINARY[type(op)], (self.value(left), self.value(right)), place)
+                return self.number(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
+                return Call(BINARY[type(op)], (self.number(left), self.number(right)), place)
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self.condition(node)
             case ast.Subscript(value=ast.Name() as values, slice=ast.Constant(value=int() as i)):
@@ -86,17 +95,14 @@ class Expressions:
                 sides = [left, *rights]
                 pairs = zip(ops, sides, rights, strict=False)
                 return self._chain("and", [self._compare(node, *pair) for pair in pairs])
-        return self._truth(self.value(node))
-
-    def _truth(self, value: Expr) -> Expr:
-        if isinstance(value, Call) and (
-            WORDS[value.word].sort in _TRUTHS or value.word in ("fresh", "is_none")
-        ):
+        value = self.value(node)
+        if isinstance(value, Const):
+            self.source.error(node, "this condition always has one answer", "leave it out")
+        if sort_of(value, self.scope) == "truth":
             return value
-        if isinstance(value, Ref):
-            hyper = self.scope.algorithm.hyper(value.name)
-            if hyper is not None and hyper.sort == "flag":
-                return value
+        wrong, hint = why_no_number(value, self.scope)
+        if wrong:
+            self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
         return Call("truth", (value,), value.place)
 
     def _chain(self, word: str, conditions: list[Expr]) -> Expr:
@@ -109,27 +115,66 @@ class Expressions:
         place = self.source.place(node)
         if isinstance(op, ast.Is | ast.IsNot):
             if not (isinstance(right, ast.Constant) and right.value is None):
-                self.source.error(node, "`is` compares with None only", "write == for values")
-            test = Call("is_none", (self.value(left),), place)
-            return test if isinstance(op, ast.Is) else Call("not", (test,), place)
+                self.source.error(right, "`is` compares with None only", "write == for values")
+            return self._is_none(left, place, negated=isinstance(op, ast.IsNot))
         if type(op) not in _COMPARE:
             self.source.error(
                 node, "this comparison is not in the language", "use < <= > >= == != or is None"
             )
-        return Call(_COMPARE[type(op)], (self.value(left), self.value(right)), place)
+        word, choice = _COMPARE[type(op)], self._compared_choice(left, right)
+        if choice is None:
+            return Call(word, (self.number(left), self.number(right)), place)
+        if word not in ("==", "!="):
+            hint = "compare it by == or !="
+            self.source.error(node, f"`{choice.name}` is a choice, which has no order", hint)
+        return Call(word, (self.value(left), self._option(choice, right)), place)
+
+    def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
+        value = self.value(node)
+        if not isinstance(value, Ref) or self.scope.algorithm.hyper(value.name) is None:
+            self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
+        test = Call("is_none", (value,), place)
+        return Call("not", (test,), place) if negated else test
+
+    def _compared_choice(self, left: ast.expr, right: ast.expr) -> Hyper | None:
+        """The choice on the left of a comparison, if there is one."""
+        value = self.value(left)
+        hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
+        if isinstance(right, ast.Constant) and right.value is None:
+            self.source.error(right, "`==` does not find None", "write `is None`")
+        return hyper if hyper is not None and hyper.sort == "choice" else None
+
+    def _option(self, choice: Hyper, node: ast.expr) -> Expr:
+        value = self.value(node)
+        if not isinstance(value, Const) or value.value not in choice.choices:
+            known = [f'"{c}"' for c in choice.choices if c is not None]
+            hint = did_you_mean(self.source.quote(node), known, f"one of {', '.join(known)}")
+            self.source.error(node, f"`{choice.name}` is never {self.source.quote(node)}", hint)
+        return value
 
     def _name(self, node: ast.Name, name: str) -> Expr:
         scope = self.scope
         if scope.renamed is not None and name in scope.renamed:
             return scope.renamed[name]
-        if name in scope.constants and name not in scope.kinds:
-            return Const(scope.constants[name], self.source.place(node))
-        if name not in scope.kinds:
+        if name in scope.constants:
+            return self._constant(node, scope.constants[name])
+        if scope.renamed is not None or name not in scope.kinds:
             self._unknown(node, name)
         scope.read.add(name)
         return Ref(name, 0, self.source.place(node))
 
+    def _constant(self, node: ast.Name, value: Any) -> Expr:
+        if isinstance(value, tuple):
+            self.source.error(node, f"`{node.id}` holds several numbers", "give each its own name")
+        return Const(value, self.source.place(node))
+
     def _unknown(self, node: ast.Name, name: str) -> NoReturn:
+        if self.scope.renamed is not None and name in self.scope.kinds:
+            self.source.error(
+                node,
+                f"unknown name `{name}`",
+                "a helper sees its arguments and the file's constants: hand it over",
+            )
         if name in self.scope.partial:
             self.source.error(
                 node,
@@ -145,13 +190,15 @@ class Expressions:
         )
 
     def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:
-        hyper = self.scope.algorithm.hyper(values.id)
+        whole = self.value(values)
+        hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
         if hyper is None or hyper.sort != "tuple":
-            self.source.error(node, "only a tuple hyperparameter has items")
+            hint = f"`{values.id}` is used whole"
+            self.source.error(node, "only a tuple hyperparameter has items", hint)
         if not 0 <= index < hyper.size:
-            self.source.error(node, f"`{values.id}` has items 0 to {hyper.size - 1}")
-        place = self.source.place(node)
-        return Call("item", (self.value(values), Const(index)), place)
+            hint = f"it has items 0 to {hyper.size - 1}"
+            self.source.error(node, f"`{values.id}` has no item {index}", hint)
+        return Call("item", (whole, Const(index)), self.source.place(node))
 
     def _call(self, node: ast.Call) -> Expr:
         if not isinstance(node.func, ast.Name):
@@ -160,25 +207,38 @@ class Expressions:
         if name in self.scope.helpers:
             return self.inline(node, name)
         if name != "fresh" and name not in FUNCTIONS:
-            hint = did_you_mean(name, [*FUNCTIONS, "fresh", *self.scope.helpers])
+            known = [*FUNCTIONS, "fresh", *self.scope.helpers]
+            hint = did_you_mean(name, known, f"words: {', '.join(FUNCTIONS)}, fresh")
             self.source.error(node, f"unknown function `{name}`", hint)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            self.source.error(node, f"`{name}` takes positional arguments only")
+            hint = f"write {name}(x), without names or stars"
+            self.source.error(node, f"`{name}` takes positional arguments only", hint)
         arity = WORDS[name].arity
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            self.source.error(node, message)
+            self.source.error(node, message, f"{name}({', '.join('xyz'[:arity])})")
         if name == "fresh":
             return self._fresh(node)
-        first = self.condition if name == "where" else self.value
-        args = (first(node.args[0]), *(self.value(a) for a in node.args[1:]))
+        first = self._mask if name == "where" else self.number
+        args = (first(node.args[0]), *(self.number(a) for a in node.args[1:]))
         return Call(name, args, self.source.place(node))
+
+    def _mask(self, node: ast.expr) -> Expr:
+        """The condition of a `where`: a comparison, since the truth of a tensor is no word."""
+        condition = self.condition(node)
+        if isinstance(condition, Call) and condition.word == "truth":
+            hint = f"write {self.source.quote(node)} != 0"
+            self.source.error(node, "`where` takes a comparison", hint)
+        return condition
 
     def _fresh(self, node: ast.Call) -> Expr:
         match node.args[0]:
-            case ast.Name(id=symbol) if self.scope.algorithm.state(symbol):
-                return Call("fresh", (Ref(symbol),), self.source.place(node))
-        self.source.error(node, "`fresh` asks about a state", "write fresh(b) for a state b")
+            case ast.Name(id=name):
+                known = (self.scope.renamed or {}).get(name, Ref(name))
+                if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
+                    return Call("fresh", (Ref(known.name),), self.source.place(node))
+        hint = "write fresh(b) for a state b"
+        self.source.error(node.args[0], "`fresh` asks about a state", hint)
 
     def _refuse(self, node: ast.expr) -> NoReturn:
         self.source.error(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
 _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
@@ -19,11 +21,13 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
     ast.UAdd: operator.pos,
 }
 
+_LARGEST_POWER = 1000
+
 
 def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any:
     """The value of a literal, a tuple of them, a module constant, or arithmetic on numbers."""
     match node:
-        case ast.Constant(value=value):
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(literal(item, source, constants) for item in items)
@@ -42,9 +46,66 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
 
 
 def _apply(node: ast.expr, source: Source, operation: type[ast.AST], *values: Any) -> Any:
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        source.error(node, "arithmetic in a declaration is on numbers only")
+    if not all(map(is_real, values)):
+        source.error(node, "arithmetic in a declaration is on numbers only", "write it out")
     try:
-        return _ARITHMETIC[operation](*values)
+        if operation is ast.Pow and abs(values[1]) > _LARGEST_POWER:
+            values = tuple(map(float, values))  # 10**10**10 has no end as a whole number
+        result = _ARITHMETIC[operation](*values)
     except (ArithmeticError, ValueError) as error:
-        source.error(node, f"`{source.quote(node)}` has no value: {error}")
+        hint = "write a number that Python can compute"
+        source.error(node, f"`{source.quote(node)}` has no value: {error.args[-1]}", hint)
+    if isinstance(result, complex):
+        hint = "the root of a negative number is none"
+        source.error(node, f"`{source.quote(node)}` is no real number", hint)
+    return result
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword of a declaration: which values it accepts, and what they are in words."""
+
+    accepts: Callable[[Any], bool]
+    what: str
+
+
+def one_of(*values: str | None) -> Option:
+    """An option with a few values."""
+    return Option(lambda v: v in values, "one of " + ", ".join(map(repr, values)))
+
+
+def is_real(value: Any) -> bool:
+    """Whether a literal is a number (a truth value is none)."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+TEXT = Option(lambda v: isinstance(v, str), "a string")
+NUMBER = Option(is_real, "a number")
+TRUTH = Option(lambda v: isinstance(v, bool), "True or False")
+STRINGS = Option(
+    lambda v: isinstance(v, tuple) and all(isinstance(item, str) for item in v),
+    'a tuple of strings: ("a", "b")',
+)
+
+
+def options(
+    keywords: Iterable[ast.keyword],
+    allowed: Mapping[str, Option],
+    source: Source,
+    constants: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The keywords of a declaration, every one known and of a value it accepts."""
+    found: dict[str, Any] = {}
+    for keyword in keywords:
+        name = keyword.arg
+        if name is None:
+            source.error(keyword.value, "options are written out", "leave the ** out")
+        if name not in allowed:
+            hint = did_you_mean(name, allowed, f"options: {', '.join(allowed) or 'none'}")
+            source.error(keyword, f"unknown option `{name}`", hint)
+        value = literal(keyword.value, source, constants)
+        if not allowed[name].accepts(value):
+            hint = f"it is {allowed[name].what}"
+            source.error(keyword.value, f"`{name}` cannot be {value!r}", hint)
+        found[name] = value
+    return found

@@ -7,20 +7,29 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from optgen.ir.algorithm import Algorithm, Require
-from optgen.ir.nodes import Program
+from optgen.ir.algorithm import Algorithm, Require, State
+from optgen.ir.nodes import Place, Program, refs
+from optgen.ir.words import FUNCTIONS
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.literals import literal
+from optgen.spec.literals import STRINGS, TEXT, literal, one_of, options
+from optgen.spec.names import ADDED, DECLARATIONS, message_fields, why_taken
 from optgen.spec.scope import Scope
 from optgen.spec.signature import Signature
 from optgen.spec.source import Source
 from optgen.spec.statements import Statements
 
-_OPTIONS = ("paper", "base", "keywords", "group", "gradient", "sparse_hint")
-_GRADIENTS = ("dense", "rows", "sparse_only")
+_OPTIONS = {
+    "paper": TEXT,
+    "base": TEXT,
+    "keywords": STRINGS,
+    "group": STRINGS,
+    "gradient": one_of("dense", "rows", "sparse_only"),
+    "sparse_hint": TEXT,
+}
+_LANGUAGE = ("Spec", *DECLARATIONS, "fresh", *FUNCTIONS)
 
 
 def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
@@ -34,7 +43,7 @@ def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
         return _read(Source(what.source, what.file, what.line), module_name(what.name))
     path = Path(what)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         source = Source("", str(what))
         source.error_at(source.place(ast.Pass()), f"this is not Python: {error}", "is it text?")
@@ -64,20 +73,29 @@ def module_name(name: str) -> str:
 
 
 def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
-    tree = source.parse()
+    try:
+        return _read_tree(source, module, source.parse())
+    except RecursionError:
+        place = Place(source.file, source.first_line, 1)
+        source.error_at(place, "an expression here is nested too deeply", "give parts of it names")
+
+
+def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm, ...]:
     constants: dict[str, Any] = {}
     helpers: dict[str, ast.FunctionDef] = {}
     specs: list[ast.FunctionDef] = []
     for node in tree.body:
         match node:
-            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="optgen.spec"):
+            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
                 pass
-            case ast.ImportFrom(module="__future__"):
-                pass
+            case ast.ImportFrom(module="optgen.spec", level=0, names=names):
+                _check_imports(source, names)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                _check_new(source, node, name, {*constants, *helpers})
                 constants[name] = literal(value, source, constants)
-            case ast.FunctionDef(decorator_list=[]):
-                helpers[node.name] = node
+            case ast.FunctionDef(decorator_list=[], name=name):
+                _check_new(source, node, name, {*constants, *helpers})
+                helpers[name] = node
             case ast.FunctionDef():
                 specs.append(node)
             case _:
@@ -88,10 +106,29 @@ def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
                 )
     if not specs:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
-    read = tuple(_algorithm(source, module, node, constants, helpers) for node in specs)
-    if len({a.name for a in read}) < len(read):
-        source.error(specs[-1], f"two specs are called `{specs[-1].name}`", "rename one of them")
-    return read
+    for position, spec in enumerate(specs):
+        if spec.name in {other.name for other in specs[:position]}:
+            source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
+        _check_new(source, spec, spec.name, {*constants, *helpers})
+    return tuple(_algorithm(source, module, node, constants, helpers) for node in specs)
+
+
+def _check_imports(source: Source, names: list[ast.alias]) -> None:
+    """A spec file imports names that the language has, under those names."""
+    for alias in names:
+        if alias.name not in ("*", *_LANGUAGE):
+            hint = did_you_mean(alias.name, _LANGUAGE, f"it has {', '.join(_LANGUAGE)}")
+            source.error(alias, f"the language has no `{alias.name}`", hint)
+        if alias.asname is not None:
+            hint = f"from optgen.spec import {alias.name}"
+            source.error(alias, f"`{alias.name}` is imported under its own name", hint)
+
+
+def _check_new(source: Source, node: ast.stmt, name: str, taken: set[str]) -> None:
+    """A name of the file is no word, and is given once."""
+    why = "is defined twice in this file" if name in taken else why_taken(name)
+    if why:
+        source.error(node, f"`{name}` {why}", "choose another name")
 
 
 def _algorithm(
@@ -113,15 +150,15 @@ def _algorithm(
         param=param,
         grad=grad,
         step=step,
-        source=source.text
-        if source.first_line == 1
-        else "\n" * (source.first_line - 1) + source.text,
+        source=source.whole,
         place=source.place(node),
         **_decorator(source, node, constants),
     )
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "say in one line what it is")
+    signature.check_keys(algorithm.states)
     _check_references(source, algorithm)
+    _check_orders(source, algorithm, node)
     scope = Scope(algorithm, constants, helpers)
     reader = Statements(source, scope)
     body, required = _split_requires(node.body)
@@ -144,26 +181,51 @@ def _decorator(
                 "the only decorator of the language is @optimizer(…)",
                 '@optimizer(paper="https://…")',
             )
-    options: dict[str, Any] = {"paper": ""}
-    for keyword in keywords:
-        if keyword.arg not in _OPTIONS:
-            hint = did_you_mean(str(keyword.arg), _OPTIONS, f"options: {', '.join(_OPTIONS)}")
-            source.error(keyword.value, f"unknown option `{keyword.arg}`", hint)
-        options[str(keyword.arg)] = literal(keyword.value, source, constants)
-    if options.get("gradient", "dense") not in _GRADIENTS:
-        hint = f"one of {', '.join(_GRADIENTS)}"
-        source.error(node.decorator_list[0], f"gradient {options['gradient']!r} is not known", hint)
-    return options
+    return {"paper": "", **options(keywords, _OPTIONS, source, constants)}
 
 
 def _check_references(source: Source, algorithm: Algorithm) -> None:
-    """`when` names a hyperparameter of this spec, `init` a number or one of them."""
-    names = [h.name for h in algorithm.hypers]
+    """`when` names a flag or a number of this spec, `init` a number, such a number or "p"."""
+    sorts = {h.name: h.sort for h in algorithm.hypers}
     for state in algorithm.states:
-        for name in ((state.when or "").removeprefix("not "), state.init):
-            if isinstance(name, str) and name not in ("", "p", *names):
-                hint = did_you_mean(name, names, f"hyperparameters: {', '.join(names)}")
-                source.error_at(state.place, f"unknown hyperparameter `{name}`", hint)
+        name = (state.when or "").removeprefix("not ")
+        if state.when is not None and sorts.get(name) not in ("flag", "number"):
+            _unknown_hyper(source, state, "when", name, sorts)
+        if isinstance(state.init, str) and state.init != "p" and sorts.get(state.init) != "number":
+            _unknown_hyper(source, state, "init", state.init, sorts)
+        if state.init == "p" and state.shape == "scalar":
+            message = f"`{state.symbol}` is one number, and p is a tensor"
+            source.error_at(state.place, message, "start from a number: init=0")
+
+
+def _unknown_hyper(
+    source: Source, state: State, option: str, name: str, sorts: Mapping[str, str]
+) -> NoReturn:
+    allowed = ("flag", "number") if option == "when" else ("number",)
+    fit = [known for known, sort in sorts.items() if sort in allowed]
+    hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed)}'
+    source.error_at(state.place, message, hint)
+
+
+def _check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
+    if algorithm.base is not None:  # it has hyperparameters that only the base names
+        return
+    names = [h.name for h in algorithm.hypers]
+    arguments = [h.name for h in algorithm.hypers if not h.fixed]
+    orders = (("keywords", arguments, ("*",)), ("group", names, ()))
+    for option, needed, more in orders:
+        order: tuple[str, ...] = getattr(algorithm, option)
+        for position, name in enumerate(order):
+            if name not in (*needed, *ADDED, *more) or name in order[:position]:
+                why = "stands twice" if name in order[:position] else "is no argument"
+                hint = did_you_mean(name, names, f"arguments: {', '.join(names)}")
+                source.error(node.decorator_list[0], f"`{name}` in {option} {why}", hint)
+        missing = [name for name in needed if order and name not in order]
+        if missing:
+            hint = f"{option} is the order of all of them; leave it out to have the spec's own"
+            source.error(node.decorator_list[0], f"{option} leaves out `{missing[0]}`", hint)
 
 
 def _split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
@@ -183,7 +245,14 @@ def _require(source: Source, reader: Statements, call: ast.Call) -> Require:
     match call.args:
         case [condition, ast.Constant(value=str() as message)] if not call.keywords:
             test = reader.condition(condition)
-            reader.check_branch(condition, test)
+            hypers = [h.name for h in reader.scope.algorithm.hypers]
+            if any(r.name not in hypers for r in refs(test)):
+                hint = "a constructor knows hyperparameters only"
+                source.error(condition, "`require` asks about hyperparameters", hint)
+            for name in message_fields(message, call.args[1], source):
+                if name not in hypers:
+                    hint = did_you_mean(name, hypers, f"hyperparameters: {', '.join(hypers)}")
+                    source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
             return Require(test, message, source.place(call))
     source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
 
@@ -191,7 +260,7 @@ def _require(source: Source, reader: Statements, call: ast.Call) -> Require:
 def _check_rule(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
 ) -> None:
-    """A derived spec has no body; any other writes the parameter and every state, and reads each."""
+    """A derived spec has no body; any other writes and reads the parameter and every state."""
     if algorithm.base is not None:
         if rule or algorithm.states:
             source.error(
@@ -212,7 +281,8 @@ def _check_rule(
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
     for hyper in algorithm.hypers:
         used = hyper.name in scope.read or any(
-            (s.when or "").removeprefix("not ") == hyper.name for s in algorithm.states
+            hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
         )
         if not used:
-            source.error_at(hyper.place, f"hyperparameter `{hyper.name}` is never used")
+            message = f"hyperparameter `{hyper.name}` is never used"
+            source.error_at(hyper.place, message, "leave it out")

@@ -18,7 +18,9 @@ class Scope:
     """The names a rule may read where the reader stands, and the statements read so far.
 
     `kinds` are the names defined on every path to this point; `partial` those defined on some.
-    `renamed` maps a helper's own names to what they stand for while the helper is inlined.
+    `answers` are names of something true or false; `tensors` says of every name ever written
+    whether it is a tensor. `renamed` maps a helper's own names to what they stand for while the
+    helper is inlined; `spoken` are the rule's own names, which no helper's name may become.
     """
 
     algorithm: Algorithm
@@ -28,12 +30,16 @@ class Scope:
     partial: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    answers: set[str] = field(default_factory=set)
+    tensors: dict[str, bool] = field(default_factory=dict)
     renamed: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
+    spoken: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))
+        self.tensors.update((name, kind.is_tensor) for name, kind in self.kinds.items())
 
     def kind(self, expr: Expr) -> Kind:
         """The kind of an expression read here."""
@@ -41,14 +47,12 @@ class Scope:
 
     def known(self) -> Iterator[str]:
         """Every name that could have been meant, for hints."""
-        yield from self.renamed or ()
-        yield from self.kinds
+        yield from self.kinds if self.renamed is None else self.renamed
         yield from self.constants
-        yield from self.helpers
 
     def unused(self, name: str) -> str:
         """The name itself if nothing has it yet, else with the first free number behind it."""
-        taken = {*self.kinds, *self.partial, *self.constants}
+        taken = {*self.tensors, *self.constants, *self.spoken}
         candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
         return next(c for c in candidates if c not in taken)
 

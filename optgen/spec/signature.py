@@ -1,23 +1,30 @@
-"""The signature of a spec: what training hands over / what is remembered * what the user chooses."""
+"""The signature of a spec: what is handed over / what is remembered * what the user chooses."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import Bounds, Hyper, State
-from optgen.ir.words import WORDS
-from optgen.spec.errors import did_you_mean
-from optgen.spec.literals import literal
+from optgen.ir.algorithm import Bounds, Hyper, HyperSort, State
+from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, is_real, literal, one_of, options
+from optgen.spec.names import message_fields, why_taken
 from optgen.spec.source import Source
 
-_STATE_OPTIONS = ("init", "shape", "dtype", "when", "eager")
-_HYPER_OPTIONS = ("ge", "gt", "le", "lt", "optional", "error", "tensor")
-_SHAPES = ("like", "scalar")
-_DTYPES = (None, "float32")
-_TENSOR = ("never", "always", "capturable")
-_RESERVED = ("maximize", "foreach", "fused", "capturable", "differentiable", "params")
+_RENAMED = ("param", "grad", "step")
+_STATE_OPTIONS = {
+    "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
+    "shape": one_of("like", "scalar"),
+    "dtype": one_of(None, "float32"),
+    "when": TEXT,
+    "eager": TRUTH,
+}
+_HYPER_OPTIONS = {
+    **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
+    "optional": TRUTH,
+    "error": TEXT,
+    "tensor": one_of("never", "always", "capturable"),
+}
 
 
 class Signature:
@@ -32,32 +39,35 @@ class Signature:
     def check_names(self) -> None:
         """A name of the signature may not be a word, nor an argument the generator adds."""
         arguments = self.node.args
+        for argument in arguments.kwonlyargs:
+            if argument.arg in _RENAMED:
+                message = f"`{argument.arg}` is what the generated code calls one of its inputs"
+                self.source.error(argument, message, "choose another name")
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            if argument.arg in WORDS:
-                self.source.error(
-                    argument,
-                    f"`{argument.arg}` shadows a word of the language",
-                    "choose another name",
-                )
-            if argument.arg in _RESERVED:
-                self.source.error(
-                    argument,
-                    f"`{argument.arg}` is added by the generator to every optimizer",
-                    "leave it out, or choose another name",
-                )
+            if argument.arg in self.constants:
+                message = f"`{argument.arg}` is a constant of the file already"
+                self.source.error(argument, message, "choose another name")
+            why = why_taken(argument.arg)
+            if why:
+                self.source.error(argument, f"`{argument.arg}` {why}", "choose another name")
         for extra in (arguments.vararg, arguments.kwarg):
             if extra is not None:
-                self.source.error(extra, "a spec has no *args and no **kwargs")
+                hint = "write out every state and hyperparameter"
+                self.source.error(extra, "a spec has no *args and no **kwargs", hint)
 
     def inputs(self) -> tuple[str, str, str | None]:
         """The letters of the parameter, the gradient and (or None) the step count."""
-        names = [a.arg for a in self.node.args.posonlyargs if a.arg not in self._defaults()]
+        names = [a.arg for a in self.node.args.posonlyargs]
         if len(names) not in (2, 3):
             self.source.error(
                 self.node,
-                "a spec starts with the parameter, the gradient and, if it counts steps, t, then `/`",
-                f"def {self.node.name}(p, g, t, /, …)",
+                "what training hands over stands before `/`: parameter, gradient, step count",
+                f"def {self.node.name}(p, g, t, /, …), or (p, g, /, …) if it counts no steps",
             )
+        for name, default in self._defaults().items():
+            if name in names:
+                message = f"`{name}` is handed over, so it has no default"
+                self.source.error(default, message, "state stands behind the `/`")
         return names[0], names[1], names[2] if len(names) == 3 else None
 
     def _defaults(self) -> dict[str, ast.expr]:
@@ -79,12 +89,17 @@ class Signature:
                     f'{argument.arg}=state("checkpoint_key")',
                 )
             result.append(self._state(argument.arg, declaration))
-        self._check_keys(result)
         return tuple(result)
 
-    def _check_keys(self, states: list[State]) -> None:
-        seen = {"step": "the step count"}
+    def check_keys(self, states: Iterable[State]) -> None:
+        """Checkpoint keys differ, and none is called like anything else of the generated code."""
+        seen = {"step": "the step count", "param": "the parameter", "grad": "the gradient"}
+        seen |= {a.arg: "a hyperparameter" for a in self.node.args.kwonlyargs}
         for state in states:
+            why = why_taken(state.key)
+            if why:
+                message = f'checkpoint key "{state.key}" {why}'
+                self.source.error_at(state.place, message, "choose another key")
             if state.key in seen:
                 self.source.error_at(
                     state.place,
@@ -99,12 +114,6 @@ class Signature:
             self.source.error(
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
-        for name, allowed in (("shape", _SHAPES), ("dtype", _DTYPES)):
-            if name in options and options[name] not in allowed:
-                choices = ", ".join(repr(a) for a in allowed)
-                self.source.error(
-                    node, f"{name} {options[name]!r} is not known", f"one of {choices}"
-                )
         return State(symbol, args[0], place=self.source.place(node), **options)
 
     def hypers(self) -> tuple[Hyper, ...]:
@@ -125,7 +134,7 @@ class Signature:
             case ast.Call(func=ast.Name(id="fixed")):
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
-                args, _ = self._arguments(node, ())
+                args, _ = self._arguments(node, {})
                 if not args or not all(isinstance(a, str | None) for a in args):
                     self.source.error(
                         node, "a choice is among strings and None", 'choice("a", None)'
@@ -139,7 +148,7 @@ class Signature:
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
-        args, _ = self._arguments(node, ())
+        args, _ = self._arguments(node, {})
         word = "fixed" if fixed else "flag"
         if len(args) != 1 or not isinstance(args[0], bool):
             self.source.error(node, f"`{word}` takes True or False", f"{name}={word}(False)")
@@ -151,42 +160,41 @@ class Signature:
             self.source.error(node, "`hyper` takes its default", f"{name}=hyper(1e-3, ge=0)")
         default = args[0]
         bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
-        if options.get("tensor", "never") not in _TENSOR:
-            self.source.error(node, f"tensor {options['tensor']!r} is not known", str(_TENSOR))
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
-        sort = "tuple" if isinstance(default, tuple) else "number"
+        for field in message_fields(options.get("error", ""), node, self.source):
+            if field not in ("", "index"):
+                self.source.error(node, f"`{{{field}}}` in an error", "{} is the value")
+        sort: HyperSort = "tuple" if isinstance(default, tuple) else "number"
         return Hyper(name, sort, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(
-        self, name: str, node: ast.expr, default: Any, bounds: Bounds, optional: bool
+        self, name: str, node: ast.Call, default: Any, bounds: Bounds, optional: bool
     ) -> None:
+        if default == ():
+            hint = f"{name}=hyper((0.9, 0.999))"
+            self.source.error(node, f"the default of `{name}` is a tuple of nothing", hint)
         for value in default if isinstance(default, tuple) else (default,):
             if value is None and optional:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                self.source.error(
-                    node, f"the default of `{name}` is no number: {value!r}", "or use flag, choice"
-                )
+            if not is_real(value):
+                hint = "a flag is True or False, a choice is among strings; None needs optional="
+                message = f"the default of `{name}` is no number: {value!r}"
+                self.source.error(node.args[0], message, hint)
             if not bounds.admits(value):
-                self.source.error(node, f"the default of `{name}`, {value}, is outside its range")
+                message = f"the default of `{name}`, {value}, is outside its range"
+                self.source.error(node.args[0], message, f"its range: {_range_text(bounds)}")
 
     def _arguments(
-        self, node: ast.Call, allowed: tuple[str, ...]
+        self, node: ast.Call, allowed: Mapping[str, Option]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The literal arguments of a declaration."""
-        options: dict[str, Any] = {}
-        for keyword in node.keywords:
-            if keyword.arg not in allowed:
-                self.source.error(
-                    keyword.value,
-                    f"unknown option `{keyword.arg}`",
-                    did_you_mean(
-                        str(keyword.arg), allowed, f"options: {', '.join(allowed) or 'none'}"
-                    ),
-                )
-            options[keyword.arg] = literal(keyword.value, self.source, self.constants)
-        args = tuple(literal(a, self.source, self.constants) for a in node.args)
-        return args, options
+        found = options(node.keywords, allowed, self.source, self.constants)
+        return tuple(literal(a, self.source, self.constants) for a in node.args), found
+
+
+def _range_text(bounds: Bounds) -> str:
+    limits = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
+    return ", ".join(f"{sign} {limit}" for sign, limit in limits if limit is not None)
 
 
 def _calls(node: ast.expr | None, word: str) -> bool:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.kinds import Kind
+from optgen.ir.kinds import Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.ir.words import WORDS
-from optgen.spec.expressions import Expressions
+from optgen.spec.expressions import BINARY, Expressions
+from optgen.spec.names import why_taken
+from optgen.spec.sorts import sort_of, why_no_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
+_NATURE = {
+    (False, False): "a number",
+    (True, False): "a tensor",
+    (False, True): "an answer",
+    (True, True): "an answer for each element",
+}
+"""What a name is, by whether it is a tensor and whether it is true or false."""
 
 
 class Statements(Expressions):
@@ -18,9 +26,10 @@ class Statements(Expressions):
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """The whole rule, without the docstring."""
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body = body[1:]
-        for node in body:
+        self.scope.spoken = frozenset(
+            n.id for stmt in body for n in ast.walk(stmt) if isinstance(n, ast.Name)
+        )
+        for node in body[1:] if body and _is_docstring(body[0]) else body:
             self._statement(node)
         return tuple(self.scope.out)
 
@@ -36,9 +45,22 @@ class Statements(Expressions):
                 self._if(node)
             case ast.Pass():
                 pass
-            case ast.AugAssign(target=target, value=value):
-                hint = f"write {self.source.quote(target)} = {self.source.quote(target)} …"
-                self.source.error(node, "a spec may not contain `+=` and its kin", hint)
+            case ast.AugAssign(target=target, op=op):
+                name, sign = self.source.quote(target), BINARY.get(type(op), "…")
+                hint = f"write {name} = {name} {sign} …"
+                self.source.error(node, f"a spec may not contain `{sign}=`", hint)
+            case ast.Assign() | ast.AnnAssign():
+                hint = "an assignment is `name = value` or `a, b = x, y`"
+                self.source.error(node, "this assignment is not in the language", hint)
+            case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
+                hint = "put it before the rule: require(not flag or lr > 0, …)"
+                self.source.error(node, "`require` stands outside of every if", hint)
+            case ast.Expr(value=value):
+                quote = self.source.quote(value)
+                self.source.error(node, f"`{quote}` alone changes nothing", "assign it to a name")
+            case ast.Return():
+                hint = "a rule ends in p = …; what was assigned last is the result"
+                self.source.error(node, "a rule may not contain `return`", hint)
             case _:
                 self._refuse_statement(node)
 
@@ -48,12 +70,37 @@ class Statements(Expressions):
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
+        self._check_sort(statement, value)
         name = self._target(node, kind)
+        self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
         self.scope.out.append(Assign(Ref(name, 0, place), value, quote, place))
         self.scope.kinds[name] = kind
         self.scope.written.add(name)
+
+    def _check_sort(self, statement: ast.stmt, value: Expr) -> None:
+        """A name is given to a number, a tensor or an answer."""
+        wrong, hint = why_no_number(value, self.scope)
+        if wrong and sort_of(value, self.scope) != "truth":
+            whole = statement.value if isinstance(statement, ast.Assign) else statement
+            self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
+
+    def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
+        """A name is a number, a tensor or an answer throughout: in one generated variable."""
+        scope = self.scope
+        answer = sort_of(value, scope) == "truth"
+        before = (scope.tensors.get(name, kind.is_tensor), name in scope.answers)
+        now = (kind.is_tensor, answer)
+        if name in scope.tensors and before != now:
+            words = [_NATURE[tensor, is_answer] for tensor, is_answer in (before, now)]
+            message = f"`{name}` is {words[0]}, and this is {words[1]}"
+            declared = name in declared_kinds(scope.algorithm)
+            hint = "its value is made of " + ("tensors" if before[0] else "numbers")
+            self.source.error(node, message, hint if declared else "choose another name for it")
+        scope.tensors[name] = kind.is_tensor
+        if answer:
+            scope.answers.add(name)
 
     def _target(self, node: ast.Name, kind: Kind) -> str:
         """The name an assignment writes, if it may be written."""
@@ -62,23 +109,23 @@ class Statements(Expressions):
             fresh_name = scope.unused(name)
             scope.renamed[name] = Ref(fresh_name)
             return fresh_name
-        if name in WORDS or name in ("fresh", "require"):
-            error(node, f"`{name}` is a word of the language", "choose another name")
+        why = why_taken(name)
+        if why:
+            error(node, f"`{name}` {why}", "choose another name")
         if scope.algorithm.hyper(name) or name == scope.algorithm.step:
             error(node, f"`{name}` is given, not computed", "assign to a name of your own")
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")
-        state = scope.algorithm.state(name)
-        if state is not None and state.shape == "scalar" and kind.is_tensor:
-            error(node, f"`{name}` is one number per parameter, and this is a tensor")
-        if name == scope.algorithm.param and not kind.is_tensor:
-            error(node, f"`{name}` is the parameter, and this is a number")
         return name
 
     def _assign_tuple(self, node: ast.Assign, targets: list[ast.expr], value: ast.expr) -> None:
         names = [t for t in targets if isinstance(t, ast.Name)]
         if len(names) != len(targets):
-            self.source.error(node, "the left side of an assignment is a name or names")
+            self.source.error(node, "the left side of an assignment is a name or names", "a, b = …")
+        for position, name in enumerate(names):
+            if name.id in {other.id for other in names[:position]}:
+                hint = "assign one after the other"
+                self.source.error(name, f"`{name.id}` stands twice on the left", hint)
         values = self._items(node, value, len(names))
         later_reads = [
             {r.name for v in values[i + 1 :] for r in refs(v)} for i in range(len(values))
@@ -92,6 +139,7 @@ class Statements(Expressions):
                 place = self.source.place(node)
                 self.scope.out.append(Assign(Ref(kept), item, (self.source.quote(node),), place))
                 self.scope.kinds[kept] = self.scope.kind(item)
+                self._note(kept, item, self.scope.kinds[kept], target)
                 waiting.append((target, Ref(kept)))
             else:
                 self._assign(target, item, node)
@@ -102,14 +150,18 @@ class Statements(Expressions):
         """The values of the right side, one for each name on the left."""
         if isinstance(value, ast.Tuple):
             if len(value.elts) != count:
-                self.source.error(node, f"{count} names and {len(value.elts)} values")
-            return [self.value(item) for item in value.elts]
+                hint = "one value for each name"
+                self.source.error(node, f"{count} names and {len(value.elts)} values", hint)
+            return [self.number(item) for item in value.elts]
         whole = self.value(value)
         hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
         if hyper is None or hyper.sort != "tuple":
-            self.source.error(value, "only a tuple hyperparameter can be unpacked")
+            hint = "beta1, beta2 = betas, or a, b = x, y"
+            self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)
         if hyper.size != count:
-            self.source.error(node, f"{count} names, but `{hyper.name}` holds {hyper.size} numbers")
+            hint = "one name for each number"
+            message = f"{count} names, but `{hyper.name}` holds {hyper.size} numbers"
+            self.source.error(node, message, hint)
         return [Call("item", (whole, Const(i)), whole.place) for i in range(count)]
 
     def _if(self, node: ast.If) -> None:
@@ -139,19 +191,23 @@ class Statements(Expressions):
         """A helper's statements join the rule; its result is the value of the call."""
         helper = self.scope.helpers[name]
         if name in self.scope.inlining:
-            self.source.error(node, f"`{name}` calls itself")
-        parameters = [a.arg for a in helper.args.args]
+            self.source.error(
+                node, f"`{name}` calls itself", "a helper is written where it is called"
+            )
+        parameters = self._parameters(helper)
         if node.keywords or len(node.args) != len(parameters):
-            message = f"`{name}` takes {len(parameters)} positional arguments, not {len(node.args)}"
-            self.source.error(node, message)
+            count = f"{len(parameters)} argument{'s' * (len(parameters) != 1)}"
+            message = f"`{name}` takes {count} by position, not {len(node.args)}"
+            self.source.error(node, message, f"{name}({', '.join(parameters)})")
         bound = {
-            p: self._bind(p, self.value(a)) for p, a in zip(parameters, node.args, strict=True)
+            p: self._bind(p, self.value(a), a) for p, a in zip(parameters, node.args, strict=True)
         }
         *body, last = helper.body
-        if isinstance(body[0] if body else last, ast.Expr):
+        if body and _is_docstring(body[0]):
             body = body[1:]
         if not isinstance(last, ast.Return) or last.value is None:
-            self.source.error(helper, f"helper `{name}` must end in `return` with a value")
+            message = f"helper `{name}` must end in `return` with a value"
+            self.source.error(helper, message, "return …, the value of the call")
         outer = self.scope.renamed
         self.scope.renamed, self.scope.inlining = bound, (*self.scope.inlining, name)
         for statement in body:
@@ -160,11 +216,26 @@ class Statements(Expressions):
         self.scope.renamed, self.scope.inlining = outer, self.scope.inlining[:-1]
         return result
 
-    def _bind(self, parameter: str, argument: Expr) -> Expr:
+    def _parameters(self, helper: ast.FunctionDef) -> list[str]:
+        """The names of a helper's parameters, which are plain ones."""
+        args = helper.args
+        others = (*args.posonlyargs, *args.kwonlyargs, args.vararg, args.kwarg, *args.defaults)
+        for other in others:
+            if other is not None:
+                hint = f"def {helper.name}(x, y):"
+                self.source.error(other, f"helper `{helper.name}` takes plain names only", hint)
+        return [a.arg for a in args.args]
+
+    def _bind(self, parameter: str, argument: Expr, node: ast.expr) -> Expr:
         """An argument that is more than a name or a number gets a name, so it is computed once."""
         if isinstance(argument, Ref | Const):
             return argument
         name = self.scope.unused(parameter)
         self.scope.out.append(Assign(Ref(name), argument, (), argument.place))
         self.scope.kinds[name] = self.scope.kind(argument)
+        self._note(name, argument, self.scope.kinds[name], node)
         return Ref(name)
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

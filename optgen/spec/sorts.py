@@ -1,0 +1,46 @@
+"""What an expression is: a number, an answer, a tuple or the name of a choice."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.words import WORDS
+from optgen.spec.literals import is_real
+from optgen.spec.scope import Scope
+
+Sort = Literal["number", "truth", "tuple", "choice"]
+_ANSWERS = ("truth", "is_none", "fresh")
+
+
+def sort_of(expr: Expr, scope: Scope) -> Sort:
+    """The sort of an expression read in a scope."""
+    match expr:
+        case Const(bool()):
+            return "truth"
+        case Const(value):
+            return "number" if is_real(value) else "choice"
+        case Ref(name):
+            hyper = scope.algorithm.hyper(name)
+            if hyper is None:
+                return "truth" if name in scope.answers else "number"
+            if hyper.sort == "flag":
+                return "truth"
+            return hyper.sort
+        case Call(word) if word in _ANSWERS or WORDS[word].sort in ("comparison", "logic"):
+            return "truth"
+    return "number"
+
+
+def why_no_number(expr: Expr, scope: Scope) -> tuple[str, str]:
+    """What is wrong with an expression where a number should stand, and the way out; or ""s."""
+    match sort_of(expr, scope):
+        case "truth":
+            return "is true or false, and no number", "write an if, or where(condition, a, b)"
+        case "tuple":
+            return "holds several numbers", "unpack it first: beta1, beta2 = betas"
+        case "choice":
+            if isinstance(expr, Const):
+                return "is no number", "write a number"
+            return "is a choice", "compare it: == or !=, or `is None`"
+    return "", ""

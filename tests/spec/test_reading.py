@@ -1,0 +1,270 @@
+"""What the reader makes of a rule: the author's order, names and conditions, and nothing is run."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from spec_texts import LR, read, spec
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import If, assigns
+from optgen.ir.text import to_text
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read import module_name, read_spec
+
+
+def rule(algorithm: Algorithm) -> str:
+    """The rule as text, without the header."""
+    return textwrap.dedent("\n".join(to_text(algorithm).splitlines()[1:]))
+
+
+def run(*body: str, p: float = 2.0, g: float = 3.0, t: int = 1, **more: str) -> float:
+    """The new parameter of a rule on numbers, with every hyperparameter's default."""
+    algorithm = read(spec(*body, **more))
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    param, grad = torch.tensor(p), torch.tensor(g)
+    state = {"step": float(t - 1)} if t > 1 else {}
+    return evaluate(algorithm, hypers, param, grad, state)[0].item()
+
+
+def test_the_author_s_order_is_kept() -> None:
+    assert rule(read(spec("p = g * lr + (p - (g + 2 * g)) * 1"))) == (
+        "p = g * lr + (p - (g + 2 * g)) * 1"
+    )
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["p - (g - lr)", "p / (g / lr)", "-(p**2)", "(-p)**2", "p**-lr", "(p**2)**lr", "p % lr", "+p"],
+)
+def test_operators_bind_as_in_python(expression: str) -> None:
+    expected = eval(expression, {"p": 2.0, "g": 3.0, "lr": 0.5})
+    body = ("u = lr * g", f"p = {expression}")
+    assert run(*body, hypers="lr=hyper(0.5)") == pytest.approx(expected, rel=1e-15)
+
+
+def test_tuple_assignment_is_simultaneous() -> None:
+    assert run("p, g = g, p", "p = p + 10 * g + 0 * lr") == 3 + 10 * 2
+    assert run("u, p, g = p, g, p + g", "p = p + 10 * g + 100 * u + 0 * lr") == 3 + 50 + 200
+
+
+def test_a_tuple_is_unpacked_or_indexed() -> None:
+    assert run("a, b = c", "p = a * p + b * c[1]", hypers="c=hyper((5, 7))") == 5 * 2 + 7 * 7
+
+
+def test_an_argument_of_a_helper_is_computed_once() -> None:
+    helper = "def square(x):\n    return x * x"
+    text = spec("p = square(sqrt(g)) - lr", before=helper)
+    assert rule(read(text)) == "x = sqrt(g)\np = x * x - lr"
+
+
+def test_a_helper_s_names_are_its_own() -> None:
+    helper = 'def f(x):\n    """Mixes."""\n    u = x + 1\n    x = 2 * u\n    return x + u'
+    body = ("u = 5 * g", "p = f(p) + f(u) + 0 * lr", "p = p + u")
+    assert run(*body, before=helper) == (6 + 3) + (32 + 16) + 15
+
+
+def test_a_helper_may_call_another_and_take_states_and_tuples() -> None:
+    helpers = (
+        "def a(x):\n    return 2 * x\n\n\ndef f(b, s):\n    c, d = b\n    return a(c) * s + b[1]"
+    )
+    body = ("m = m + f(betas, g)", "p = m")
+    more = {"states": 'm=state("exp_avg")', "hypers": "betas=hyper((5, 7))"}
+    assert run(*body, before=helpers, **more) == 2 * 5 * 3 + 7
+
+
+def test_constants_of_the_file() -> None:
+    before = "HALF = 1 / 2\nQUARTER = -HALF**2"
+    assert run("p = p * QUARTER + HALF + 0 * lr", before=before) == 2 * -0.25 + 0.5
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "1 < t <= 3",
+        "t > 1 and t != 3",
+        "t == 1 or t == 4",
+        "not t > 2",
+        "not (t > 2 and t < 5)",
+        "t % 2",
+        "t % 2 == 0 and lr",
+        "big and t > 2",
+        "not big",
+        "nothing is None",
+        "nothing is not None and t > nothing",
+        "nothing is None or t > nothing",
+        "nothing",
+        "lr is None",
+        'mode == "sum" and mode is not None',
+        'mode != "sum"',
+    ],
+)
+def test_conditions(condition: str, t: int) -> None:
+    hypers = (
+        "lr=hyper(0.5), big=flag(True), nothing=hyper(None, optional=True), "
+        'mode=choice("sum", "mean", None)'
+    )
+    used = 'if nothing and big and mode == "mean":', "    p = p - lr * g"
+    body = (f"if {condition}:", "    p = p * 10", "else:", "    p = p * 100", *used)
+    names = {"t": t, "lr": 0.5, "big": True, "nothing": None, "mode": "sum"}
+    assert run(*body, t=t, hypers=hypers) == (20 if eval(condition, names) else 200)
+
+
+def test_elif_takes_the_first_that_holds() -> None:
+    body = ("if t == 1:", "    p = 10 * p", "elif t < 3:", "    p = 20 * p", "else:", "    p = g")
+    found = [run(*body, "p = p + 0 * lr", t=t) for t in (1, 2, 3)]
+    assert found == [20, 40, 3]
+
+
+def test_a_name_assigned_in_one_branch_keeps_its_old_value_in_the_other() -> None:
+    body = ("u = p", "if t > 1:", "    u = 7 * g", "p = u + 0 * lr")
+    assert [run(*body, t=t) for t in (1, 2)] == [2, 21]
+
+
+def test_only_the_taken_branch_is_evaluated() -> None:
+    body = ("if t > 5:", "    r = sqrt(t - 5)", "    p = r * g", "else:", "    p = lr * g")
+    assert run(*body, t=1) == pytest.approx(0.3)
+
+
+def test_a_state_keeps_a_copy() -> None:
+    algorithm = read(spec("b = g", "g = 2 * g", "p = b + g - lr * p", states='b=state("buf")'))
+    param, grad = torch.ones(2), torch.full((2,), 3.0)
+    new, state = evaluate(algorithm, {"lr": 0.0}, param, grad, {})
+    assert state["buf"].tolist() == [3, 3]
+    assert new.tolist() == [9, 9]
+    assert (param.tolist(), grad.tolist()) == ([1, 1], [3, 3])
+
+
+def test_quotes_have_one_line_and_no_comments() -> None:
+    body = (
+        'if mode == "#":  # a hash in quotes',
+        "    p = (  # the parameter",
+        "        p",
+        "        - lr  # times",
+        "        * g",
+        "    )",
+        "else:",
+        "    p = p - g  # plain",
+    )
+    algorithm = read(spec(*body, hypers=f'{LR}, mode=choice("#", "-")'))
+    (branch,) = algorithm.rule
+    assert isinstance(branch, If)
+    assert branch.quote == ('if mode == "#":',)
+    assert [a.quote for a in assigns(algorithm.rule)] == [("p = (p - lr * g)",), ("p = p - g",)]
+
+
+def test_places_count_characters_from_one() -> None:
+    algorithm = read(spec("u = sqrt(g)", "p = p - lr * u", doc='"""Grüße."""'))
+    first, second = assigns(algorithm.rule)
+    assert str(first.place) == "made.py:6:5"
+    assert str(second.value.place) == "made.py:7:9"
+
+
+def test_the_column_behind_letters_outside_ascii() -> None:
+    with pytest.raises(SpecError) as raised:
+        read(spec('require(lr > 0, "größer als null"); p = p - lr * x'))
+    line, caret = str(raised.value).splitlines()[1:3]
+    assert line[caret.index("^")] == "x"
+
+
+def test_nothing_in_a_spec_file_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    effect = f"open({str(mark)!r}, 'w')"
+    for text in (
+        spec(before=effect),
+        spec(before=f"X = {effect}"),
+        spec(hypers=f"lr=hyper({effect})"),
+        spec(f"p = {effect}"),
+        spec("p = f(p)", before=f"def f(x={effect}):\n    return x"),
+        spec(decorator=f"@optimizer(paper={effect})"),
+        spec("require(lr > 0, \"{__import__('os')}\")", "p = p - lr * g"),
+        spec(before=f"class A:\n    x = {effect}"),
+    ):
+        path = tmp_path / "rule.py"
+        path.write_text(text)
+        with pytest.raises(SpecError):
+            read_spec(path)
+    assert not mark.exists()
+
+
+def test_a_decorated_function_has_the_lines_of_its_file(tmp_path: Path) -> None:
+    text = "\n\n" + spec("p = p - lr * oops")
+    (tmp_path / "holder_of_a_spec.py").write_text(text)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import holder_of_a_spec  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    made = holder_of_a_spec.Made
+    assert isinstance(made, Spec)
+    with pytest.raises(SpecError) as raised:
+        read_spec(made)
+    place = raised.value.place
+    assert Path(place.file) == tmp_path / "holder_of_a_spec.py"
+    assert text.split("\n")[place.line - 1] == "    p = p - lr * oops"
+    assert "    p = p - lr * oops" in str(raised.value).splitlines()[1]
+    with pytest.raises(TypeError, match=r"optgen\.load"):
+        made(1, 2)
+
+
+def test_a_decorated_function_inside_another() -> None:
+    text = textwrap.indent(spec("u = lr * oops", "p = u").partition("\n\n")[2], "    ")
+    with pytest.raises(SpecError) as raised:
+        read_spec(Spec("made", text, "cell.py", 10))
+    error = raised.value
+    assert (error.place.line, error.place.column) == (13, 18)
+    line, caret = str(error).splitlines()[1:3]
+    assert line[caret.index("^") :].startswith("oops")
+
+
+def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
+    path = tmp_path / "made.py"
+    path.write_bytes(b"\xef\xbb\xbf" + spec().replace("\n", "\r\n").encode())
+    assert read_spec(path)[0].name == "Made"
+
+
+def test_several_specs_of_a_file_in_its_order(tmp_path: Path) -> None:
+    other = spec().partition("\n\n")[2].replace("Made", "Another")
+    path = tmp_path / "made.py"
+    path.write_text(spec() + "\n\n" + other)
+    assert [a.name for a in read_spec(path)] == ["Made", "Another"]
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("AdamW", "adamw"), ("SparseAdam", "sparse_adam"), ("SGD", "sgd"), ("RMSprop", "rmsprop")],
+)
+def test_module_names(name: str, module: str) -> None:
+    assert module_name(name) == module
+
+
+def test_kinds_of_declarations() -> None:
+    algorithm = read(
+        spec(
+            "s = s + lr",
+            "if big:",
+            "    m = m + g",
+            "p = p - s * where(g > eps[0], g, 0) - eps[1] * lr",
+            states='m=state("exp_avg", when="big", eager=True), s=state("mu", shape="scalar")',
+            hypers="lr=hyper(0.1, gt=0, le=1), big=flag(True), eps=hyper((0, 1e-3))",
+        )
+    )
+    m, s = algorithm.states
+    assert (m.key, m.when, m.eager, m.shape) == ("exp_avg", "big", True, "like")
+    assert (s.key, s.shape, s.init) == ("mu", "scalar", 0)
+    lr, big, eps = algorithm.hypers
+    assert (lr.sort, lr.default, lr.bounds.admits(0), lr.bounds.admits(1)) == (
+        "number",
+        0.1,
+        False,
+        True,
+    )
+    assert (big.sort, big.default, eps.sort, eps.size) == ("flag", True, "tuple", 2)
+    assert not lr.bounds.admits(float("nan"))

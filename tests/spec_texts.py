@@ -1,0 +1,33 @@
+"""Spec files for tests, short of what a test does not care about."""
+
+from __future__ import annotations
+
+from optgen.ir.algorithm import Algorithm
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+UPDATE = "p = p - lr * g"
+LR = "lr=hyper(0.1, ge=0)"
+PLAIN = '@optimizer(paper="https://example.org")'
+
+
+def spec(
+    *body: str,
+    inputs: str = "p, g, t",
+    states: str = "",
+    hypers: str = LR,
+    before: str = "",
+    decorator: str = PLAIN,
+    doc: str = '"""Made up."""',
+) -> str:
+    """The text of a file with one spec; `body` are the lines of its rule."""
+    rule = "\n".join(f"    {line}" for line in (doc, *(body or (UPDATE,))) if line)
+    remembered = f" {states}," if states else ""
+    head = f"def Made({inputs}, /,{remembered} *, {hypers}):"
+    parts = ["from optgen.spec import *", before, f"{decorator}\n{head}\n{rule}"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def read(text: str) -> Algorithm:
+    """The algorithm of such a text."""
+    return read_spec(Spec("made", text, "made.py", 1))[0]
