@@ -127,6 +127,7 @@ class Writer:
             f"lerp({a}, {b}, {c})",
             f"where({a} > 0.3, {a}, {b})",
             f"where(g < {c}, {b}, {a})",
+            f"where({self.pick('t > 1', 'flag_a', 'c > 0 and m > 0.3')}, {a}, {b})",
             f"clamp({a}, -1, {c} * {c})",
             f"blend({a}, {b})",
         )

@@ -229,8 +229,11 @@ class _Forms:
         if self._is_tensor(expr):
             _fail("a tensor for a coefficient", expr)
         match expr:
-            case Const() | Ref() | Call("neg", (Ref(),)):
+            case Const() | Ref() | Call("neg", (Ref(),)) | Call("truth" | "is_none" | "fresh", _):
                 return
+            case Call(word, args) if WORDS[word].sort in ("comparison", "logic"):
+                for arg in args:
+                    self._scalar(arg)
             case _ if self.hoisted:
                 _fail("a scalar without a name", expr)
 
