@@ -21,6 +21,7 @@ from optgen.lowerings.cpp_text import declared, indented, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors
+from optgen.passes.take_differences import take_differences
 
 
 def context(plan: Plan) -> Mapping[str, Any]:
@@ -56,7 +57,7 @@ FUSED_CPU = Lowering(
     name="fused_cpu",
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
-    lower=planned((fold_denominators, share_divisors, hoist_scalars), context),
+    lower=planned((take_differences, fold_denominators, share_divisors, hoist_scalars), context),
 )
 
 

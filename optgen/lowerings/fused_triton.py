@@ -20,6 +20,7 @@ from optgen.lowerings.triton_sweep import print_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors
+from optgen.passes.take_differences import take_differences
 
 
 def context(plan: Plan) -> Mapping[str, Any]:
@@ -43,7 +44,7 @@ FUSED_TRITON = Lowering(
     name="fused_triton",
     filename="fused_triton.py",
     template="fused_triton.py.jinja",
-    lower=planned((fold_denominators, share_divisors, hoist_scalars), context),
+    lower=planned((take_differences, fold_denominators, share_divisors, hoist_scalars), context),
 )
 
 
