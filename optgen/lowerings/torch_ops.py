@@ -24,7 +24,7 @@ _METHODS = {
     "not": "logical_not",
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = {"where", "clone", *_METHODS.values()} - {"pow"}
+_PER_TENSOR = {"where", "clone", "full_like", *_METHODS.values()} - {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
@@ -85,7 +85,9 @@ def _forloop_steps(ops: Ops) -> list[str]:
 def _call(op: Op) -> str:
     name = _METHODS.get(op.word, op.word)
     if op.word == "where":
-        return f"torch.where({', '.join([_operand(op.source), *map(_operand, op.args)])})"
+        return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
+    if op.word == "full_like":
+        return f"torch.full_like({op.source}, {_operand(op.args[0])})"
     if op.word in ("maximum", "minimum") and op.inplace:
         return f"torch.{name}({op.source}, {_operand(op.args[0])}, out={op.source})"
     if not isinstance(op.source, str):
@@ -95,7 +97,7 @@ def _call(op: Op) -> str:
 
 def _method(op: Op) -> str:
     name = _METHODS.get(op.word, op.word)
-    arguments = [_operand(a) for a in op.args]
+    arguments = [_condition(a) if op.word in ("and", "or") else _operand(a) for a in op.args]
     if op.word == "add" and is_number(op.scalar, -1):
         name = "sub"
     elif op.word in _SCALED and not is_number(op.scalar, 1):
@@ -105,6 +107,11 @@ def _method(op: Op) -> str:
 
 def _operand(operand: Operand) -> str:
     return operand if isinstance(operand, str) else _TEXT.text(operand)
+
+
+def _condition(operand: Operand) -> str:
+    """A truth value as the tensor that torch wants."""
+    return operand if isinstance(operand, str) else f"torch.tensor({_TEXT.text(operand)})"
 
 
 def _foreach(step: Op | Alias) -> str:
@@ -120,6 +127,8 @@ def _foreach(step: Op | Alias) -> str:
         arguments.append(f"alpha={_TEXT.text(step.scalar)}")
     elif step.word in _SCALED and not is_number(step.scalar, 1):
         arguments.append(_TEXT.text(step.scalar))
+    if name == "mul" and step.inplace and not isinstance(step.args[0], str):
+        return f"scale_({', '.join(arguments)})"
     call = f"torch._foreach_{name}{'_' if step.inplace else ''}({', '.join(arguments)})"
     return call if step.inplace else f"{plural(step.target)} = {call}"
 
