@@ -25,6 +25,11 @@ class Word:
     latex: str
 
 
+def _power(a: Any, b: Any) -> Any:
+    """A number as the exponent is a number, for which torch knows roots: 0.5 is sqrt."""
+    return a ** (b if b.ndim else b.item())
+
+
 def _lerp(start: Any, end: Any, weight: Any) -> Any:
     return start + weight * (end - start)
 
@@ -38,7 +43,7 @@ _ROWS = (
     Word("-", 2, "arithmetic", lambda a, b: a - b, "{0} - {1}"),
     Word("*", 2, "arithmetic", lambda a, b: a * b, "{0} {1}"),
     Word("/", 2, "arithmetic", lambda a, b: a / b, r"\frac{{{0}}}{{{1}}}"),
-    Word("**", 2, "arithmetic", lambda a, b: a**b, "{0}^{{{1}}}"),
+    Word("**", 2, "arithmetic", _power, "{0}^{{{1}}}"),
     Word("%", 2, "arithmetic", lambda a, b: a % b, r"{0} \bmod {1}"),
     Word("neg", 1, "arithmetic", lambda a: -a, "-{0}"),
     Word("<", 2, "comparison", lambda a, b: a < b, "{0} < {1}"),

@@ -129,6 +129,8 @@ class Printer:
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, 7)] * n), 6
+            case Const(0.5):  # in torch, too, and for what is below zero pow has other ideas
+                return f"sqrt({self._argument(a)})", _ATOM
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:

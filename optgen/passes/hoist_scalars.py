@@ -28,6 +28,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan
+from optgen.ir.words import WORDS
 from optgen.passes.scalar_names import scalar_name
 from optgen.passes.scalars import negate, unsigned
 
@@ -117,7 +118,7 @@ class _Hoister:
         def inner(expr: Expr) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
-            if replace(self.plan, kinds=self.kinds).kind(expr).is_tensor:
+            if replace(self.plan, kinds=self.kinds).kind(expr).is_tensor or _is_truth(expr):
                 return rebuild(expr, inner)
             return expr if _is_condition(expr) else named(expr, _inner_hints(Term(expr)))
 
@@ -174,6 +175,11 @@ class _Hoister:
         if name in self.taken:
             return False
         return all(e == expr or scope.excludes(arms) for arms, e in self.given.get(name, ()))
+
+
+def _is_truth(expr: Expr) -> bool:
+    """Whether it is true or false: only a number is worth a name."""
+    return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
 
 
 def _is_condition(expr: Expr) -> bool:

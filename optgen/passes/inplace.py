@@ -19,6 +19,11 @@ from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, 
 from optgen.passes.liveness import live_after
 from optgen.passes.scalars import ONE, is_number, negate
 
+_MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
+    word: word for word in ("==", "!=", "and", "or")
+}
+"""Words whose operands may change sides; torch has them with the number on the right only."""
+
 
 def to_inplace(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
     """The instructions of one sweep."""
@@ -145,8 +150,11 @@ class _InPlace:
         return name
 
     def _sum(self, terms: tuple[Term, ...], name: str) -> None:
-        first, *others = terms
-        source = self._leading(first, name)
+        """A sum begins with a tensor; numbers are added to it, or fill one if there is no other."""
+        first, *others = sorted(terms, key=_is_a_number)
+        source = name if _is_a_number(first) else self._leading(first, name)
+        if _is_a_number(first):
+            self._emit("full_like", name, self.sweep.streams[0].name, (first.coefficient,))
         for term in others:
             self._accumulate(name, term, self._operands(term), source)
             source = name
@@ -235,11 +243,19 @@ class _InPlace:
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
                 self._extreme(call.word, name, self._materialise(tensor, name), other)
             case "clamp":
-                self._extreme("maximum", name, self._materialise(first, name), others[0])
+                tensor = first if self._is_tensor(first) else _filled(first)
+                self._extreme("maximum", name, self._materialise(tensor, name), others[0])
                 self._extreme("minimum", name, name, others[1])
             case "where":
                 condition = self._either(first, "condition")
+                if not any(map(self._is_tensor, others)):
+                    others[0] = _filled(others[0])
                 self._emit("where", name, condition, self._eithers(others, "value"))
+            case word if word in _MIRRORED and not self._is_tensor(first):
+                self._word(Call(_MIRRORED[word], (*others, first)), name)
+            case "lerp" if not all(map(self._is_tensor, call.args[:2])):
+                start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
+                self._word(Call("lerp", (start, end, call.args[2])), name)
             case _:
                 made = self._is_tensor(first)
                 source: Operand = self._materialise(first, name) if made else first
@@ -289,6 +305,15 @@ class _InPlace:
 def _is_plain(term: Term, name: str) -> bool:
     """Whether a term is that variable, scaled."""
     return not term.divisors and len(term.factors) == 1 and _names(term.factors[0], name)
+
+
+def _is_a_number(term: Term) -> bool:
+    return not term.factors and not term.divisors
+
+
+def _filled(number: Expr) -> Expr:
+    """A number as a tensor, where an operation takes nothing else."""
+    return Linear((Term(number),))
 
 
 def _names(expr: Expr, name: str) -> bool:

@@ -97,6 +97,8 @@ def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
     """One of two values; a bool picks it, a tensor chooses element by element."""
     if isinstance(condition, Tensor):
+        if not isinstance(a, Tensor) and not isinstance(b, Tensor):  # torch would make them float32
+            a = torch.full((), a, dtype=torch.float64, device=condition.device)
         return torch.where(condition, a, b)
     return a if condition else b
 

@@ -1,0 +1,197 @@
+"""Every word through every lowering: with the word's own meaning, on every kind of number.
+
+A row of the table is a spec whose states each hold one use of the word, on tensors, on a tensor and
+a scalar, and in the scalar program. `p` and `g` run through all pairs of special values.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from itertools import starmap
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import LOWERINGS
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.words import WORDS
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+USES: dict[str, tuple[str, ...]] = {
+    "+": ("p + g", "p + c", "c + g", "g * (c + d)"),
+    "-": ("p - g", "p - c", "c - g", "g * (c - d)"),
+    "*": ("p * g", "g * c", "d * g", "g * (c * d)"),
+    "/": ("p / g", "g / d", "c / g", "g * (c / d)"),
+    "**": ("g**2", "g**3", "g**0.5", "g**-1", "p**g", "g**c", "d**g", "g * d**c"),
+    "%": ("p % g", "g % d", "c % g", "g * (c % d)"),
+    "neg": ("-g", "g * -c"),
+    "<": ("where(p < g, 1, p)", "where(c < g, 1, p)", "where(c < d, p, g)"),
+    "<=": ("where(p <= g, 1, p)", "where(c <= g, 1, p)", "where(c <= d, p, g)"),
+    ">": ("where(p > g, 1, p)", "where(c > g, 1, p)", "where(c > d, p, g)"),
+    ">=": ("where(p >= g, 1, p)", "where(c >= g, 1, p)", "where(c >= d, p, g)"),
+    "==": ("where(p == g, 1, p)", "where(c == g, 1, p)", "where(c == d, p, g)"),
+    "!=": ("where(p != g, 1, p)", "where(c != g, 1, p)", "where(c != d, p, g)"),
+    "and": ("where(p < g and g < c, p, g)", "where(c < d and p < 1, p, g)"),
+    "or": ("where(p < g or g < c, p, g)", "where(p < 1 or c < d, p, g)"),
+    "not": ("where(not p < g, p, g)", "where(not c < d, p, g)"),
+    "sqrt": ("sqrt(g)", "g * sqrt(c)"),
+    "exp": ("exp(g)", "g * exp(c)"),
+    "log": ("log(g)", "g * log(c)"),
+    "abs": ("abs(g)", "g * abs(c)"),
+    "sign": ("sign(g)", "g * sign(c)"),
+    "maximum": ("maximum(p, g)", "maximum(g, c)", "maximum(c, g)", "g * maximum(c, d)"),
+    "minimum": ("minimum(p, g)", "minimum(g, c)", "minimum(c, g)", "g * minimum(c, d)"),
+    "where": (
+        "where(g > 0, p, g)",
+        "where(g > 0, c, g)",
+        "where(g > 0, c, d)",
+        "where(c > 0, p, g)",
+    ),
+    "clamp": ("clamp(g, -1, 2)", "clamp(g, c, d)", "clamp(c, p, 2)", "g * clamp(c, -1, d)"),
+    "lerp": ("lerp(p, g, d)", "lerp(p, c, d)", "lerp(p, g, p)", "g * lerp(c, d, 0.25)"),
+    "truth": ("where(g > 0, p, g) if c else g",),
+    "item": ("pair[0] * p + pair[1] * g",),
+    "is_none": ("p if maybe is None else g * maybe",),
+    "copy": ("p",),
+    "fresh": ("p if fresh(SELF) else g + SELF",),
+}
+HEAD = """from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Word(
+    p, g, /,"""
+HYPERS = {
+    "c": "hyper(0.75)",
+    "d": "hyper(2.0)",
+    "pair": "hyper((0.5, 0.25))",
+    "maybe": "hyper(None, optional=True)",
+}
+SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0)
+EXTREME = (1e-300, -1e300)
+SCALARS = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
+UNSIGNED_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
+"""Words of which not even torch's own implementations agree on the sign of a zero."""
+MODERATE = {"%", "lerp"}
+"""Words of which they do not agree on any figure where operands are 1e300 and 1e-300."""
+FINITE_ONLY = {"lerp"}
+"""Words that lowerings may compute in another form: where an operand is infinite, the result must
+not be finite, but whether it is infinite or no number is not promised."""
+
+
+def statements(state: str, use: str) -> list[str]:
+    """One use as the rule's text: an expression, or a choice between two."""
+    value, _, rest = use.partition(" if ")
+    if not rest:
+        return [f"    {state} = {use}"]
+    condition, other = rest.split(" else ")
+    return [
+        f"    if {condition}:",
+        f"        {state} = {value}",
+        "    else:",
+        f"        {state} = {other}",
+    ]
+
+
+def states_of(word: str) -> dict[str, str]:
+    """A state for every use of a word: what the rule calls it, its key too. SELF is that state."""
+    number = list(USES).index(word)
+    states = {f"r{number}_{index}": use for index, use in enumerate(USES[word])}
+    return {state: use.replace("SELF", state) for state, use in states.items()}
+
+
+def read(words: Iterable[str]) -> list[str]:
+    """The hyperparameters that the uses read; a spec may declare no other."""
+    text = " ".join(use for word in words for use in USES[word])
+    return [name for name in HYPERS if re.search(rf"\b{name}\b", text)]
+
+
+def spec(words: Iterable[str]) -> str:
+    """A spec of all uses; it reads every state, and changes the parameter after they are stored."""
+    uses = {state: use for word in words for state, use in states_of(word).items()}
+    states = [f'    {state}=state("{state}"),' for state in uses]
+    hypers = [f"    {name}={HYPERS[name]}," for name in read(words)]
+    rule = itertools.chain.from_iterable(starmap(statements, uses.items()))
+    never = " or ".join(f"{state} < {state}" for state in uses)
+    last = f"    p = where({never}, g, 0.5 * p)"
+    doc = ["):", '    """Uses of some words."""']
+    return "\n".join([HEAD, *states, "    *,", *hypers, *doc, *rule, last, ""])
+
+
+def families() -> Iterator[list[str]]:
+    """Words that share a spec, so that fewer kernels are built; one takes 16 streams at most."""
+    words: list[str] = []
+    for word in USES:
+        if sum(len(USES[name]) for name in [*words, word]) > 14:
+            yield words
+            words = []
+        words.append(word)
+    yield words
+
+
+FAMILY = {word: tuple(words) for words in families() for word in words}
+
+
+@functools.cache
+def loaded(words: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
+    """The generated class and the rule of a family."""
+    written = Spec("Word", spec(words), f"<{' '.join(words)}>", 1)
+    (algorithm,) = read_spec(written)
+    return optgen.load(written), add_maximize(algorithm)
+
+
+def pairs(word: str) -> tuple[Tensor, Tensor]:
+    """Every special value with every other."""
+    numbers = SPECIAL if word in MODERATE else SPECIAL + EXTREME
+    p, g = zip(*itertools.product(numbers, numbers), strict=True)
+    return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
+
+
+def test_every_word_has_a_row() -> None:
+    assert set(USES) == set(WORDS)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("word", USES)
+def test_a_word_means_what_it_says(word: str, lowering: str) -> None:
+    cls, algorithm = loaded(FAMILY[word])
+    for c, d in SCALARS:
+        values = {"c": c, "d": d, "pair": (0.5, 0.25), "maybe": None}
+        hypers: dict[str, Any] = {name: values[name] for name in read(FAMILY[word])}
+        p, g = pairs(word)
+        param = torch.nn.Parameter(p.clone())
+        optimizer = cls([param], **hypers)
+        state: dict[str, Any] = {}
+        for grad in (g, g.flip(0)):
+            before = param.detach().clone()
+            expected, state = evaluate(
+                algorithm, {**hypers, "maximize": False}, before, grad, state
+            )
+            param.grad = grad
+            with use_lowering(lowering):
+                optimizer.step()
+            for key, use in states_of(word).items():
+                assert_same(word, use, optimizer.state[param][key], state[key])
+            torch.testing.assert_close(param.detach(), expected, equal_nan=True)
+
+
+def assert_same(word: str, use: str, found: Tensor, expected: Tensor) -> None:
+    """Equal up to rounding; not a number, infinite and signed zero in the same places."""
+    if word in FINITE_ONLY:
+        finite = expected.isfinite()
+        assert torch.equal(found.isfinite(), finite), use
+        found, expected = found[finite], expected[finite]
+    wrong = ~torch.isclose(found, expected, rtol=1e-12, atol=0, equal_nan=True)
+    if word not in UNSIGNED_ZERO:
+        wrong |= (expected == 0) & (found.signbit() != expected.signbit())
+    assert not wrong.any(), (use, found[wrong], expected[wrong])
