@@ -1,0 +1,38 @@
+"""The rule itself, run plainly in float64: what every lowering should compute."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec.read import read_spec
+
+
+@functools.cache
+def algorithm(module: str) -> Algorithm:
+    """The rule of a generated module, as the lowerings have it; AdamW's is in Adam's spec."""
+    (found,) = read_spec(Path(str(files("optgen.specs") / f"{module}.py")))
+    return add_maximize(found)
+
+
+def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict[str, Any]:
+    """The parameter, under "param", and its state after as many steps as there are gradients.
+
+    The optimizer is one of ours; it tells the rule and the numbers, and takes no step.
+    """
+    rule = algorithm(optimizer.rule.name)  # type: ignore[attr-defined]
+    hypers = {hyper.name: optimizer.param_groups[0][hyper.name] for hyper in rule.hypers}
+    state: dict[str, Any] = {}
+    value = param.detach().double()
+    for grad in grads:
+        value, state = evaluate(rule, hypers, value, grad, state)
+    return {"param": value, **state}

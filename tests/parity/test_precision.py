@@ -1,0 +1,115 @@
+"""Rounding: how far 50 steps in float32 and in 16 bits end from the same steps in float64.
+
+The oracle is the rule itself, run from the same rounded values with the same rounded gradients.
+Torch's for-loop sets the measure.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import FULL, LOWERINGS, NAMES, Case
+from parity.oracle import oracle
+from parity.trajectories import Make, error, parameters, through, values
+from torch import Tensor
+
+Ended = dict[str, Any]  # a parameter, under "param", and its state
+
+SHAPE = (100_003,)
+STEPS = 50
+CASES = [
+    *(Case(name, {"lr": 0.01}) for name in NAMES),
+    *FULL.values(),
+    Case("Adam", {"weight_decay": 0.1, "maximize": True, "lr": 0.02}),
+    Case("RMSprop", {"momentum": 0.9}),
+    Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
+    Case("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "lr": 0.02}),
+]
+HALVES: dict[torch.dtype, dict[str, float]] = {
+    torch.bfloat16: {"lr": 0.05},
+    torch.float16: {"lr": 0.02, "eps": 1e-4},
+}
+"""Numbers that mean something in 16 bits: steps that move a parameter, an eps that is not 0."""
+
+
+SHARED = {
+    (str(FULL["RAdam"]), torch.bfloat16): ["exp_avg"],
+    (str(FULL["RAdam"]), torch.float16): ["exp_avg"],
+    (str(FULL["SGD"]), torch.float16): ["param"],
+}
+"""With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
+in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared."""
+
+
+@functools.cache
+def gradients(dtype: torch.dtype) -> list[Tensor]:
+    return [values([SHAPE], dtype, 100 + step)[0] for step in range(STEPS)]
+
+
+def ended(make: Make, dtype: torch.dtype) -> Ended:
+    """The parameter and its state after all steps."""
+    (param,) = parameters([SHAPE], dtype)
+    optimizer = make([param])
+    for grad in gradients(dtype):
+        param.grad = grad
+        optimizer.step()
+    return {"param": param.detach(), **optimizer.state[param]}
+
+
+@functools.cache
+def yardsticks(case: Case, dtype: torch.dtype) -> tuple[Ended, Ended]:
+    """Where the steps should end, and where torch's for-loop ends."""
+    (param,) = parameters([SHAPE], dtype)
+    return oracle(case.ours([param]), param, gradients(dtype)), ended(case.theirs, dtype)
+
+
+def errors(found: Ended, exact: Ended) -> dict[str, float]:
+    return {key: error(value, torch.as_tensor(exact[key])) for key, value in found.items()}
+
+
+def mean_square(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).square().mean())
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_single_precision(case: Case, lowering: str) -> None:
+    exact, reference = yardsticks(case, torch.float32)
+
+    with through(lowering):
+        ours = errors(ended(case.ours, torch.float32), exact)
+
+    theirs = errors(reference, exact)
+    assert list(ours) == list(theirs)
+    bounds = {key: max(1.5 * theirs[key], 1e-7) for key in theirs}
+    assert all(ours[key] <= bounds[key] for key in ours), (ours, theirs)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
+    fused = lowering.startswith("fused")
+    chance = SHARED.get((str(case), dtype), []) if fused else []
+    case = _moving(case, dtype)
+    exact, reference = yardsticks(case, dtype)
+
+    with through(lowering):
+        found = ended(case.ours, dtype)
+
+    ours, theirs = errors(found, exact), errors(reference, exact)
+    assert list(ours) == list(theirs)
+    strict = [key for key in ours if key not in chance]
+    assert all(ours[key] <= (1 if fused else 1.5) * theirs[key] for key in strict), (ours, theirs)
+    for key in chance:
+        bound = mean_square(reference[key], exact[key])
+        assert mean_square(found[key], exact[key]) <= bound
+
+
+@functools.cache
+def _moving(case: Case, dtype: torch.dtype) -> Case:
+    numbers = {k: v for k, v in HALVES[dtype].items() if case.name != "SGD" or k != "eps"}
+    return Case(case.name, {**case.options, **numbers})

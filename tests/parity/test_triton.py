@@ -1,0 +1,40 @@
+"""The same tests through fused Triton, in a process with its interpreter: fewer steps, as slow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from parity.cases import CASES, FULL, INTERPRETED
+
+TESTS = Path(__file__).parents[1]
+TRAJECTORIES = "test_a_lowering_follows_torch"
+CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is that process")
+@pytest.mark.parametrize(
+    ("folder", "chosen", "least"),
+    [
+        ("parity", f"{TRAJECTORIES} or ({CHECKPOINTS})", len(CASES) + 4 * len(FULL)),
+        ("lowerings", "test_a_word_means_what_it_says", 30),
+    ],
+)
+def test_through_the_interpreter(folder: str, chosen: str, least: int) -> None:
+    pytest.importorskip("triton")
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, folder],
+        cwd=TESTS,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    summary = run.stdout.splitlines()[-1]
+    assert int(summary.split(" passed")[0]) >= least, summary
