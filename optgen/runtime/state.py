@@ -1,6 +1,8 @@
 """Create the state of a parameter: torch's keys, dtypes, shapes and devices."""
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,27 +21,42 @@ def wanted(rule: Rule, group: Group) -> list[str]:
 
 def ensure(
     rule: Rule, states: MutableMapping[Tensor, Any], group: Group, params: Iterable[Tensor]
-) -> Iterator[Tensor]:
-    """Create what the parameters' states lack; yield created states that the rule asks `fresh` of.
+) -> list[Tensor]:
+    """Create what the parameters' states lack; return created states that the rule asks `fresh` of.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without it, or an old one holds None.
     """
     present = [state for state in rule.states if state.present(group)]
+    fresh: list[Tensor] = []
     if not present and rule.step is None:
-        return
-    for param in params:
-        values = states[param]
-        if rule.step is not None and "step" not in values:
-            values["step"] = 0 if rule.step == "int" else as_scalar(0.0, group, param)
-        for state in present:
-            value = values.get(state.key)
-            if value is None:
-                values[state.key] = initial(state, group, param)
-                if state.key in rule.fresh:
-                    yield values[state.key]
-            elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
-                values[state.key] = value.to_dense()
+        return fresh
+    with _uncollected():
+        for param in params:
+            values = states[param]
+            if rule.step is not None and "step" not in values:
+                values["step"] = 0 if rule.step == "int" else as_scalar(0.0, group, param)
+            for state in present:
+                value = values.get(state.key)
+                if value is None:
+                    values[state.key] = initial(state, group, param)
+                    if state.key in rule.fresh:
+                        fresh.append(values[state.key])
+                elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
+                    values[state.key] = value.to_dense()
+    return fresh
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the collector out: thousands of new tensors make it search all of torch for 90 ms."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def as_scalar(value: float, group: Mapping[str, Any], param: Tensor) -> Tensor:
