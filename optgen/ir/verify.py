@@ -7,7 +7,7 @@ read is right only where the version read is the last one written on the path th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -99,23 +99,26 @@ class _Paths:
         program: Program,
         before: Versions,
         assumed: Assumed | None = None,
-        done: Iterable[Assign] = (),
+        done: list[tuple[Assign, Assumed]] | None = None,
     ) -> Versions:
-        """The versions after a program, from those before it and the assignments so far."""
-        now, path, done = dict(before), dict(assumed or {}), list(done)
+        """The versions after a program, from those before it; `done` are assignments so far."""
+        now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
         for stmt in program:
             if isinstance(stmt, Assign):
                 self.read(stmt.value, now, path)
-                if any(d.target == stmt.target and d.value != stmt.value for d in done):
-                    _fail("assigned two values on one path", stmt.target)
+                for other, there in done:
+                    again = other.target == stmt.target and other.value != stmt.value
+                    if again and not _exclude(path, there):
+                        _fail("assigned two values on one path", stmt.target)
                 now[stmt.target.name] = stmt.target.version
-                done.append(stmt)
+                done.append((stmt, path))
             else:
                 now = self._branch(stmt, now, path, done)
-                done += assigns((stmt,))
         return now
 
-    def _branch(self, stmt: If, before: Versions, path: Assumed, done: list[Assign]) -> Versions:
+    def _branch(
+        self, stmt: If, before: Versions, path: Assumed, done: list[tuple[Assign, Assumed]]
+    ) -> Versions:
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
             _fail("an if on a tensor", stmt.condition)
@@ -245,6 +248,11 @@ def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
         name: joined.get(name, version) if version == before.get(name) else version
         for name, version in taken.items()
     }
+
+
+def _exclude(path: Assumed, other: Assumed) -> bool:
+    """Whether no run goes both ways."""
+    return any(other.get(condition) is (not holds) for condition, holds in path.items())
 
 
 def _written(program: Program) -> set[Ref]:

@@ -11,26 +11,17 @@ import torch
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from plan_run import run_plan
+from planning import PASSES
 from strategies import FLAGS, specs
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.plan import Plan
 from optgen.ir.text import to_text
 from optgen.ir.verify import verify_algorithm, verify_plan
-from optgen.passes.fold_denominators import fold_denominators
-from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import plan
 from optgen.passes.ssa import to_ssa
 from optgen.spec.read import read_spec
 
 STEPS = 3
-PASSES: dict[str, Callable[[Algorithm], Plan]] = {
-    "plan": plan,
-    "hoisted": lambda a: hoist_scalars(plan(a)),
-    "folded": lambda a: fold_denominators(plan(a)),
-    "folded and hoisted": lambda a: hoist_scalars(fold_denominators(plan(a))),
-}
 
 
 def read(text: str, folder: Path) -> Algorithm:

@@ -1,0 +1,143 @@
+"""Proofs that a plan means what the rule says: both sides as SymPy, their difference is zero."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sympy
+from planning import PASSES, RULES
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
+from optgen.ir.plan import Plan
+from optgen.passes.maximize import add_maximize
+from optgen.passes.rename import rename
+
+Symbols = dict[str, Any]
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "**": lambda a, b: a**b,
+    "neg": lambda a: -a,
+    "sqrt": sympy.sqrt,
+    "maximum": sympy.Max,
+    "copy": lambda a: a,
+}
+
+
+class Proof:
+    """Runs a rule or a plan on symbols, down the one path its conditions are given answers for."""
+
+    def __init__(self, algorithm: Algorithm, answers: dict[str, bool]) -> None:
+        self.algorithm = algorithm
+        self.answers = answers
+        self.values: Symbols = {}
+        for name in (algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)):
+            # A second moment is not negative; the letters of the others may have any sign.
+            self.values[name] = sympy.Symbol(
+                name, real=True, nonnegative=name.endswith("sq") or None
+            )
+        self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
+        for h in algorithm.hypers:
+            parts = tuple(fraction(h.name, i) for i in range(h.size))
+            self.values[h.name] = parts if h.sort == "tuple" else number(h.name)
+
+    def run(self, program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self.values[stmt.target.name] = self.value(stmt.value)
+            else:
+                self.run(stmt.then if self.holds(stmt.condition) else stmt.orelse)
+
+    def holds(self, condition: Expr) -> bool:
+        match condition:
+            case Call("truth" | "fresh", (Ref(name),)) | Ref(name):
+                return self.answers[name]
+            case Call(">", (Ref(name), _)):
+                return self.answers[name]
+        raise AssertionError(condition)
+
+    def value(self, expr: Expr) -> Any:
+        match expr:
+            case Const(value):
+                return sympy.Rational(str(value))
+            case Ref(name):
+                return self.values[name]
+            case Call("item", (Ref(name), Const(int() as index))):
+                return self.values[name][index]
+            case Call("**", (base, Ref("step"))):
+                return fraction(f"{self.value(base)} to the t", 0)
+            case Call("-", (Const(1), b)):  # SymPy sees that it is positive only as a quotient
+                return sympy.cancel(1 - self.value(b))
+            case Call(word, args):
+                return _OPERATORS[word](*map(self.value, args))
+            case Linear(terms):
+                return sympy.Add(
+                    *(
+                        sympy.Mul(self.value(t.coefficient), *map(self.value, t.factors))
+                        / sympy.Mul(*map(self.value, t.divisors))
+                        for t in terms
+                    )
+                )
+
+
+def number(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, positive=True)
+
+
+def fraction(name: str, index: int) -> Any:
+    """A number between 0 and 1, in a form that shows it: x / (1 + x). So is its power."""
+    x = sympy.Symbol(f"{name}{index}", positive=True)
+    return x / (1 + x)
+
+
+QUESTIONS = {
+    "Adam": ("weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
+    "NAdam": ("weight_decay", "decoupled_weight_decay"),
+    "RAdam": ("weight_decay", "decoupled_weight_decay", "rho"),
+    "RMSprop": ("weight_decay", "momentum", "centered", "maximize"),
+    "SGD": ("weight_decay", "momentum", "nesterov", "momentum_buffer"),
+}
+
+
+def paths(name: str) -> Iterator[dict[str, bool]]:
+    for answers in itertools.product((False, True), repeat=len(QUESTIONS[name])):
+        yield {"maximize": False} | dict(zip(QUESTIONS[name], answers, strict=True))
+
+
+def is_zero(difference: Any) -> bool:
+    """Whether it is 0 for all values; the dearer ways to see it are tried last."""
+    return any(change(difference) == 0 for change in (sympy.expand, sympy.together, sympy.simplify))
+
+
+def run_plan(plan: Plan, proof: Proof) -> None:
+    proof.run(plan.scalars)
+    for sweep in plan.sweeps:
+        proof.run(sweep.body)
+
+
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_the_plan_is_the_rule(name: str, passes: str) -> None:
+    algorithm = RULES[name]
+    plan = PASSES[passes](algorithm)
+    renamed = rename(add_maximize(algorithm))
+    kept = (renamed.param, *(s.symbol for s in renamed.states))
+    for answers in paths(name):
+        rule, planned = Proof(renamed, answers), Proof(renamed, answers)
+        rule.run(renamed.rule)
+        run_plan(plan, planned)
+        for stored in kept:
+            assert is_zero(rule.values[stored] - planned.values[stored]), (stored, answers)
+
+
+def test_a_wrong_plan_is_found() -> None:
+    algorithm = rename(add_maximize(RULES["SGD"]))
+    proof = Proof(algorithm, {"x": True})
+    right, wrong = proof.value(Ref("lr")), proof.value(Call("neg", (Ref("lr"),)))
+    assert not is_zero(right - wrong)

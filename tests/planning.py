@@ -1,0 +1,26 @@
+"""The catalogue's rules, and the ways a plan is made of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import optgen.specs
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.plan import Plan
+from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.plan import plan
+from optgen.spec.read import read_specs
+
+SPECS = Path(optgen.specs.__path__[0])
+CATALOGUE = {a.name: a for a in read_specs(sorted(SPECS.glob("[a-z]*.py")))}
+RULES = {name: a for name, a in CATALOGUE.items() if a.base is None}
+"""The specs that have a rule of their own."""
+
+PASSES: dict[str, Callable[[Algorithm], Plan]] = {
+    "plan": plan,
+    "hoisted": lambda a: hoist_scalars(plan(a)),
+    "folded": lambda a: fold_denominators(plan(a)),
+    "folded and hoisted": lambda a: hoist_scalars(fold_denominators(plan(a))),
+}
