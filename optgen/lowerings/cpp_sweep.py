@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, refs
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, refs, walk
 from optgen.ir.plan import Plan, Stream, Sweep
 from optgen.lowerings.cpp_expressions import Printer, variable
 from optgen.lowerings.cpp_program import ScalarProgram
 from optgen.lowerings.cpp_statements import Statements
+from optgen.lowerings.cpp_text import folded
+from optgen.passes.flatten import Flatten
 
 _COLUMN = 12
 _SPOKEN = {
@@ -46,7 +48,9 @@ class SweepPrinter:
             if name in self._read_by_elements:
                 source = "scalars" if ref in self._fields else "hypers"
                 lines.append(f"const C {name} = C({source}.{name});")
-        return lines + [f"const bool {name} = {text};" for name, text in self._conditions.items()]
+        for name, text in self._conditions.items():
+            lines += folded(f"const C {name} = flag<C>({text});", _COLUMN - 4)
+        return lines
 
     def loads(self) -> list[str]:
         """One line a stream."""
@@ -66,9 +70,10 @@ class SweepPrinter:
         return any(f"{word}." in line or f"({word} " in line for line in self.constants())
 
     def _body(self) -> list[str]:
+        flatten = Flatten(self._is_settled)
         declared = frozenset(s.name for s in self._sweep.streams)
         return Statements(
-            "C", lambda a: self._elements(a.value), self._if, self._sweep.body, declared
+            "C", lambda a: self._elements(a.value), self._if, flatten(self._sweep.body), declared
         ).lines(_COLUMN)
 
     def _load(self, stream: Stream) -> str:
@@ -86,8 +91,10 @@ class SweepPrinter:
 
     def _condition(self, expr: Expr) -> tuple[bool, str]:
         """Whether a condition is a template parameter, and how it reads in the loop."""
+        if not self._is_settled(expr):
+            return False, f"{self._named(expr)} != 0"
         match expr:
-            case Ref(name) | Call("truth", (Ref(name),)) if name in self.flags:
+            case Ref(name) | Call("truth", (Ref(name),)):
                 return True, self.flags[name]
             case Call("not", (inner,)):
                 constant, text = self._condition(inner)
@@ -95,20 +102,30 @@ class SweepPrinter:
             case Call("and" | "or" as word, (a, b)):
                 (both, left), (also, right) = self._condition(a), self._condition(b)
                 return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
-            case Call("fresh", (Ref(name),)):
-                text = f"(fresh >> {self._fresh.index(name)} & 1) != 0"
-            case Ref(name):
-                text = f"truth({self._read_scalar(expr)})"
-            case _:
-                text = self._scalars(expr)
-        name = _spoken(expr)
-        self._conditions[name] = text
-        return False, name
+        raise TypeError(f"no condition of a sweep: {expr!r}")
+
+    def _is_settled(self, expr: Expr) -> bool:
+        return any(isinstance(e, Ref) and e.name in self.flags for e in walk(expr))
+
+    def _named(self, expr: Expr) -> str:
+        """The name of a condition that is one value for a whole tensor."""
+        inner = expr
+        while isinstance(inner, Call) and inner.word == "and":
+            inner = inner.args[1]
+        text = self._scalars(expr)
+        for name in (_spoken(inner), _spoken(expr)):
+            if self._conditions.setdefault(name, text) == text:
+                return name
+        raise TypeError(f"two conditions of one name: {expr!r}")
 
     def _read_scalar(self, expr: Expr) -> str | None:
         match expr:
             case Ref(name) if name in self._hypers:
-                return f"hypers.{variable(name)}"
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+            case Call("fresh", (Ref(name),)):
+                shift = f" >> {position}" if (position := self._fresh.index(name)) else ""
+                return f"bool(fresh{shift} & 1)"
             case Ref() if expr in self._fields:
                 return f"scalars.{self._fields[expr]}"
         return None
@@ -130,8 +147,8 @@ def _spoken(expr: Expr) -> str:
             return f"has_{_spoken(a)}"
         case Call("is_none", (a,)):
             return f"no_{_spoken(a)}"
-        case Call("neg", (a,)):
-            return f"minus_{_spoken(a)}"
+        case Call("neg" | "not" as word, (a,)):
+            return f"{'minus' if word == 'neg' else 'not'}_{_spoken(a)}"
         case Call(word, args):
             return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
     raise TypeError(f"no condition: {expr!r}")

@@ -180,6 +180,16 @@ template <class C>
 inline bool truth(C x) { return x != 0 && x == x; }
 inline bool is_none(double x) { return x != x; }
 
+// What a loop over elements branches on, 1 or 0 in the type it computes in, of unknown origin to the
+// compiler: a branch on it becomes a select of vectors, a branch on a bool keeps a loop from becoming
+// one of vectors at all.
+template <class C>
+inline C flag(bool condition) {
+    C value = C(condition);
+    __asm__("" : "+m"(value));
+    return value;
+}
+
 template <class C>
 constexpr u32 TYPE = sizeof(C) == 8 ? FLOAT64 : FLOAT32;
 

@@ -122,8 +122,18 @@ bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
 }
 
 // Most of the time goes into waiting for memory: a tensor is spread over several places, each known
-// only from the one before. So this many tensors are followed at once, place by place.
+// only from the one before. So a block of tensors is followed at once, place by place, and every
+// place is fetched into the cache while the others are looked at.
 constexpr i64 BLOCK = 32;
+
+// Where the addresses of further places are likely to stand. Wrong guesses cost time and no more.
+constexpr i64 STORAGE = 16, AUTOGRAD = 24, VERSION = 40, DICT_KEYS = 32;
+
+void fetch(const void* place) { __builtin_prefetch(place); }
+
+void fetch(const void* place, i64 lines) {
+    for (i64 i = 0; i < lines; ++i) fetch(static_cast<const char*>(place) + 64 * i);
+}
 
 struct Reader {
     const Request& request;
@@ -139,12 +149,14 @@ struct Reader {
         return type == layout.tensor || type == layout.parameter;
     }
 
-    // The handle of a tensor, whose implementation is soon to be looked at.
-    const void* approach(const void* handle) const {
-        const char* implementation = at<const char*>(handle, 0);
-        __builtin_prefetch(implementation);
-        __builtin_prefetch(implementation + layout.keys);
-        return handle;
+    void fetch_implementation(const void* handle) const {
+        const char* const implementation = at<const char*>(handle, 0);
+        fetch(implementation);
+        fetch(implementation + layout.keys);
+    }
+
+    void fetch_storage(const void* handle) const {
+        fetch(at<const void*>(at<const void*>(handle, 0), STORAGE));
     }
 
     bool lists() const {
@@ -163,14 +175,22 @@ struct Reader {
 
     bool parameters(i64 first, i64 last) const {
         const void *params[BLOCK], *grads[BLOCK];
-        for (i64 t = first; t < last; ++t) {
-            if (!is_tensor(request.params[t])) return false;
-            params[t - first] = approach(request.params[t] + layout.implementation);
+        const i64 count = last - first;
+        for (i64 i = 0; i < count; ++i) {
+            if (!is_tensor(request.params[first + i])) return false;
+            params[i] = request.params[first + i] + layout.implementation;
+            fetch_implementation(params[i]);
         }
-        for (i64 i = 0; i < last - first; ++i)
-            grads[i] = approach(layout.grad(at<const void*>(params[i], 0)));
-        for (i64 t = first; t < last; ++t)
-            if (!parameter(t, params[t - first], grads[t - first])) return false;
+        for (i64 i = 0; i < count; ++i) {
+            fetch_storage(params[i]);
+            fetch(at<const void*>(at<const void*>(params[i], 0), AUTOGRAD), 2);
+            fetch(at<const void*>(at<const void*>(params[i], 0), VERSION));
+        }
+        for (i64 i = 0; i < count; ++i) grads[i] = layout.grad(at<const void*>(params[i], 0));
+        for (i64 i = 0; i < count; ++i) fetch_implementation(grads[i]);
+        for (i64 i = 0; i < count; ++i) fetch_storage(grads[i]);
+        for (i64 i = 0; i < count; ++i)
+            if (!parameter(first + i, params[i], grads[i])) return false;
         return true;
     }
 
@@ -211,7 +231,7 @@ struct Reader {
         for (i64 seen = 0; seen < 16 && layout.dict_next(state, &position, &key, &value); ++seen) {
             const i64 stream = stream_of(key);
             if (stream < 0 || !(needed >> 4 * stream & 15)) continue;
-            __builtin_prefetch(value);
+            fetch(value);
             found.tensor[found.count] = t;
             found.stream[found.count] = stream;
             found.object[found.count++] = value;
@@ -221,8 +241,10 @@ struct Reader {
     bool read_found(const Found& found) const {
         for (i64 i = 0; i < found.count; ++i) {
             if (!is_tensor(found.object[i])) return false;
-            approach(found.object[i] + layout.implementation);
+            fetch_implementation(found.object[i] + layout.implementation);
         }
+        for (i64 i = 0; i < found.count; ++i)
+            fetch_storage(found.object[i] + layout.implementation);
         Tensor like, tensor;
         for (i64 i = 0, of = -1; i < found.count; ++i) {
             const i64 t = found.tensor[i], stream = found.stream[i];
@@ -232,6 +254,7 @@ struct Reader {
             if (stream < request.streams ? !same_walk(layout, tensor, like) : tensor.elements != 1)
                 return false;
             put(stream, t, tensor);
+            if (stream >= request.streams) fetch(tensor.address);
         }
         return true;
     }
@@ -249,14 +272,15 @@ struct Reader {
                 if (t < 0) continue;
                 if (request.params[t] != key) return false;
                 if (!request.types[t]) continue;
-                __builtin_prefetch(value);
+                fetch(value);
                 tensors[count] = t;
                 states[count++] = value;
             }
             for (i64 i = 0; i < count; ++i) {
                 if (type_of(states[i]) != layout.dict) return false;
-                search(states[i], tensors[i], found);
+                fetch(at<const void*>(states[i], DICT_KEYS), 3);
             }
+            for (i64 i = 0; i < count; ++i) search(states[i], tensors[i], found);
             if (!read_found(found)) return false;
         }
         return entry == request.entries;
@@ -279,11 +303,16 @@ struct Reader {
         return true;
     }
 
+    i64 end_of_block(i64 first) const {
+        return first + BLOCK < request.tensors ? first + BLOCK : request.tensors;
+    }
+
     bool run() const {
         if (!lists()) return false;
         for (i64 first = 0; first < request.tensors; first += BLOCK) {
-            const i64 end = first + BLOCK;
-            if (!parameters(first, end < request.tensors ? end : request.tensors)) return false;
+            const i64 last = end_of_block(first);
+            for (i64 t = last; t < end_of_block(last); ++t) fetch(request.params[t]);
+            if (!parameters(first, last)) return false;
         }
         if (!states() || !complete()) return false;
         bump_versions();
