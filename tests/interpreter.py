@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
@@ -26,3 +28,33 @@ def run_inside(file: str) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
+
+
+def behave_like_a_device() -> None:
+    """Mend what the interpreter does otherwise than every device: it truncates float32 to bfloat16
+    where they round, garbles bfloat16 beside float64, and warns of infinities and NaN.
+    """
+    import numpy as np
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    np.seterr(all="ignore")
+    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
+    cast = builder.cast_impl
+    wide = {tl.float32: torch.float32, tl.float64: torch.float64}
+
+    def cast_as_devices_do(self: Any, source: Any, target: Any) -> Any:
+        kind, wanted = source.dtype.scalar, target.scalar
+        if wanted == tl.bfloat16 and kind in wide:
+            rounded = torch.from_numpy(np.array(source.data)).to(torch.bfloat16)
+            return handle(rounded.view(torch.uint16).numpy(), wanted)
+        if kind == tl.bfloat16 and wanted in wide:
+            bits = torch.from_numpy(np.array(source.data)).view(torch.bfloat16)
+            return handle(bits.to(wide[wanted]).numpy(), wanted)
+        return cast(self, source, target)
+
+    builder.cast_impl = cast_as_devices_do
+
+
+if INTERPRETED:
+    behave_like_a_device()
