@@ -41,7 +41,7 @@ docs: $(VENV)/installed ## links, code blocks and tables of the documentation
 clean: ## what is made here and ignored by git
 	git clean -fdX --quiet
 
-# The CPU build of torch where an index has one, else the plain one.
+# The CPU build of torch where pip's configuration leads to one, else the plain one.
 $(VENV)/installed: pyproject.toml setup.py constraints.txt
 	@echo "making $(VENV): torch and the tools, one to a few minutes …"
 	@$(PYTHON) -m venv $(VENV)
