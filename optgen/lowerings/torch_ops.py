@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from optgen.ir.nodes import Call
 from optgen.lowerings.python_signature import plural
 from optgen.lowerings.python_text import PythonText
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops
@@ -52,10 +53,11 @@ def _lines(
 
 def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
     deeper = indent + "    "
-    condition = _TEXT.text(branch.condition)
+    condition = branch.condition
     if not branch.then:
-        return [f"{indent}if not {condition}:", *_lines(branch.orelse, steps, deeper)]
-    lines = [f"{indent}if {condition}:", *_lines(branch.then, steps, deeper)]
+        opposite = _TEXT.text(Call("not", (condition,)))
+        return [f"{indent}if {opposite}:", *_lines(branch.orelse, steps, deeper)]
+    lines = [f"{indent}if {_TEXT.text(condition)}:", *_lines(branch.then, steps, deeper)]
     if branch.orelse:
         lines += [f"{indent}else:", *_lines(branch.orelse, steps, deeper)]
     return lines
@@ -72,7 +74,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
                 lines.append(f"{step.target} = {step.source}")
             last = ""
             continue
-        if step.inplace and step.source == last and step.word not in ("maximum", "minimum"):
+        if step.inplace and step.source == last and _chains(step):
             lines[-1] += _method(step)
         elif step.inplace:
             lines.append(_call(step))
@@ -80,6 +82,11 @@ def _forloop_steps(ops: Ops) -> list[str]:
             lines.append(f"{step.target} = {_call(step)}")
         last = step.target
     return lines
+
+
+def _chains(op: Op) -> bool:
+    """Whether it is a method, and of a value that none of its arguments names."""
+    return op.word not in ("maximum", "minimum") and op.source not in op.args
 
 
 def _call(op: Op) -> str:

@@ -19,6 +19,9 @@ from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, 
 from optgen.passes.liveness import live_after
 from optgen.passes.scalars import ONE, is_number, negate
 
+_ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
+"""Words whose result is of another type than what they read, or a tensor of its own by purpose."""
+
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
     word: word for word in ("==", "!=", "and", "or")
 }
@@ -38,6 +41,7 @@ class _InPlace:
     steps: list[Op | Alias] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
+    aliases: dict[str, frozenset[str]] = field(default_factory=dict)  # whose tensors a name may be
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
@@ -55,37 +59,46 @@ class _InPlace:
                 yield Ops(stmt.quote, tuple(self.steps))
 
     def _branch(self, stmt: If) -> Branch:
-        """Owned after a branch is what is owned on both ways through it."""
-        before = set(self.owned)
+        """After a branch, owned is what both ways own, and an alias what either way made one."""
+        owned, aliases = set(self.owned), dict(self.aliases)
         then = tuple(self.program(stmt.then))
-        after_then, self.owned = self.owned, set(before)
+        (owned, self.owned), (aliases, self.aliases) = (self.owned, owned), (self.aliases, aliases)
         orelse = tuple(self.program(stmt.orelse))
-        self.owned &= after_then
+        self.owned &= owned
+        for name, sources in aliases.items():
+            self.aliases[name] = sources | self.aliases.get(name, frozenset())
         return Branch(stmt.condition, then, orelse)
 
     def _assign(self, stmt: Assign) -> None:
         name = stmt.target.name
         self.spent = self._spent_locals(stmt)
         self.made = {}
+        aliased = frozenset[str]()
         match stmt.value:
             case Call("copy", (Ref(source),)):
                 self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
                 self.steps.append(Alias(name, source))
                 self.owned.discard(name)
+                aliased = self._storage(source)
             case Linear(terms) if name in self.stored:
                 self._update(name, terms)
             case Linear(terms):
                 self._local(name, Linear(_led_by(name, terms)))
             case value:
                 self._local(name, value)
+        self.aliases[name] = aliased
+
+    def _storage(self, name: str) -> frozenset[str]:
+        """Every name whose tensors this one may stand for, its own among them."""
+        return self.aliases.get(name, frozenset()) | {name}
 
     def _local(self, name: str, value: Expr) -> None:
         """A local gets a new tensor, built under its own name unless its old value is read late."""
         leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
             self._ref(name, value),
         )
-        reads = sum(r.name == name for r in refs(value))
+        reads = sum(name in self._storage(r.name) for r in refs(value))
         if reads == 0 or (leads and reads == 1):
             self._materialise(value, name)
             return
@@ -97,14 +110,14 @@ class _InPlace:
 
     def _spent_locals(self, stmt: Assign) -> set[str]:
         """Private tensors this statement is the last to read, and reads once."""
-        after = {r.name for r in self.live[id(stmt)]}
-        reads = Counter(r.name for r in refs(stmt.value))
+        after = {name for r in self.live[id(stmt)] for name in self._storage(r.name)}
+        reads = Counter(name for r in refs(stmt.value) for name in self._storage(r.name))
         return {n for n, times in reads.items() if n in self.owned - after and times == 1}
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         own = next((t for t in terms if _is_plain(t, name)), None)
         others = tuple(t for t in terms if t is not own)
-        if own is None or any(self._ref(name, Linear((t,))) for t in others):
+        if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
         elif (weight := self._lerp_weight(own, others)) is not None:
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
@@ -292,10 +305,14 @@ class _InPlace:
         scalar: Expr = ONE,
         inplace: bool = False,
     ) -> None:
+        changes = word not in _ALWAYS_NEW
         if source == target and (target in self.stored or target in self.owned):
-            inplace = True
-        if isinstance(source, str) and source in self.spent and source != target:
-            self.steps += [Op(word, source, source, args, scalar, True), Alias(target, source)]
+            inplace = changes
+        spent = isinstance(source, str) and source in self.spent and source != target
+        changed = str(source) if spent and changes else target
+        self.made = {e: name for e, name in self.made.items() if name != changed}
+        if changed != target:
+            self.steps += [Op(word, changed, changed, args, scalar, True), Alias(target, changed)]
         else:
             self.steps.append(Op(word, target, source, args, scalar, inplace))
         if target not in self.stored:
