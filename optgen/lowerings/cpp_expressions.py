@@ -9,8 +9,6 @@ from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
-    "or": (1, "|"),
-    "and": (2, "&"),
     "==": (3, "=="),
     "!=": (3, "!="),
     "<": (4, "<"),
@@ -22,7 +20,7 @@ _INFIX = {
     "*": (6, "*"),
     "/": (6, "/"),
 }
-_SELECT, _PREFIX, _ATOM = 0, 7, 9
+_SELECT, _LOGIC, _PREFIX, _ATOM = 0, 1, 7, 9
 
 CALLS: Mapping[str, str] = {
     "%": "mod({0}, {1})",
@@ -95,6 +93,10 @@ class Printer:
                 return f"{self(condition, 1)} ? {self(a, 1)} : {self(b, 1)}", _SELECT
             case Call("**", (a, b)):
                 return self._power(a, b)
+            case Call("and" | "or" as word, (a, b)):
+                # Always both sides, where vectors are made. Compilers ask for parentheses.
+                sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
+                return f"{self(a, _PREFIX)} {sign} {self(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 left, right = self(a, binding), self(b, binding + 1)
@@ -134,6 +136,9 @@ class Printer:
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        match terms:
+            case (Term(Const(1), (factor,), ()),):
+                return self._bare(factor)
         text = ""
         for term in terms:
             minus, rest = self._term(term)

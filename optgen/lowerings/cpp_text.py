@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 INDENT = "    "
@@ -54,11 +55,10 @@ def folded(line: str, column: int) -> list[str]:
 
 
 def _operators(line: str) -> list[tuple[int, int]]:
-    """How deep in parentheses each binary operator stands, and where."""
-    places, depth, start = [], 0, len(line) - len(line.lstrip())
-    for position, character in enumerate(line):
-        depth += (character in "([{") - (character in ")]}")
-        before, after = line[position - 1 : position], line[position + 1 : position + 2]
-        if position > start and character in "+-*/?:|&" and before == " " and after == " ":
-            places.append((2 * depth + (character in "*/"), position))
+    """How deep in parentheses each binary operator stands, and where; products stand deeper."""
+    places = []
+    for found in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
+        before = line[: found.start()]
+        depth = sum(before.count(c) for c in "([{") - sum(before.count(c) for c in ")]}")
+        places.append((2 * depth + (found[1] in "*/"), found.start()))
     return places

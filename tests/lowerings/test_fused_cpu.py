@@ -1,0 +1,185 @@
+"""The C++ that the fused CPU lowering prints: its text, and what compilers make of it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Golden
+
+from optgen import emit
+from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
+from optgen.ir.words import WORDS
+from optgen.lowerings.cpp_expressions import Printer, variable
+from optgen.lowerings.cpp_text import declared, folded, listed
+from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.passes.flatten import Flatten
+from optgen.runtime import compiler, fused_cpu
+from optgen.spec import Spec
+from optgen.spec.read import read_spec, read_specs
+
+SPECS = Path(__file__).parents[2] / "specs"
+ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is None]
+
+EVERYTHING = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Everything(
+    p, g, t, /,
+    m=state("average"),
+    v=state("double", when="extra"),
+    b=state("buffer", when="momentum"),
+    c=state("count", shape="scalar", init=1),
+    *,
+    lr=hyper(1e-3),
+    momentum=hyper(0.0),
+    switch=hyper(None, optional=True),
+    extra=flag(False),
+    warm=flag(False),
+    cold=flag(False),
+):
+    """Uses what the six published rules leave out."""
+    before = c
+    c = c + 0.5 * t
+    register = lr / (1 + c)
+    if warm:
+        if cold and t > 3:
+            g = 2 * g
+        else:
+            g = g - 0.5 * p
+    if switch is not None:
+        g = clamp(g, -1, switch)
+    m = where(g > 0, m + g, m)
+    if extra:
+        v = maximum(v, abs(g))
+    if momentum:
+        if fresh(b):
+            b = g
+        else:
+            b = momentum * b + g
+        g = b
+    p = p - register * before * g / (abs(m) + 1)
+'''
+
+
+def printed(source: str, name: str) -> str:
+    (algorithm,) = read_spec(Spec(name, source, f"{name}.py", 1))
+    return emit.render(algorithm, FUSED_CPU, None)
+
+
+def build(source: str, folder: Path, *flags: str) -> str:
+    """Compile a generated source with the runtime's flags; what the compiler says."""
+    command = compiler.find()
+    assert command is not None
+    path = folder / "kernel.cpp"
+    path.write_text(fused_cpu.complete(source))
+    done = subprocess.run(
+        [*command, *compiler.FLAG_SETS[0], *flags, str(path), "-o", str(folder / "kernel.so")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_rule_that_uses_everything(golden: Golden, tmp_path: Path) -> None:
+    text = printed(EVERYTHING, "Everything")
+
+    golden.check(text)
+    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.module)
+def test_published_rules_compile_without_a_warning_and_vectorise(
+    algorithm: object, tmp_path: Path
+) -> None:
+    text = emit.render(algorithm, FUSED_CPU, None)  # type: ignore[arg-type]
+
+    assert max(map(len, text.splitlines())) <= 100
+    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    command = compiler.find()
+    assert command is not None
+    if "g++" not in Path(command[0]).name:
+        pytest.skip("only g++ reports on vectors in this form")
+    report = build(text, tmp_path, "-fopt-info-vec-optimized")
+    lines = fused_cpu.complete(text).splitlines()
+    loop = max(i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; ++i) {" in line)
+    variants = 2 * text.count("sweep<C, ") or 2  # float and double; the type of the table is one
+    found = len(re.findall(rf":{loop}:\d+: optimized: loop vectorized using 64 byte", report))
+    assert found >= variants - 2 * ("decltype" in text), report
+
+
+def test_names_that_mean_something_in_cpp_step_aside() -> None:
+    assert variable("double") == "double_"
+    assert variable("n") == "n_"
+    assert variable("exp_avg") == "exp_avg"
+
+
+def test_every_word_is_printed() -> None:
+    a, b, c = Ref("a"), Ref("b"), Ref("c")
+    for name, word in WORDS.items():
+        if name == "fresh":
+            continue  # a condition of the sweep, not an expression
+        for tensors in (False, True):
+            text = Printer(tensors)(Call(name, (a, b, c)[: word.arity]))
+            assert "a" in text
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (Call("-", (Ref("a"), Call("-", (Ref("b"), Ref("c"))))), "a - (b - c)"),
+        (Call("/", (Const(1), Const(2))), "1 / 2.0"),
+        (Call("**", (Ref("a"), Const(2))), "a * a"),
+        (Call("**", (Const(2), Ref("a"))), "pow(C(2), a)"),
+        (Call("*", (Const(0.5), Ref("a"))), "C(0.5) * a"),
+        (Call("maximum", (Ref("a"), Const(0))), "maximum(a, C(0))"),
+        (Call("*", (Ref("a"), Call("where", (Ref("b"), Ref("c"), Ref("a"))))), "a * (b ? c : a)"),
+        (Linear((Term(Call("neg", (Ref("a"),)), (Ref("b"),), (Ref("c"),)),)), "-a * b / c"),
+        (Linear((Term(Const(-1), (Ref("a"),)), Term(Const(1), (Ref("b"),)))), "-a + b"),
+    ],
+)
+def test_an_expression_reads_as_a_person_would_write_it(expression: Linear, text: str) -> None:
+    assert Printer(tensors=True)(expression) == text
+
+
+def test_branches_stand_side_by_side() -> None:
+    def assign(name: str) -> Assign:
+        return Assign(Ref(name), Const(0))
+
+    settled = If(Ref("S"), (If(Ref("a"), (assign("x"),), (assign("y"),)),))
+    outer = If(Ref("b"), (assign("u"), settled, assign("v")), (assign("w"),))
+    flat = Flatten(lambda condition: condition == Ref("S"))((settled, outer))
+
+    def names(program: tuple[Stmt, ...]) -> list[str]:
+        return [a.target.name for a in assigns(program)]
+
+    assert flat[0] == settled
+    assert names(flat[1:]) == ["u", "x", "y", "v", "w"]
+    conditions = [stmt.condition for stmt in flat if isinstance(stmt, If)]
+    assert conditions == [Ref("S"), Ref("b"), Ref("S"), Ref("b"), Call("not", (Ref("b"),))]
+    inner = flat[2]
+    assert isinstance(inner, If)
+    assert [stmt.condition for stmt in inner.then if isinstance(stmt, If)] == [
+        Call("and", (Ref("b"), Ref("a"))),
+        Call("and", (Ref("b"), Call("not", (Ref("a"),)))),
+    ]
+
+
+def test_long_lines_are_folded_where_they_bind_least() -> None:
+    line = "x = " + " + ".join(f"(aaaaaaaa * {name})" for name in "abcdefgh") + ";"
+    lines = folded(line, 8)
+    assert len(lines) == 2
+    assert all(len(line) <= 92 for line in lines)
+    assert lines[1].startswith("    + (aaaaaaaa * ")
+    assert folded("x = " + "a" * 200 + ";", 0) == ["x = " + "a" * 200 + ";"]
+
+    items = [f"item{number}" for number in range(30)]
+    call = listed("call(", items, ");", 4)
+    assert call[0] == "call("
+    assert all(len(line) <= 96 for line in call)
+    assert "".join(call).replace(" ", "") == f"call({','.join(items)});"
+    assert declared("double", items[:3], 4) == ["double item0, item1, item2;"]
+    assert all(line.startswith("double item") for line in declared("double", items, 4))
