@@ -97,6 +97,8 @@ class _Run:
                 return self.linear(terms)
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
+            case Call("is_none", (Ref(name),)):
+                return torch.tensor(self.values[name] is None)
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
             case Call(word, args):

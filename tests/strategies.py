@@ -133,7 +133,7 @@ class Writer:
         )
 
     def statement(self, indent: str, depth: int = 2) -> list[str]:
-        kinds = ["tensor", "tensor", "state", "state", "swap", "scalar", "blend"]
+        kinds = ["tensor", "tensor", "state", "state", "swap", "scalar", "scalar", "blend"]
         kind = self.pick(*kinds, *(["if"] * depth))
         if kind == "tensor":
             return [indent + self.assign(self.pick("x", "y", "z", "g"), self.tensor())]

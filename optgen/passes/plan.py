@@ -47,10 +47,11 @@ def plan(algorithm: Algorithm) -> Plan:
     versioned = to_ssa(rename(add_maximize(algorithm)))
     planner = _Planner(versioned)
     scalars, body = keep_scalars(*planner.split(versioned.rule), planner.kinds)
-    body = filter_assigns(_without_unused(body, versioned), lambda a: not is_self_copy(a))
-    scalars = filter_assigns(scalars, lambda a: not is_self_copy(a))
+    body = _without_unused(body, versioned)
+    scalars = _used_scalars(scalars, body, versioned)
+    scalars, body = (filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, body))
     sweep = Sweep(streams_of(versioned, body), body)
-    return Plan(versioned, _used_scalars(scalars, body, versioned), (sweep,), planner.kinds)
+    return Plan(versioned, scalars, (sweep,), planner.kinds)
 
 
 @dataclass
@@ -261,7 +262,8 @@ def _without_unused(body: Program, algorithm: Algorithm) -> Program:
     """The body without locals nobody reads."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for e in expressions(body) for r in refs(e)}
-    return filter_assigns(body, lambda a: a.target.name in kept or a.target in read)
+    fewer = filter_assigns(body, lambda a: a.target.name in kept or a.target in read)
+    return fewer if fewer == body else _without_unused(fewer, algorithm)
 
 
 def _used_scalars(scalars: Program, body: Program, algorithm: Algorithm) -> Program:

@@ -1,0 +1,137 @@
+"""The verifier lets right programs pass, and finds what a broken pass would leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning import PASSES, RULES
+from spec_texts import read, spec
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, If, Linear, Program, Ref, Stmt, Term
+from optgen.ir.plan import Plan
+from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.maximize import add_maximize
+from optgen.passes.plan import plan
+from optgen.passes.rename import rename
+from optgen.passes.ssa import to_ssa
+
+G, P, LR = Ref("grad"), Ref("param"), Ref("lr")
+MOMENTUM = 'm=state("exp_avg")'
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_level_of_the_six(name: str) -> None:
+    algorithm = RULES[name]
+    for step in (lambda a: a, add_maximize, lambda a: rename(add_maximize(a))):
+        verify_algorithm(to_ssa(step(algorithm)))
+    for passes, make in PASSES.items():
+        verify_plan(make(algorithm), hoisted="hoisted" in passes)
+
+
+def ssa(*body: str) -> Algorithm:
+    return to_ssa(rename(read(spec(*body))))
+
+
+def ruled(*stmts: Stmt) -> Algorithm:
+    """An algorithm with a rule of these statements."""
+    return replace(ssa(), rule=stmts)
+
+
+def total(*terms: Term) -> Linear:
+    return Linear(terms)
+
+
+ONE = Const(1)
+STEP = Assign(Ref("param", 1), Call("-", (P, Call("*", (LR, G)))))
+BAD_RULES = {
+    "undefined": ruled(Assign(Ref("param", 1), Ref("u"))),
+    "old version": ruled(STEP, Assign(Ref("u", 1), P)),
+    "new version too soon": ruled(Assign(Ref("u", 1), Ref("param", 1)), STEP),
+    "one version twice": ruled(STEP, replace(STEP, value=G)),
+    "arms end apart": ruled(
+        If(LR, (STEP,), (Assign(Ref("param", 2), G),)), Assign(Ref("u", 1), Ref("param", 2))
+    ),
+    "one arm only": ruled(If(LR, (Assign(Ref("u", 1), G),)), Assign(Ref("u", 2), Ref("u", 1))),
+    "if on a tensor": ruled(If(Call(">", (G, Const(0))), (STEP,))),
+    "unknown word": ruled(Assign(Ref("param", 1), Call("newton", (G,)))),
+    "wrong arity": ruled(Assign(Ref("param", 1), Call("sqrt", (G, G)))),
+    "linear form": ruled(Assign(Ref("param", 1), total(Term(ONE, (G,))))),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RULES)
+def test_a_broken_rule(case: str) -> None:
+    with pytest.raises(VerifyError):
+        verify_algorithm(BAD_RULES[case])
+
+
+def planned() -> Plan:
+    body = ("s = s / 2", "m = m + s * g", "if t > 3:", "    m = 2 * m", "p = p - lr * m / t")
+    states = f'{MOMENTUM}, s=state("mu", shape="scalar")'
+    return hoist_scalars(plan(read(spec(*body, states=states))))
+
+
+def with_body(change: Program) -> Plan:
+    """The plan with its last statement, the one that writes the parameter, replaced."""
+    good = planned()
+    (sweep,) = good.sweeps
+    return replace(good, sweeps=(replace(sweep, body=(*sweep.body[:-1], *change)),))
+
+
+def last(value: Linear) -> Plan:
+    return with_body((replace(planned().sweeps[0].body[-1], value=value),))
+
+
+M = Ref("exp_avg", 3)
+
+
+def bad_plans() -> dict[str, Plan]:
+    good = planned()
+    (sweep,) = good.sweeps
+    twice = (sweep, replace(sweep, body=()))
+    return {
+        "sum of nothing": last(total()),
+        "like terms": last(total(Term(ONE, (M,)), Term(Const(2), (M,)))),
+        "scalar without a name": last(total(Term(Call("*", (LR, LR)), (M,)))),
+        "tensor for a coefficient": last(total(Term(M, (P,)))),
+        "scalar among the factors": last(total(Term(ONE, (LR,)))),
+        "scalar among the divisors": last(total(Term(ONE, (M,), (LR,)))),
+        "no linear form inside a word": last(total(Term(ONE, (Call("sqrt", (P,)), LR)))),
+        "old state after its store": last(total(Term(ONE, (Ref("exp_avg"),)))),
+        "old scalar state": last(total(Term(Ref("mu"), (M,)))),
+        "unknown scalar": last(total(Term(Ref("nobody"), (M,)))),
+        "bare expression": with_body((Assign(Ref("param", 1), M),)),
+        "parameter not stored": replace(good, sweeps=(replace(sweep, body=sweep.body[:-1]),)),
+        "state not stored": replace(good, scalars=()),
+        "streams of another order": replace(
+            good, sweeps=(replace(sweep, streams=sweep.streams[::-1]),)
+        ),
+        "stored twice": replace(good, sweeps=(sweep, sweep)),
+        "stored and never assigned": replace(good, sweeps=twice),
+    }
+
+
+def test_the_plan_that_is_broken_is_right() -> None:
+    verify_plan(planned())
+    verify_plan(last(total(Term(Ref("mu", 1), (M,)))))
+
+
+@pytest.mark.parametrize("case", bad_plans())
+def test_a_broken_plan(case: str) -> None:
+    with pytest.raises(VerifyError):
+        verify_plan(bad_plans()[case])
+
+
+def test_a_scalar_is_read_only_where_it_is_computed() -> None:
+    body = ("if t > 3:", "    r = sqrt(t - 3)", "    p = p - r * g", "else:", "    p = p - lr * g")
+    good = hoist_scalars(plan(read(spec(*body))))
+    verify_plan(good)
+    (sweep,) = good.sweeps
+    branch = sweep.body[-1]
+    assert isinstance(branch, If)
+    swapped = replace(branch, then=branch.orelse, orelse=branch.then)
+    with pytest.raises(VerifyError, match="undefined on this path"):
+        verify_plan(replace(good, sweeps=(replace(sweep, body=(*sweep.body[:-1], swapped)),)))
