@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import Plan
+from optgen.ir.words import WORDS
 from optgen.lowerings.cpp_expressions import Printer, variable
 from optgen.lowerings.cpp_statements import Statements
 from optgen.lowerings.cpp_text import declared, listed
@@ -51,7 +52,12 @@ class ScalarProgram:
         return [
             "const Hypers& hypers" if reads_hypers else "const Hypers&",
             "Scalar* cells" if reads_cells else "Scalar*",
+            "unsigned fresh" if self._asks_fresh() else "unsigned",
         ]
+
+    def _asks_fresh(self) -> bool:
+        nodes = (node for e in expressions(self._plan.scalars) for node in walk(e))
+        return any(isinstance(node, Call) and node.word == "fresh" for node in nodes)
 
     def _inputs(self) -> list[str]:
         """Hyperparameters, step and scalar states that the program or the sweep reads."""
@@ -85,6 +91,8 @@ class ScalarProgram:
 
     def _read(self, expr: Expr) -> str | None:
         match expr:
+            case Call("fresh", (Ref(name),)):
+                return f"bool(fresh >> {self._plan.fresh().index(name)} & 1)"
             case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
                 text = f"hypers.{variable(name)}"
                 return f"truth({text})" if self._hypers[name].sort == "flag" else text
@@ -103,7 +111,7 @@ class ScalarProgram:
                 return variable(name)
             case Const(int()):
                 return self._printer(expr)
-            case Call(word, args):
+            case Call(word, args) if WORDS[word].sort != "fact":
                 # Rounded operands stand where their names would, so parentheses are as usual.
                 texts = {arg: self._rounded(arg, symbol, key) for arg in args}
                 printer = Printer(tensors=False, read=texts.get)

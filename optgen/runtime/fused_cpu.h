@@ -262,7 +262,8 @@ struct Kernel {
             for (int s = 0; s < STREAMS; ++s)
                 traffic += table.elements[t] * bytes_of(type_of(types, s));
 
-            bool same = last >= 0 && table.group[t] == table.group[last];
+            bool same = last >= 0 && table.group[t] == table.group[last]
+                && table.fresh[t] == table.fresh[last];
             for (int c = 0; c < CELLS; ++c) {
                 Scalar cell{0, type_of(types, STREAMS + c)};
                 if (cell.type) read(cell.type, address(STREAMS + c, t), 0, 1, &cell.value);
@@ -273,7 +274,7 @@ struct Kernel {
                 for (int c = 0; c < CELLS; ++c) cells[c] = old[c];
                 if (R::HAS_STEP) cells[0].value = cells[0].rounded(cells[0].value + 1);
                 if (runs == room) results.grow(room *= 2);
-                results[runs++] = R::program(hypers(t), cells);
+                results[runs++] = R::program(hypers(t), cells, table.fresh[t]);
             }
             for (int c = 0; c < CELLS; ++c)
                 if (cells[c].type)
