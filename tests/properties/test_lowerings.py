@@ -1,0 +1,104 @@
+"""Rules that nobody wrote: every lowering of a random spec computes what the rule says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from parity.cases import LOWERINGS
+from strategies import FLAGS, specs
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+STEPS = 3
+SHAPES = ((7,), (2, 3), ())
+
+
+@functools.cache
+def loaded(text: str) -> Any:
+    """The generated class, and its rule; a lowering is built when it is first used."""
+    spec = Spec("Random", text, "<random>", 1)
+    (algorithm,) = read_spec(spec)
+    return optgen.load(spec), add_maximize(algorithm)
+
+
+def drawn(seed: int) -> list[Tensor]:
+    """Normally distributed numbers, and one that is not a number."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
+    tensors[0][seed % 7] = torch.nan
+    return tensors
+
+
+def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
+    """Parameters and states after the steps, one after the other."""
+    found = []
+    for index, param in enumerate(drawn(seed)):
+        state: dict[str, Any] = {}
+        for step in range(STEPS):
+            param, state = evaluate(
+                algorithm, hypers, param, drawn(seed + 1 + step)[index], state, torch.float64
+            )
+        found += [param, *map(torch.as_tensor, state.values())]
+    return found
+
+
+def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -> list[Tensor]:
+    params = [torch.nn.Parameter(value) for value in drawn(seed)]
+    functional = lowering == "functional"
+    optimizer = cls(params, **options, differentiable=functional)
+    for param in params if functional else ():
+        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+    for step in range(STEPS):
+        for param, grad in zip(params, drawn(seed + 1 + step), strict=True):
+            param.grad = grad
+        with use_lowering("forloop" if functional else lowering):
+            optimizer.step()
+    return [v for p in params for v in (p.detach(), *optimizer.state[p].values())]
+
+
+@pytest.fixture(autouse=True)
+def wide_scalars() -> Iterator[None]:
+    """Scalar state in float64: in float32 how often it is rounded would decide the tenth digit."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(text=specs(), flags=FLAGS, maximize=st.booleans(), seed=st.integers(0, 999))
+def test_every_lowering_is_the_rule(
+    text: str, flags: dict[str, Any], maximize: bool, seed: int
+) -> None:
+    cls, algorithm = loaded(text)
+    options = {**flags, "maximize": maximize}
+    note(text)
+    optimizer = cls([torch.nn.Parameter(torch.ones(1))], **options)
+    hypers = {hyper.name: optimizer.param_groups[0][hyper.name] for hyper in algorithm.hypers}
+    expected = by_the_rule(algorithm, hypers, seed)
+
+    for lowering in (*LOWERINGS, "functional"):
+        note(lowering)
+        found = by_a_lowering(cls, options, lowering, seed)
+        for a, b in zip(found, expected, strict=True):
+            assert_close(a, b)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """Equal to ten digits of the tensor's largest number; not a number in the same places."""
+    assert torch.equal(found.isnan(), expected.isnan())
+    scale = float(expected[expected.isfinite()].abs().max()) if expected.isfinite().any() else 1.0
+    torch.testing.assert_close(
+        found.double(), expected.double(), rtol=1e-10, atol=1e-10 * scale, equal_nan=True
+    )
