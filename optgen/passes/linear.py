@@ -116,10 +116,20 @@ def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
 
 
 def _collect(terms: Terms) -> Terms:
-    """Add up the coefficients of terms that are otherwise alike; of nothing, 0 times the first."""
+    """Add up the coefficients of terms that are otherwise alike.
+
+    What cancels goes, but for one tensor where only numbers would be left: a sum has its shape.
+    """
     sums: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Expr] = {}
     for term in terms:
         key = (term.factors, term.divisors)
         sums[key] = add(sums[key], term.coefficient) if key in sums else term.coefficient
     collected = tuple(Term(c, *key) for key, c in sums.items())
-    return tuple(t for t in collected if not is_number(t.coefficient, 0)) or collected[:1]
+    left = tuple(t for t in collected if not is_number(t.coefficient, 0))
+    if any(map(_has_tensors, left)):
+        return left
+    return (*left, next(filter(_has_tensors, collected)))
+
+
+def _has_tensors(term: Term) -> bool:
+    return bool(term.factors or term.divisors)

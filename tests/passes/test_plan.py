@@ -34,6 +34,7 @@ def test_the_six(name: str, passes: str, golden: Golden) -> None:
 RULES_OF_INTEREST = {
     "like terms are added up": spec("p = p - lr * t * p - (g + g) * 0.5"),
     "nothing is left": spec("p = p + lr * (g - g)"),
+    "a number is left": spec("p = maximum(g + (lr - g), p)"),
     "a number leaves a root where it is not negative": spec(
         "p = p - sqrt(lr * g**2) - sqrt(c * g**2)", hypers="lr=hyper(1, ge=0), c=hyper(1)"
     ),
