@@ -14,7 +14,7 @@ from optgen.ir.nodes import Place, Program, refs
 from optgen.ir.words import FUNCTIONS
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.literals import STRINGS, TEXT, literal, one_of, options
+from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
 from optgen.spec.names import ADDED, DECLARATIONS, message_fields, why_taken
 from optgen.spec.scope import Scope
 from optgen.spec.signature import Signature
@@ -22,7 +22,7 @@ from optgen.spec.source import Source
 from optgen.spec.statements import Statements
 
 _OPTIONS = {
-    "paper": TEXT,
+    "paper": Option(lambda v: isinstance(v, str) and not re.search(r'[\s"\\]', v), "a URL"),
     "base": TEXT,
     "keywords": STRINGS,
     "group": STRINGS,

@@ -189,6 +189,7 @@ FILES = {
     "two decorators": spec(decorator='@optimizer(paper="")\n@cache'),
     "bad option": spec(decorator='@optimizer(papier="")'),
     "bad option value": spec(decorator="@optimizer(paper=3)"),
+    "paper that is no URL": spec(decorator="@optimizer(paper='Adam, \"2015\"')"),
     "repeated option": spec(decorator='@optimizer(paper="", paper="")'),
     "unknown gradient": spec(decorator='@optimizer(gradient="sparse")'),
     "one string for keywords": spec(decorator='@optimizer(keywords=("lr"))'),
