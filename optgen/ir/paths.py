@@ -1,0 +1,139 @@
+"""Follows every path of a program: which version of each name stands at every statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from optgen.ir.kinds import Kind, kind_of
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
+from optgen.ir.text import expr_text
+
+Versions = dict[str, int]
+Assumed = Mapping[Expr, bool]
+
+
+class VerifyError(Exception):
+    """A pass broke a rule of the level it produces."""
+
+
+@dataclass
+class Paths:
+    """Follows every path of a program.
+
+    `copies`: both arms end in the same version of a name. Without them (a plan leaves out what
+    copies a name to itself) a version that is not in `written` is the one before.
+    """
+
+    kinds: Mapping[Ref, Kind]
+    written: set[Ref]
+    copies: bool = False
+
+    def run(
+        self,
+        program: Program,
+        before: Versions,
+        assumed: Assumed | None = None,
+        done: list[tuple[Assign, Assumed]] | None = None,
+    ) -> Versions:
+        """The versions after a program, from those before it; `done` are assignments so far."""
+        now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self.read(stmt.value, now, path)
+                for other, there in done:
+                    again = other.target == stmt.target and other.value != stmt.value
+                    if again and not _exclude(path, there):
+                        fail("assigned two values on one path", stmt.target)
+                now[stmt.target.name] = stmt.target.version
+                done.append((stmt, path))
+            else:
+                now = self._branch(stmt, now, path, done)
+        return now
+
+    def _branch(
+        self, stmt: If, before: Versions, path: Assumed, done: list[tuple[Assign, Assumed]]
+    ) -> Versions:
+        self.read(stmt.condition, before, path)
+        if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
+            fail("an if on a tensor", stmt.condition)
+        taken = path.get(stmt.condition)
+        if taken is not None:  # an outer branch on the same condition: the other arm is dead
+            live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
+            return _on_taken(before, self.run(live, before, path, done), dead)
+        then = self.run(stmt.then, before, {**path, stmt.condition: True}, done)
+        orelse = self.run(stmt.orelse, before, {**path, stmt.condition: False}, done)
+        return self._joined(before, then, orelse)
+
+    def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
+        """The versions after both arms; an arm without an assignment keeps the old value.
+
+        Where the arms differ, no version has a value: reading one is an error.
+        """
+        after: Versions = {}
+        for name in then.keys() & orelse.keys():
+            a, b, old = then[name], orelse[name], before.get(name)
+            if a == b or (old in (a, b) and not self.copies):
+                after[name] = b if a == old else a
+        return after
+
+    def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
+        """Check that every name an expression reads has that version here; `fresh` reads none."""
+        match expr:
+            case Ref():
+                self.read_ref(expr, now, path)
+            case Call("fresh", _):
+                return
+            case _:
+                for child in children(expr):
+                    self.read(child, now, path)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name."""
+        if ref not in self.kinds:
+            fail("a name without a kind", ref)
+        if ref.name not in now:
+            fail("undefined on this path", ref)
+        left_out = not self.copies and ref.version > 0 and ref not in self.written
+        if now[ref.name] != ref.version and not left_out:
+            fail(f"read after version {now[ref.name]} was written", ref)
+
+
+@dataclass
+class SweepPaths(Paths):
+    """Paths of a sweep; the scalar program ran to its end, under the same conditions, before."""
+
+    before: Paths = field(default_factory=lambda: Paths({}, set()))
+    scalars: Program = ()
+    given: Versions = field(default_factory=dict)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name; a scalar by what the scalar program leaves on this path."""
+        if ref in self.kinds and not self.kinds[ref].is_tensor:
+            now = self.before.run(self.scalars, self.given, path)
+            self.before.read_ref(ref, now, path)
+        else:
+            super().read_ref(ref, now, path)
+
+
+def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
+    """After the arm that is taken; what only the other arm assigns has their join's version."""
+    joined = {a.target.name: a.target.version for a in assigns(dead)}
+    return {
+        name: joined.get(name, version) if version == before.get(name) else version
+        for name, version in taken.items()
+    }
+
+
+def _exclude(path: Assumed, other: Assumed) -> bool:
+    """Whether no run goes both ways."""
+    return any(other.get(condition) is (not holds) for condition, holds in path.items())
+
+
+def written_in(program: Program) -> set[Ref]:
+    return {a.target for a in assigns(program)}
+
+
+def fail(message: str, expr: Expr) -> NoReturn:
+    raise VerifyError(f"{message}: {expr_text(expr)}")
