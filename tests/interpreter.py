@@ -32,7 +32,8 @@ def run_inside(file: str) -> None:
 
 def behave_like_a_device() -> None:
     """Mend what the interpreter does otherwise than every device: it truncates float32 to bfloat16
-    where they round, garbles bfloat16 beside float64, and warns of infinities and NaN.
+    where they round, garbles bfloat16 beside float64, makes a number of a truth value that it
+    spreads over a block, and warns of infinities and NaN.
     """
     import numpy as np
     from triton import language as tl
@@ -40,7 +41,7 @@ def behave_like_a_device() -> None:
 
     np.seterr(all="ignore")
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    cast = builder.cast_impl
+    cast, splat = builder.cast_impl, builder.create_splat
     wide = {tl.float32: torch.float32, tl.float64: torch.float64}
 
     def cast_as_devices_do(self: Any, source: Any, target: Any) -> Any:
@@ -53,7 +54,11 @@ def behave_like_a_device() -> None:
             return handle(bits.to(wide[wanted]).numpy(), wanted)
         return cast(self, source, target)
 
-    builder.cast_impl = cast_as_devices_do
+    def splat_as_devices_do(self: Any, kind: Any, source: Any) -> Any:
+        spread = splat(self, kind, source)
+        return handle(spread.data.astype(bool), tl.int1) if source.data.dtype == bool else spread
+
+    builder.cast_impl, builder.create_splat = cast_as_devices_do, splat_as_devices_do
 
 
 if INTERPRETED:

@@ -42,19 +42,8 @@ CALLS: Mapping[str, str] = {
 }
 """Words that are written as a call; tensors divide by `div`, scalars by `/`."""
 
-_FUNCTIONS = {
-    "at",
-    "div",
-    "ipow",
-    "lerp",
-    "maximum",
-    "minimum",
-    "mod",
-    "power",
-    "rounded",
-    "sign",
-    "sqrt",
-}
+_FUNCTIONS = {"at", "div", "ipow", "lerp", "maximum", "minimum", "mod", "neg", "power", "rounded"}
+_FUNCTIONS |= {"sign", "sqrt"}
 _ARGUMENTS = {
     "rows",
     "hypers",
@@ -112,7 +101,7 @@ class Printer:
             case Linear(terms):
                 return self._sum(terms)
             case Call("neg", (a,)):
-                return f"-{self(a, _PREFIX)}", _PREFIX
+                return f"neg({self(a)})", _ATOM
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("/", (a, b)) if self.tensors:
@@ -123,9 +112,15 @@ class Printer:
                 left = binding + 1 if binding == 4 else binding
                 return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                text = CALLS[word].format(*(self.argument(a) for a in args))
+                asked = {"where": 1, "and": 2, "or": 2, "not": 1}.get(word, 0)
+                texts = (self.condition(a) for a in args[:asked])
+                text = CALLS[word].format(*texts, *(self.argument(a) for a in args[asked:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
         raise TypeError(f"no expression of a plan: {expr!r}")
+
+    def condition(self, expr: Expr) -> str:
+        """A truth value; one that has a name may be a number of the row."""
+        return f"{self(expr)} != 0" if isinstance(expr, Ref) and not self.read(expr) else self(expr)
 
     def argument(self, expr: Expr) -> str:
         """An argument of a word. Triton takes a bare number there for a float32."""
@@ -135,24 +130,25 @@ class Printer:
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         match b:
-            case Const(int() as n) if 2 <= n <= 4:
-                return " * ".join([self(a, 7)] * n), 6
+            case Const(int() as n) if 1 <= abs(n) <= 8:
+                product = " * ".join([self(a, 7)] * abs(n))
+                return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
             case Const(0.5):
                 return f"sqrt({self(a)})", _ATOM
-        word = "ipow" if _is_count(b) else "power"
-        return f"{word}({self(a)}, {self(b)})", _ATOM
+        if _is_count(b) and not isinstance(b, Const):
+            return f"ipow({self.argument(a)}, {self(b)})", _ATOM
+        return f"power({self(a)}, {self.argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
-        text = ""
-        for term in terms:
+        minus, text = self._term(terms[0])
+        if minus:
+            text = f"neg({text})"
+        for term in terms[1:]:
             minus, rest = self._term(term)
-            joint = " - " if minus else " + "
-            text = f"{text}{joint}{rest}" if text else f"-{rest}" if minus else rest
-        minus, _ = unsigned(terms[0].coefficient)
-        plain = len(terms) == 1 and not minus
-        if plain and is_number(terms[0].coefficient, 1):
-            return text, _ATOM if text.isidentifier() else 6
-        return text, 6 if plain else 5
+            text += f" - {rest}" if minus else f" + {rest}"
+        if len(terms) > 1:
+            return text, 5
+        return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
         """A term without its sign: coefficient, then factors over divisors, in their order."""

@@ -85,7 +85,7 @@ class Prologue:
                 continue
             both = known | (_defined(stmt.then) & _defined(stmt.orelse))
             then, kept = self._arm(stmt.then, both)
-            lines += [f"if {self._printer(stmt.condition)}:", *then]
+            lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
             stored |= kept
             if stmt.orelse:
                 orelse, kept = self._arm(stmt.orelse, both)

@@ -59,9 +59,15 @@ def ipow(x, n):
 
 @triton.jit
 def power(x, y):
-    """x**y for x > 0, or any x and y = 0; the larger type of both, so a literal needs no cast."""
-    x = y * 0 + x
-    return tl.where(y == 0, 1.0, tl.exp2(y * tl.log2(x)))
+    """x**y as torch's, at the ends of their ranges too; x may be a literal."""
+    x = x - tl.zeros_like(y)
+    size = tl.exp2(y * tl.log2(tl.abs(x)))
+    size = tl.where((y == 0) | (x == 1) | ((x == -1) & (tl.abs(y) == float("inf"))), 1.0, size)
+    whole = tl.floor(y) == y
+    odd = whole & (tl.floor(y * 0.5) * 2 != y)
+    negative = (x < 0) | ((x == 0) & (div(1.0, x) < 0))
+    defined = (x >= 0) | whole | (tl.abs(x) == float("inf"))
+    return tl.where(odd & negative, neg(size), tl.where(defined | (y == 0), size, float("nan")))
 
 
 @triton.jit
@@ -79,7 +85,14 @@ def sign(x):
 @triton.jit
 def mod(x, y):
     """The remainder with the sign of y, as Python's and torch's."""
-    return x - tl.floor(div(x, y)) * y
+    rest = x % y
+    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@triton.jit
+def neg(x):
+    """-x; Triton's own minus subtracts from 0 and so loses the sign of a zero."""
+    return x * -1.0
 
 
 @triton.jit
