@@ -408,8 +408,10 @@ optimizer = optgen.optim.SGD([param], lr=0.5)
 optimizer.step()
 child = os.fork()
 if child == 0:
-    optimizer.step()
-    os._exit(param[-1].item() != -1.0)
+    try:
+        optimizer.step()
+    finally:
+        os._exit(param[-1].item() != -1.0)
 assert os.waitpid(child, 0)[1] == 0
 """
 
