@@ -16,7 +16,7 @@ from optgen.lowerings.base import Lowering, planned
 from optgen.lowerings.triton_expressions import variable
 from optgen.lowerings.triton_prologue import Prologue
 from optgen.lowerings.triton_row import Row
-from optgen.lowerings.triton_sweep import print_sweep
+from optgen.lowerings.triton_sweep import presence, print_loads, print_stores, print_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors
@@ -36,7 +36,9 @@ def context(plan: Plan) -> Mapping[str, Any]:
         "width": prologue.width,
         "row": list(row.entries),
         "prologue": prologue.lines(),
+        "loads": print_loads(sweep.streams, row),
         "body": print_sweep(sweep.body, row),
+        "stores": print_stores(sweep.streams),
     }
 
 
@@ -48,29 +50,18 @@ FUSED_TRITON = Lowering(
 )
 
 
-def _stream(stream: Stream) -> dict[str, Any]:
-    """A stream's variable, its type's name, and the constexpr that says whether it exists."""
+def _stream(stream: Stream) -> dict[str, str]:
+    """What kernels call a stream's address and its type."""
     name = variable(Ref(stream.name))
-    negated, flag = _when(stream)
-    return {
-        "name": name,
-        "list": f"{name}s",
-        "type": f"{name.upper()}_T",
-        "stored": stream.stored,
-        "condition": f"{negated}{flag.upper()}",
-    }
+    return {"list": f"{name}s", "type": f"{name.upper()}_T"}
 
 
 def _flags(streams: tuple[Stream, ...]) -> dict[str, str]:
     """Every constexpr flag, and how a bucket tells its value."""
     flags = {}
     for stream in streams:
-        negated, flag = _when(stream)
-        if flag:
-            flags[flag.upper()] = f'{negated}bucket.has("{stream.name}")'
+        condition = presence(stream)
+        if condition:
+            negated = "not " if condition.startswith("not ") else ""
+            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.name}")'
     return flags
-
-
-def _when(stream: Stream) -> tuple[str, str]:
-    when = stream.when or ""
-    return ("not ", when[4:]) if when.startswith("not ") else ("", when)

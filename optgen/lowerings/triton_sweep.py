@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign, If, Program
+from collections.abc import Sequence
+
+from optgen.ir.nodes import Assign, If, Program, Ref
+from optgen.ir.plan import Stream
 from optgen.lowerings.triton_expressions import Printer, variable
 from optgen.lowerings.triton_row import Row
 
 _INDENT = "    "
+
+
+def print_loads(streams: Sequence[Stream], row: Row) -> list[str]:
+    """The lines that bring a tile into registers: its streams, then the numbers of its tensor."""
+    lines: list[str] = []
+    for stream in streams:
+        name = variable(Ref(stream.name))
+        lines += _if_present(stream, f"{name} = tl.load({name}s + lanes, mask).to(dtype)")
+    for place, name in enumerate(row.entries):
+        lines.append(f"{name} = tl.load(scalars{f' + {place}' if place else ''})")
+    return lines
+
+
+def print_stores(streams: Sequence[Stream]) -> list[str]:
+    """The lines that write back what a sweep changes, each stream in its own type."""
+    lines: list[str] = []
+    for stream in streams:
+        if stream.stored:
+            name = variable(Ref(stream.name))
+            kept = f"{name}.to({name}s.dtype.element_ty)"
+            lines += _if_present(stream, f"tl.store({name}s + lanes, {kept}, mask)")
+    return lines
+
+
+def presence(stream: Stream) -> str:
+    """The constexpr condition on which a stream exists; empty: always."""
+    when = stream.when or ""
+    flag = when.removeprefix("not ").upper()
+    return f"not {flag}" if when.startswith("not ") else flag
+
+
+def _if_present(stream: Stream, line: str) -> list[str]:
+    condition = presence(stream)
+    return [f"if {condition}:", _INDENT + line] if condition else [line]
 
 
 def print_sweep(body: Program, row: Row) -> list[str]:
