@@ -160,6 +160,7 @@ class Expressions:
             return self._constant(node, scope.constants[name])
         if scope.renamed is not None or name not in scope.kinds:
             self._unknown(node, name)
+        self.check_exists(node, name)
         scope.read.add(name)
         return Ref(name, 0, self.source.place(node))
 
@@ -236,6 +237,7 @@ class Expressions:
             case ast.Name(id=name):
                 known = (self.scope.renamed or {}).get(name, Ref(name))
                 if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
+                    self.check_exists(node.args[0], known.name)
                     return Call("fresh", (Ref(known.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"
         self.source.error(node.args[0], "`fresh` asks about a state", hint)
@@ -246,6 +248,14 @@ class Expressions:
             f"`{self.source.quote(node)}` is not in the language",
             _HINTS.get(type(node), "numbers, names, + - * / ** %, comparisons, and/or/not, words"),
         )
+
+    def check_exists(self, node: ast.expr, name: str) -> None:
+        """State that is there only under a condition is read and written under it only."""
+        state = self.scope.algorithm.state(name)
+        if state is not None and state.when and state.when not in self.scope.holding:
+            self.source.error(
+                node, f"`{name}` is there only when {state.when}", f"say so: if {state.when}: …"
+            )
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:
         """An `if` needs one answer per parameter."""

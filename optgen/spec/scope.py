@@ -20,7 +20,8 @@ class Scope:
     `kinds` are the names defined on every path to this point; `partial` those defined on some.
     `answers` are names of something true or false; `tensors` says of every name ever written
     whether it is a tensor. `renamed` maps a helper's own names to what they stand for while the
-    helper is inlined; `spoken` are the rule's own names, which no helper's name may become.
+    helper is inlined; `spoken` are the rule's own names, which no helper's name may become;
+    `holding` are the truths of hyperparameters ("amsgrad", "not amsgrad") that hold in this arm.
     """
 
     algorithm: Algorithm
@@ -35,6 +36,7 @@ class Scope:
     renamed: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
     spoken: frozenset[str] = frozenset()
+    holding: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,10 +59,11 @@ class Scope:
         return next(c for c in candidates if c not in taken)
 
     @contextmanager
-    def branch(self) -> Iterator[list[Stmt]]:
-        """Collect the statements of one arm apart."""
+    def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
+        """Collect the statements of one arm apart, where some truths hold besides."""
         outer, self.out = self.out, []
+        before, self.holding = self.holding, self.holding | truths
         try:
             yield self.out
         finally:
-            self.out = outer
+            self.out, self.holding = outer, before

@@ -116,6 +116,7 @@ class Statements(Expressions):
             error(node, f"`{name}` is given, not computed", "assign to a name of your own")
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")
+        self.check_exists(node, name)
         return name
 
     def _assign_tuple(self, node: ast.Assign, targets: list[ast.expr], value: ast.expr) -> None:
@@ -170,11 +171,11 @@ class Statements(Expressions):
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
         before = dict(self.scope.kinds)
-        with self.scope.branch() as then:
+        with self.scope.branch(truths(condition)) as then:
             for statement in node.body:
                 self._statement(statement)
         after_then, self.scope.kinds = self.scope.kinds, dict(before)
-        with self.scope.branch() as orelse:
+        with self.scope.branch(truths(Call("not", (condition,)))) as orelse:
             for statement in node.orelse:
                 self._statement(statement)
         after_else = self.scope.kinds
@@ -239,3 +240,19 @@ class Statements(Expressions):
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def truths(condition: Expr) -> frozenset[str]:
+    """The truths of hyperparameters that follow from a condition: "amsgrad", "not amsgrad"."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            return frozenset((name,))
+        case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
+            return frozenset((f"not {name}",))
+        case Call("and", (a, b)):
+            return truths(a) | truths(b)
+        case Call("not", (Call("not", (a,)),)):
+            return truths(a)
+        case Call("not", (Call("or", (a, b)),)):
+            return truths(Call("not", (a,))) | truths(Call("not", (b,)))
+    return frozenset()

@@ -12,6 +12,7 @@ from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec, read_specs
 
 M = 'm=state("exp_avg")'
+BIG = "big=flag(False)"
 HELPER = "def half(x):\n    return 0.5 * x"
 
 RULES = {
@@ -38,6 +39,26 @@ RULES = {
     "elif on a tensor": spec("if lr:", f"    {UPDATE}", "elif p == g:", f"    {UPDATE}"),
     "if on a computed tensor": spec("u = g * g", "if u:", f"    {UPDATE}"),
     "condition with one answer": spec("if True:", f"    {UPDATE}"),
+    "state outside its condition": spec(
+        "m = m + g",
+        "p = p - lr * m",
+        states='m=state("exp_avg", when="big")',
+        hypers=f"{LR}, {BIG}",
+    ),
+    "state read outside its condition": spec(
+        "if big:",
+        "    m = m + g",
+        "p = p - lr * m",
+        states='m=state("exp_avg", when="big")',
+        hypers=f"{LR}, {BIG}",
+    ),
+    "state under the opposite of its condition": spec(
+        "if not big:",
+        "    m = m + g",
+        UPDATE,
+        states='m=state("exp_avg", when="big")',
+        hypers=f"{LR}, {BIG}",
+    ),
     "undefined on this path": spec("if t > 5:", "    u = g", "p = p - lr * u"),
     "undefined in one arm": spec("if t > 5:", "    u = g", "else:", "    w = g", "p = p - lr * w"),
     "wrong arity": spec("p = p - lr * sqrt(g, p)"),

@@ -268,3 +268,24 @@ def test_kinds_of_declarations() -> None:
     )
     assert (big.sort, big.default, eps.sort, eps.size) == ("flag", True, "tuple", 2)
     assert not lr.bounds.admits(float("nan"))
+
+
+def test_state_under_its_condition_however_it_is_said() -> None:
+    states = 'm=state("exp_avg", when="big"), v=state("exp_avg_sq", when="not big")'
+    hypers = "lr=hyper(0.1, ge=0), big=flag(False), c=hyper(0.5)"
+    body = (
+        "if not big:",
+        "    v = v + g**2",
+        "else:",
+        "    if c > 0 and big:",
+        "        m = m + g",
+        "        p = p - lr * m",
+        "    else:",
+        "        p = p - lr * g",
+        "if not (big or c > 1):",
+        "    p = p - lr * v",
+    )
+
+    algorithm = read(spec(*body, states=states, hypers=hypers))
+
+    assert [s.when for s in algorithm.states] == ["big", "not big"]
