@@ -1,0 +1,114 @@
+"""Autograd through a step: by finite differences, and as torch's own differentiable classes do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import CASES, FULL, Case
+from parity.trajectories import error, values
+from torch import Tensor
+
+DIFFERENTIABLE = [case for case in CASES if case.options.get("lr", 1) != 0]
+
+
+def states(case: Case) -> dict[str, Tensor]:
+    """A state in the middle of a training, every tensor of it an input."""
+    param = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
+    optimizer = case.theirs([param])
+    for grad in values([(6,)] * 7, torch.float64, 3):
+        param.grad = grad
+        optimizer.step()
+    made = dict(optimizer.state[param])
+    return {
+        key: value.detach().clone().requires_grad_(key not in ("step", "mu_product"))
+        for key, value in made.items()
+    }
+
+
+def step(make: Any, state: dict[str, Tensor], param: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+    """One step as a function: the new parameter, and what is differentiable of the new state."""
+    param = param.clone()
+    param.grad = grad
+    optimizer = make([param], differentiable=True)
+    optimizer.state[param].update({key: value.clone() for key, value in state.items()})
+    optimizer.step()
+    return (param, *(v for v in optimizer.state[param].values() if v.requires_grad))
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    param, grad = (v.requires_grad_() for v in values([(6,)] * 2, torch.float64, 5))
+    return param, grad
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_finite_differences(case: Case) -> None:
+    state = states(case)
+    keys = list(state)
+
+    def function(param: Tensor, grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return step(case.ours, dict(zip(keys, given, strict=True)), param, grad)
+
+    assert torch.autograd.gradcheck(function, (*inputs(), *state.values()))
+
+
+@pytest.fixture
+def exact_steps() -> Iterator[None]:
+    """Torch computes with the step count's tensor here, and its dtype is the default one."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("exact_steps")
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+def test_gradients_are_torchs(case: Case) -> None:
+    state = states(case)
+    found = []
+    for make in (case.ours, case.theirs):
+        param, grad = inputs()
+        sources = [param, grad, *(v for v in state.values() if v.requires_grad)]
+        results = step(make, state, param, grad)
+        weighted = sum((r * torch.arange(6)).sum() for r in results)
+        found.append(torch.autograd.grad(weighted, sources))
+
+    for ours, theirs in zip(*found, strict=True):
+        assert error(ours, theirs) < 1e-12
+    assert all(gradient.abs().sum() > 0 for gradient in found[0][:2])
+
+
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_a_learning_rate_that_is_learnt(case: Case) -> None:
+    """A loss after three steps as a function of lr. Torch's own classes cannot follow it in Adam,
+    RMSprop and NAdam: there they change in place what autograd still needs."""
+
+    def loss_after_three_steps(lr: Tensor) -> Tensor:
+        param = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_().clone()
+        options = {**case.options, "lr": lr, "differentiable": True}
+        optimizer = Case(case.name, options).ours([param])
+        for _ in range(3):
+            loss = (param.clone() ** 4).sum()
+            param.grad = torch.autograd.grad(loss, param, create_graph=True)[0]
+            optimizer.step()
+        return (param**2).sum()
+
+    lr = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+
+    assert torch.autograd.gradcheck(loss_after_three_steps, (lr,))
+    assert torch.autograd.grad(loss_after_three_steps(lr), lr)[0] != 0
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_a_step_count_that_requires_grad_is_torchs_error(name: str) -> None:
+    case = FULL[name]
+    messages = []
+    for make in (case.ours, case.theirs):
+        state = states(case)
+        state["step"].requires_grad_()
+        with pytest.raises(RuntimeError) as caught:
+            step(make, state, *inputs())
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]

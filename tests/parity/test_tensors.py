@@ -1,0 +1,227 @@
+"""Tensors of every kind: empty, 0-dim, strided, of several dtypes at once, complex."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import FULL, LOWERINGS, Case
+from parity.trajectories import Run, assert_close, through, train, values
+from torch import Tensor
+
+WAYS = [None, *LOWERINGS]
+
+
+def channels_last() -> Tensor:
+    (value,) = values([(2, 3, 4, 5)], torch.float64, 3)
+    return value.to(memory_format=torch.channels_last)
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "empty": lambda: torch.empty(0, 3, dtype=torch.float64),
+    "0-dim": lambda: torch.tensor(1.5, dtype=torch.float64),
+    "transposed": lambda: values([(5, 7)], torch.float64, 1)[0].T,
+    "every second": lambda: values([(6, 8)], torch.float64, 2)[0][::2, 1::2],
+    "channels last": channels_last,
+    "expanded gradient": lambda: values([(4, 6)], torch.float64, 4)[0],
+}
+
+
+def gradient(layout: str, param: Tensor, step: int) -> Tensor:
+    """Laid out as the parameter in even steps, and otherwise in odd ones."""
+    (grad,) = values([tuple(param.shape)], torch.float64, 50 + step)
+    if layout == "expanded gradient":
+        return grad[:1].expand(param.shape)
+    return torch.empty_like(param).copy_(grad) if step % 2 else grad
+
+
+def strided(make: Any, layout: str) -> Run:
+    """20 steps of one parameter, and beside it a plain one that must not notice."""
+    params = [LAYOUTS[layout]().requires_grad_(), torch.ones(3).double().requires_grad_()]
+    run = Run(make(params), params)
+    for step in range(20):
+        for param in params:
+            param.grad = gradient(layout, param, step)
+        run.optimizer.step()
+    return run
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_layouts(case: Case, layout: str, lowering: str | None) -> None:
+    with through(lowering):
+        run = strided(case.ours, layout)
+
+    assert_close(run, strided(case.theirs, layout))
+    param = run.params[0]
+    assert param.stride() == LAYOUTS[layout]().stride()
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_a_slice_leaves_its_neighbours_alone(case: Case, lowering: str | None) -> None:
+    whole = torch.arange(48, dtype=torch.float64).view(6, 8)
+    outside = torch.ones(6, 8, dtype=torch.bool)
+    outside[1:5:2, 2:7:3] = False
+    before = whole.clone()
+    param = whole[1:5:2, 2:7:3].requires_grad_()
+    optimizer = case.ours([param])
+    param.grad = torch.ones_like(param)
+
+    with through(lowering):
+        optimizer.step()
+
+    assert torch.equal(whole[outside], before[outside])
+    assert (whole[~outside] != before[~outside]).all()
+
+
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05, torch.float16: 0.02}
+
+
+def mixed(make: Any) -> Run:
+    """All dtypes in one group, and again in another with numbers of its own."""
+    dtypes = [*BOUNDS, torch.float32, *reversed(BOUNDS)]
+    params = [v.requires_grad_() for i, d in enumerate(dtypes) for v in values([(9, 2)], d, i)]
+    run = Run(make([{"params": params[:5]}, {"params": params[5:], "lr": 0.02}]), params)
+    train(run, 10, skip=True)
+    return run
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_dtypes_in_one_group(case: Case, lowering: str | None) -> None:
+    case = Case(case.name, {**case.options, **({"eps": 1e-3} if case.name != "SGD" else {})})
+
+    with through(lowering):
+        run = mixed(case.ours)
+    expected = mixed(case.theirs)
+
+    for dtype, bound in BOUNDS.items():
+        chosen = [i for i, param in enumerate(run.params) if param.dtype == dtype]
+        assert len(chosen) >= 2
+        assert_close(
+            Run(run.optimizer, [run.params[i] for i in chosen]),
+            Run(expected.optimizer, [expected.params[i] for i in chosen]),
+            bound,
+        )
+
+
+def complex_run(make: Any, dtype: torch.dtype) -> Run:
+    params = [value.requires_grad_() for value in values([(3, 4), (), (0,), (5,)], dtype, 8)]
+    params.append(values([(2, 3)], dtype, 9)[0].T.requires_grad_())
+    run = Run(make(params), params)
+    train(run, 20, skip=True)
+    return run
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.complex64], ids=str)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_complex_parameters(case: Case, dtype: torch.dtype, lowering: str | None) -> None:
+    with through(lowering):
+        run = complex_run(case.ours, dtype)
+
+    bound = 1e-12 if dtype is torch.complex128 else 1e-5
+    assert_close(run, complex_run(case.theirs, dtype), bound)
+
+
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_complex_parameters_with_fused_asked_for_is_torchs_error(case: Case) -> None:
+    param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    param.grad = torch.ones_like(param)
+
+    with pytest.raises(RuntimeError, match="`fused=True` requires all the params to be floating"):
+        case.ours([param], fused=True).step()
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
+    """What autograd may hand over for a complex parameter."""
+    ours, theirs = (values([(4,)], torch.complex128, 1)[0].requires_grad_() for _ in range(2))
+    grad = values([(4,)], torch.complex128, 2)[0].conj()
+    assert grad.is_conj()
+    optimizers = case.ours([ours]), case.theirs([theirs])
+    ours.grad, theirs.grad = grad, grad.resolve_conj()
+
+    with through(lowering):
+        optimizers[0].step()
+    optimizers[1].step()
+
+    assert_close(Run(optimizers[0], [ours]), Run(optimizers[1], [theirs]))
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
+    params = [torch.nn.Parameter(torch.ones(300_000)), torch.nn.Parameter(torch.ones(3))]
+    optimizer = case.ours(params, maximize=True)
+    grads = values([(300_000,), (3,)], torch.float32, 1)
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad.clone()
+
+    with through(lowering):
+        optimizer.step()
+        optimizer.step()
+
+    for param, grad in zip(params, grads, strict=True):
+        assert torch.equal(param.grad, grad)
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_large_tensors_beside_small_ones(case: Case, lowering: str | None) -> None:
+    """Past the size at which lists are cut and tensors are sliced."""
+
+    def trained(make: Any) -> Run:
+        shapes = [(5,), (2**18 + 7,), (3, 2**17 + 1), (2,)]
+        params = [v.requires_grad_() for v in values(shapes, torch.float64, 5)]
+        run = Run(make(params), params)
+        train(run, 3)
+        return run
+
+    with through(lowering):
+        run = trained(case.ours)
+
+    assert_close(run, trained(case.theirs))
+
+
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = case.ours([param])
+
+    with through(lowering):
+        optimizer.step()
+
+    assert torch.equal(param, torch.ones(3))
+    assert not optimizer.state.get(param)
+
+
+@pytest.mark.parametrize("case", FULL.values(), ids=str)
+def test_groups_with_flags_of_their_own(case: Case) -> None:
+    """What decides which states there are may differ from group to group."""
+    flag = {"SGD": "momentum", "Adam": "amsgrad", "AdamW": "amsgrad", "RMSprop": "centered"}
+    if case.name not in flag:
+        pytest.skip("no such flag")
+
+    def trained(make: Any) -> Run:
+        params = [value.requires_grad_() for value in values([(3,)] * 3, torch.float64, 6)]
+        off = {"params": params[1:], flag[case.name]: 0 if case.name == "SGD" else False}
+        run = Run(make([{"params": params[:1]}, off]), params)
+        if case.name == "SGD":
+            run.optimizer.param_groups[1]["nesterov"] = False
+        train(run, 5)
+        if case.name == "SGD":  # switched on later; torch's others find no buffer then
+            run.optimizer.param_groups[1]["momentum"] = 0.5
+            train(run, 5, start=5)
+        return run
+
+    for lowering in WAYS:
+        with through(lowering):
+            run = trained(case.ours)
+        assert_close(run, trained(case.theirs))
