@@ -32,7 +32,7 @@ def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) ->
         functional = bool(group.get("differentiable") or group.get("capturable"))
         hypers = _hypers(optimizer.rule, group, functional, lowering)
         if functional:
-            _check_functional(work)
+            _check_functional(optimizer.rule, work)
             hypers["capturable"] = bool(group.get("capturable"))
         update = load(
             optimizer.lowerings, lowering, "update_functional" if functional else "update"
@@ -129,14 +129,22 @@ def _number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
-def _check_functional(work: Work) -> None:
+def _check_functional(rule: Rule, work: Work) -> None:
     """Raise torch's errors about graph capture and about differentiating through the step."""
     if work.group.get("capturable"):
         devices = capturable_devices()
-        for param, step in zip(work.params, work.steps, strict=bool(work.steps)):
-            if param.device.type != step.device.type or param.device.type not in devices:
+        scalars = {
+            f"{state.key}s": column
+            for state, column in zip(rule.states, work.states, strict=True)
+            if state.shape == "scalar" and column
+        }
+        counters = [*scalars.values(), *([work.steps] if work.steps else [])]
+        for param, *counted in zip(work.params, *counters, strict=True):
+            types = {tensor.device.type for tensor in (param, *counted)}
+            if len(types) > 1 or not types.issubset(devices):
+                named = ", ".join(["params", *scalars])
                 raise AssertionError(
-                    "If capturable=True, params and state_steps must be on supported devices: "
+                    f"If capturable=True, {named} and state_steps must be on supported devices: "
                     f"{devices}."
                 )
     if any(step.requires_grad for step in work.steps):
