@@ -132,8 +132,10 @@ def _exclude(path: Assumed, other: Assumed) -> bool:
 
 
 def written_in(program: Program) -> set[Ref]:
+    """Every name and version a program assigns."""
     return {a.target for a in assigns(program)}
 
 
 def fail(message: str, expr: Expr) -> NoReturn:
+    """Raise a `VerifyError` that shows an expression."""
     raise VerifyError(f"{message}: {expr_text(expr)}")
