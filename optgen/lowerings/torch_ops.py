@@ -42,24 +42,31 @@ def _lines(
     program: tuple[Instruction, ...], steps: Callable[[Ops], list[str]], indent: str = ""
 ) -> list[str]:
     out: list[str] = []
+    quoted: tuple[str, ...] = ()
     for instruction in program:
-        if isinstance(instruction, Ops):
-            out += [f"{indent}# {q}" for q in instruction.quote]
-            out += [indent + line for line in steps(instruction)]
-        else:
+        if isinstance(instruction, Branch):
             out += _branch(instruction, steps, indent)
+            quoted = ()
+            continue
+        if instruction.quote != quoted:
+            out += [f"{indent}# {q}" for q in instruction.quote]
+        quoted = instruction.quote
+        out += [indent + line for line in steps(instruction)]
     return out
 
 
 def _branch(branch: Branch, steps: Callable[[Ops], list[str]], indent: str) -> list[str]:
     deeper = indent + "    "
-    condition = branch.condition
-    if not branch.then:
-        opposite = _TEXT.text(Call("not", (condition,)))
-        return [f"{indent}if {opposite}:", *_lines(branch.orelse, steps, deeper)]
-    lines = [f"{indent}if {_TEXT.text(condition)}:", *_lines(branch.then, steps, deeper)]
-    if branch.orelse:
-        lines += [f"{indent}else:", *_lines(branch.orelse, steps, deeper)]
+    condition, then, orelse = branch.condition, branch.then, branch.orelse
+    if not then:
+        condition, then, orelse = Call("not", (condition,)), orelse, ()
+    lines = [f"{indent}if {_TEXT.text(condition)}:", *_lines(then, steps, deeper)]
+    match orelse:
+        case (Branch() as other,):
+            first, *rest = _branch(other, steps, indent)
+            lines += [f"{indent}el{first.removeprefix(indent)}", *rest]
+        case (_, *_):
+            lines += [f"{indent}else:", *_lines(orelse, steps, deeper)]
     return lines
 
 
