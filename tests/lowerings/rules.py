@@ -1,0 +1,96 @@
+"""Small rules, each for one thing that the Python lowerings do; and the text they become."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from optgen import emit
+from optgen.ir.algorithm import Algorithm
+from optgen.lowerings.base import Lowering
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+STATES = {"m": 'state("exp_avg")', "v": 'state("exp_avg_sq")', "s": 'state("n", shape="scalar")'}
+HYPERS = {
+    "lr": "hyper(0.1, ge=0)",
+    "beta": "hyper(0.9, ge=0, lt=1)",
+    "eps": "hyper(1e-8, ge=0)",
+    "c": "hyper(0.5)",
+    "flag_a": "flag(False)",
+    "flag_b": "flag(False)",
+}
+
+RULES = {
+    "blend": "m = beta * m + (1 - beta) * g; p = p - lr * m",
+    "blend the other way round": "m = (1 - beta) * g + m * beta; p = p - lr * m",
+    "not quite a blend": "m = beta * m + 0.1 * g; p = p - lr * m",
+    "product": "v = beta * v + (1 - beta) * g**2; p = p - lr * g * v",
+    "quotient": "v = v + g**2; p = p - lr * g / (sqrt(v) + eps)",
+    "two terms over one divisor": "m = m + g; p = p - (lr * g + c * m) / (abs(g) + eps)",
+    "numbers in a sum": "m = c + g - 2; p = p - lr * m",
+    "a state is a copy": "m = g; p = p - lr * m",
+    "an alias that is overwritten": "g = m; m = beta * m + abs(g) * g; p = p - lr * g",
+    "old and new value": "x = p; p = p - lr * g; m = m + p - x",
+    "swap": "m, v = v, m; p = p - lr * (m + 2 * v) * g",
+    "words without a foreach function": "m = where(g > c, g, m % 2); p = p - lr * sign(m)",
+    "a common part": "m = sqrt(g**2 + eps) * g + sqrt(g**2 + eps); p = p - lr * m",
+    "branches": """
+        if flag_a and t > 2:
+            m = beta * m + g
+        elif not flag_b:
+            m = g
+        p = p - lr * m
+    """,
+    "an else without a then": """
+        if flag_a or flag_b:
+            x = c * 2
+        else:
+            m = g
+            x = c
+        p = p - x * m
+    """,
+    "scalar state": "s = s * beta + 1; r = sqrt(s / t); p = p - lr * r * g",
+    "only the taken side": """
+        if t > 5:
+            p = p - lr * sqrt(t - 5) * g
+        else:
+            p = p - lr * g
+    """,
+}
+
+
+def spec(rule: str) -> str:
+    """A spec that declares what the rule names, and nothing else."""
+    if ";" in rule:
+        rule = "\n".join(rule.split("; "))
+    body = textwrap.indent(textwrap.dedent(rule).strip(), "    ")
+
+    def declared(known: dict[str, str]) -> list[str]:
+        return [f"    {n}={d}," for n, d in known.items() if re.search(rf"\b{n}\b", body)]
+
+    step = "t, " if re.search(r"\bt\b", body) else ""
+    lines = [
+        "from optgen.spec import *",
+        '@optimizer(paper="https://example.org")',
+        f"def Small(p, g, {step}/,",
+        *declared(STATES),
+        "    *,",
+        *declared(HYPERS),
+        "):",
+        '    """One thing."""',
+        body,
+    ]
+    return "\n".join([*lines, ""])
+
+
+def read(rule: str) -> Algorithm:
+    (algorithm,) = read_spec(Spec("Small", spec(rule), "<small>", 1))
+    return algorithm
+
+
+def function(rule: str, lowering: Lowering, name: str) -> str:
+    """One function's body as the lowering prints it, without the signature and its docstring."""
+    text = emit.render(read(rule), lowering, emit.require_ruff())
+    (found,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)
+    return textwrap.dedent(found)

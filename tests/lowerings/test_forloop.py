@@ -1,0 +1,57 @@
+"""The for-loop's text, and that its two forms compute the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from lowerings.rules import RULES, function, spec
+
+import optgen
+from optgen import use_lowering
+from optgen.lowerings.forloop import FORLOOP
+from optgen.spec import Spec
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_text(name: str, golden: Any) -> None:
+    golden.check(function(RULES[name], FORLOOP, "update"))
+
+
+@pytest.mark.parametrize("name", ["branches", "only the taken side", "scalar state", "swap"])
+def test_functional_text(name: str, golden: Any) -> None:
+    golden.check(function(RULES[name], FORLOOP, "update_functional"))
+
+
+def trained(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    cls = optgen.load(Spec("Small", spec(RULES[name]), "<small>", 1))
+    param = torch.nn.Parameter(torch.rand(5, dtype=torch.float64) + 1)
+    optimizer = cls([param], **options)
+    for _ in range(7):
+        param.grad = torch.randn(5, dtype=torch.float64)
+        if options:
+            param.requires_grad_(False)
+        with use_lowering("forloop"):
+            optimizer.step()
+    return [param.detach(), *optimizer.state[param].values()]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_both_forms_agree(name: str) -> None:
+    inplace, functional = trained(name, {}), trained(name, {"differentiable": True})
+
+    for a, b in zip(inplace, functional, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_functional_form_writes_at_its_end_only(name: str) -> None:
+    """Autograd and graph capture need the values it read."""
+    lines = function(RULES[name], FORLOOP, "update_functional").splitlines()
+    writes = [number for number, line in enumerate(lines) if ".copy_(" in line]
+    ending = [line for line in lines[writes[0] :] if line.strip()]
+
+    assert all(".copy_(" in line or line.strip().startswith("if ") for line in ending)
+    assert not any("_(" in line.replace(".copy_(", "") for line in lines)
