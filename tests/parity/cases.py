@@ -104,12 +104,6 @@ def _double(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) else value
 
 
-CASES = sorted(
-    [*_of_torchs_tests(), *(Case(name, options) for name in NAMES for options in OWN[name])],
-    key=lambda case: NAMES.index(case.name),
-)
-"""Every input of torch's own tests, and ours."""
-
 FULL = {
     "SGD": Case("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
     "Adam": Case("Adam", {"weight_decay": 0.1, "amsgrad": True}),
@@ -119,3 +113,12 @@ FULL = {
     "NAdam": Case("NAdam", {"weight_decay": 0.1}),
 }
 """One case a class, with every state it can have."""
+
+CASES = sorted(
+    [
+        *(FULL.values() if INTERPRETED else _of_torchs_tests()),
+        *(Case(name, options) for name in NAMES for options in OWN[name]),
+    ],
+    key=lambda case: NAMES.index(case.name),
+)
+"""Every input of torch's own tests, and ours; fewer where an interpreter runs them."""
