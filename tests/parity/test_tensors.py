@@ -155,6 +155,27 @@ def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
 
 
 @pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", [*map(Case, FULL), *FULL.values()], ids=str)
+def test_gradients_that_are_no_numbers(case: Case, lowering: str | None) -> None:
+    """One bad gradient in the middle of a training; torch's for-loop tells what becomes of it."""
+    bad = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-320, 1e200, -1e200]
+    runs = []
+    for make in (case.ours, case.theirs):
+        param = torch.nn.Parameter(torch.linspace(-1, 1, len(bad), dtype=torch.float64))
+        run = Run(make([param]), [param])
+        for step in range(6):
+            param.grad = torch.tensor(bad).double() if step == 2 else torch.cos(param.detach())
+            with through(lowering if make == case.ours else None):
+                run.optimizer.step()
+        runs.append(dict(run.tensors()))
+
+    for name in runs[1]:
+        torch.testing.assert_close(
+            runs[0][name], runs[1][name], rtol=1e-11, atol=1e-13, equal_nan=True, msg=name
+        )
+
+
+@pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
     params = [torch.nn.Parameter(torch.ones(300_000)), torch.nn.Parameter(torch.ones(3))]

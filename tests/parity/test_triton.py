@@ -22,6 +22,7 @@ CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
     [
         ("parity", f"{TRAJECTORIES} or ({CHECKPOINTS})", LEAST),
         ("lowerings", "test_a_word_means_what_it_says", 30),
+        ("properties", "test_every_lowering_is_the_rule", 1),
     ],
 )
 def test_through_the_interpreter(folder: str, chosen: str, least: int) -> None:
