@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
 import optgen.optim
 from benchmarks.lists import LISTS
 
+ROOT = Path(__file__).resolve().parents[1]
 CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam")
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 TORCH: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from optgen.runtime import build_cache
+from optgen.runtime.fused_cpu import build_cache
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 

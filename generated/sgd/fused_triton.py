@@ -4,8 +4,8 @@
 import triton
 import triton.language as tl
 
-from optgen.runtime.triton_bucket import Bucket
-from optgen.runtime.triton_words import (
+from optgen.runtime.fused_triton.bucket import Bucket
+from optgen.runtime.fused_triton.words import (
     FIRST_BLOCK,
     GROUP,
     NUMEL,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from optgen.ir.plan import Plan
 from optgen.lowerings.base import Context, Lowering, planned
-from optgen.lowerings.python_scalars import BUCKET, scalar_lines
-from optgen.lowerings.python_signature import imports, keywords, list_names, plural
-from optgen.lowerings.torch_ops import foreach_lines
+from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.python.signature import imports, keywords, list_names, plural
+from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars

@@ -24,10 +24,10 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan
 from optgen.ir.words import WORDS
 from optgen.lowerings.base import Context, Lowering, planned
-from optgen.lowerings.python_scalars import BUCKET, ONE_BY_ONE, scalar_lines
-from optgen.lowerings.python_signature import imports, keywords, list_names, plural
-from optgen.lowerings.python_text import PythonText, statements
-from optgen.lowerings.torch_ops import forloop_lines
+from optgen.lowerings.python.scalars import BUCKET, ONE_BY_ONE, scalar_lines
+from optgen.lowerings.python.signature import imports, keywords, list_names, plural
+from optgen.lowerings.python.text import PythonText, statements
+from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace

@@ -26,7 +26,7 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
 
 if TYPE_CHECKING:
-    from optgen.runtime.fused_cpu_repeat import Repeat
+    from optgen.runtime.fused_cpu.repeat import Repeat
 
 F = TypeVar("F", bound=Callable[..., Any])
 

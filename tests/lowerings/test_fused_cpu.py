@@ -10,11 +10,12 @@ from conftest import Golden
 from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
 from optgen.ir.words import WORDS
-from optgen.lowerings.cpp_expressions import Printer, variable
-from optgen.lowerings.cpp_text import declared, folded, listed
 from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.lowerings.fused_cpu.expressions import Printer, variable
+from optgen.lowerings.fused_cpu.text import declared, folded, listed
 from optgen.passes.flatten import Flatten
-from optgen.runtime import compiler, fused_cpu
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import compiler
 from optgen.spec import Spec
 from optgen.spec.read import read_spec, read_specs
 

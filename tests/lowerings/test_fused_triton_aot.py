@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from optgen.runtime.fused_triton.bucket import exact, options
 from optgen.runtime.rule import Rule
-from optgen.runtime.triton_bucket import exact, options
 
 pytest.importorskip("triton")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.words import WORDS
-from optgen.lowerings.triton_expressions import CALLS, RESERVED, Printer, variable
+from optgen.lowerings.fused_triton.expressions import CALLS, RESERVED, Printer, variable
 
 pytest.importorskip("triton")
 
@@ -97,7 +97,8 @@ def arguments(word: str, dtype: torch.dtype) -> list[Tensor]:
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """A module with two kernels a word, printed."""
     parts = [
-        "import triton\nimport triton.language as tl\nfrom optgen.runtime.triton_words import *\n"
+        "import triton\nimport triton.language as tl\n"
+        "from optgen.runtime.fused_triton.words import *\n"
     ]
     for i, word in enumerate(WRITTEN):
         parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(sentence(word.name))))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from optgen.runtime import build_cache, compiler
+from optgen.runtime.fused_cpu import build_cache, compiler
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 CHILD = f"""
 import ctypes
-from optgen.runtime import build_cache
+from optgen.runtime.fused_cpu import build_cache
 path = build_cache.library("answer", {SOURCE!r})
 assert ctypes.CDLL(str(path)).answer() == 42
 print(path)

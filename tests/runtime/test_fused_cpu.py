@@ -13,8 +13,9 @@ from torch import Tensor
 
 import optgen
 from optgen.optim import SGD, Adam, NAdam, RAdam, RMSprop
-from optgen.runtime import build_cache, compiler, fused_cpu, fused_cpu_repeat
-from optgen.runtime.fused_cpu_table import gather
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import build_cache, compiler, repeat
+from optgen.runtime.fused_cpu.table import gather
 
 TOLERANCE = 1e-12
 Prepare = Callable[[Any, list[Tensor]], None]
@@ -24,7 +25,7 @@ Prepare = Callable[[Any, list[Tensor]], None]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways in which a step can find its tensors."""
     if request.param == "gathered in Python":
-        monkeypatch.setattr(fused_cpu_repeat, "reader", lambda: None)
+        monkeypatch.setattr(repeat, "reader", lambda: None)
     return str(request.param)
 
 
@@ -378,7 +379,7 @@ def run(script: str) -> str:
 
 THREADS = """
 import os, torch, optgen.optim
-from optgen.runtime import threads
+from optgen.runtime.fused_cpu import threads
 assert threads.current().parallel, "no OpenMP was found in the process"
 def step(count):
     torch.set_num_threads(count)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import optgen.optim
 from optgen import use_lowering
-from optgen.runtime import fused_triton, triton_table
+from optgen.runtime import fused_triton
+from optgen.runtime.fused_triton import table
 
 pytest.importorskip("triton")
 
@@ -116,13 +117,13 @@ def test_mixed_types_in_one_optimizer() -> None:
 @inside
 def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     uploads: list[tuple[int, ...]] = []
-    upload = triton_table.upload
+    upload = table.upload
 
     def counted(target: Tensor, values: Any, staging: Any) -> None:
         uploads.append(tuple(target.shape))
         upload(target, values, staging)
 
-    monkeypatch.setattr(triton_table, "upload", counted)
+    monkeypatch.setattr(table, "upload", counted)
     params = [torch.randn(20, requires_grad=True) for _ in range(3)]
     optimizer = optgen.optim.Adam(params)
     for param in params:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Plan
-from optgen.lowerings.python_signature import plural
-from optgen.lowerings.python_text import PythonText, statements
+from optgen.lowerings.python.signature import plural
+from optgen.lowerings.python.text import PythonText, statements
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 The loop is written once, for float and double and for every combination of the flags that decide
 which streams there are. Whatever else a rule branches on is one value for a whole tensor, and the
-compiler moves such a branch out of the loop. What is not arithmetic stands in runtime/fused_cpu.h.
+compiler moves such a branch out of the loop. What is not arithmetic stands in the header,
+runtime/fused_cpu/kernel.h.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 from optgen.ir.algorithm import Hyper
 from optgen.ir.plan import Plan, Sweep
 from optgen.lowerings.base import Lowering, planned
-from optgen.lowerings.cpp_expressions import variable
-from optgen.lowerings.cpp_program import ScalarProgram
-from optgen.lowerings.cpp_sweep import SweepPrinter
-from optgen.lowerings.cpp_text import declared, indented, listed
+from optgen.lowerings.fused_cpu.expressions import variable
+from optgen.lowerings.fused_cpu.program import ScalarProgram
+from optgen.lowerings.fused_cpu.sweep import SweepPrinter
+from optgen.lowerings.fused_cpu.text import declared, indented, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optgen.runtime import build_cache, compiler
+from optgen.runtime.fused_cpu import build_cache, compiler
 
 _WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
 _PYTHON = {

@@ -7,21 +7,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime import triton_table
 from optgen.runtime.device_scalars import adopt, hand_out
+from optgen.runtime.fused_triton import table
+from optgen.runtime.fused_triton.bucket import Share, options
+from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.layout import copies, copy_of, is_dense, same_walk
-from optgen.runtime.triton_bucket import Share, options
-from optgen.runtime.triton_table import HEADER, Hypers, Table, flatten
 
 CPU = torch.device("cpu")
 
 
-def table(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
+def made_table(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
     return Table(numels, [0] * len(numels), fresh or [], streams, 1024, CPU, None)
 
 
 def test_blocks_lead_to_their_tensors() -> None:
-    made = table([0, 1, 1024, 1025, 0, 3000])
+    made = made_table([0, 1, 1024, 1025, 0, 3000])
     assert made.blocks == 0 + 1 + 1 + 2 + 0 + 3
     assert made.block_tensor.tolist() == [1, 2, 3, 3, 5, 5, 5]
     assert made.rows[0].tolist() == [0, 1, 1024, 1025, 0, 3000]
@@ -29,24 +29,24 @@ def test_blocks_lead_to_their_tensors() -> None:
 
 
 def test_a_list_without_elements_has_no_blocks() -> None:
-    assert table([0, 0]).blocks == 0
+    assert made_table([0, 0]).blocks == 0
 
 
 def test_rows_past_32_bits() -> None:
-    made = table([2**33 + 1])
+    made = made_table([2**33 + 1])
     assert made.rows[0].tolist() == [2**33 + 1]
     assert made.blocks == 2**23 + 1
 
 
 def test_fresh_rows_follow_the_addresses() -> None:
-    made = table([5, 5], streams=3, fresh=[[True, False]])
+    made = made_table([5, 5], streams=3, fresh=[[True, False]])
     assert made.rows.shape == (HEADER + 3 + 1, 2)
     assert made.rows[-1].tolist() == [1, 0]
 
 
 def test_points_where_tensors_lie_and_leaves_absent_streams_at_zero() -> None:
     tensors = [torch.ones(5), torch.ones(5)]
-    made = table([5, 5])
+    made = made_table([5, 5])
     made.point([tensors, []])
     assert made.rows[HEADER].tolist() == [t.data_ptr() for t in tensors]
     assert made.rows[HEADER + 1].tolist() == [0, 0]
@@ -61,7 +61,7 @@ class Uploads(list[tuple[int, ...]]):
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
     counted = Uploads()
-    monkeypatch.setattr(triton_table, "upload", counted)
+    monkeypatch.setattr(table, "upload", counted)
     return counted
 
 
@@ -98,7 +98,7 @@ def test_flattens_a_group_in_the_order_of_the_rule() -> None:
 def test_an_upload_copies_what_it_is_given() -> None:
     numbers = array("q", [1, 2, 3])
     target = torch.empty(3, dtype=torch.int64)
-    triton_table.upload(target, numbers, None)
+    table.upload(target, numbers, None)
     numbers[0] = 7
     assert target.tolist() == [1, 2, 3]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, refs, walk
 from optgen.ir.plan import Plan, Stream, Sweep
-from optgen.lowerings.cpp_expressions import Printer, variable
-from optgen.lowerings.cpp_program import ScalarProgram
-from optgen.lowerings.cpp_statements import Statements
-from optgen.lowerings.cpp_text import folded
+from optgen.lowerings.fused_cpu.expressions import Printer, variable
+from optgen.lowerings.fused_cpu.program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.text import folded
 from optgen.passes.flatten import Flatten
 
 _COLUMN = 12

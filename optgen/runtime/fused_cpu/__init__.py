@@ -17,15 +17,15 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime import build_cache, compiler
 from optgen.runtime.collect import Work, collect
-from optgen.runtime.fused_cpu_repeat import Repeat
-from optgen.runtime.fused_cpu_table import CODES, Kernel, gather
+from optgen.runtime.fused_cpu import build_cache, compiler
+from optgen.runtime.fused_cpu.repeat import Repeat
+from optgen.runtime.fused_cpu.table import CODES, Kernel, gather
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-_INCLUDE = '#include "optgen/runtime/fused_cpu.h"\n'
+_INCLUDE = '#include "optgen/runtime/fused_cpu/kernel.h"\n'
 _kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
 _warned: set[str] = set()
 
@@ -102,5 +102,5 @@ def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
 
 def complete(source: str) -> str:
     """A generated source with the header it includes pasted in."""
-    header = Path(__file__).with_name("fused_cpu.h").read_text()
+    header = Path(__file__).with_name("kernel.h").read_text()
     return source.replace(_INCLUDE, header, 1)

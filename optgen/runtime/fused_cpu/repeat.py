@@ -12,8 +12,8 @@ from itertools import chain
 from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from optgen.runtime.fused_cpu_table import Kernel, Table, flat
-from optgen.runtime.tensor_reader import Reader, Request, reader
+from optgen.runtime.fused_cpu.table import Kernel, Table, flat
+from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer

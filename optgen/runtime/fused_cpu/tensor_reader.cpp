@@ -47,7 +47,7 @@ struct Request {
     const char* const* names; // the same as C strings
     i64 tensors;
     Object* params;       // [tensor], scratch
-    void** address;       // from here on as in fused_cpu.h
+    void** address;       // from here on as in kernel.h
     i64* elements;
     u64* types;
     int* group;

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Expr, If, Program, assigns, expressions, refs
-from optgen.lowerings.cpp_expressions import variable
-from optgen.lowerings.cpp_text import folded, indented
+from optgen.lowerings.fused_cpu.expressions import variable
+from optgen.lowerings.fused_cpu.text import folded, indented
 
 
 @dataclass

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from optgen.runtime import layout, threads
+from optgen.runtime import layout
+from optgen.runtime.fused_cpu import threads
 from optgen.runtime.private import is_contiguous
 from optgen.runtime.rule import Rule
 
@@ -39,7 +40,7 @@ class _Table(ctypes.Structure):
 
 
 class Table:
-    """`Table` of fused_cpu.h and the arrays it points to."""
+    """`Table` of kernel.h and the arrays it points to."""
 
     def __init__(self, kernel: "Kernel", tensors: int, groups: int) -> None:
         self.kernel = kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, refs
 from optgen.ir.plan import Plan, Sweep
-from optgen.lowerings.triton_expressions import variable
+from optgen.lowerings.fused_triton.expressions import variable
 
 _SPOKEN = {
     "+": "plus",

@@ -13,10 +13,10 @@ from typing import Any
 from optgen.ir.nodes import Ref
 from optgen.ir.plan import Plan, Stream
 from optgen.lowerings.base import Lowering, planned
-from optgen.lowerings.triton_expressions import variable
-from optgen.lowerings.triton_prologue import Prologue
-from optgen.lowerings.triton_row import Row
-from optgen.lowerings.triton_sweep import presence, print_loads, print_stores, print_sweep
+from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.prologue import Prologue
+from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.fused_triton.sweep import presence, print_loads, print_stores, print_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.share_divisors import share_divisors

@@ -7,15 +7,15 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.lowerings.base import Lowering
-from optgen.lowerings.optimizer_arguments import (
+from optgen.lowerings.optimizer.arguments import (
     Argument,
     arguments,
     backfill,
     group_keys,
     literal,
 )
-from optgen.lowerings.optimizer_checks import checks
-from optgen.lowerings.optimizer_doc import docstring
+from optgen.lowerings.optimizer.checks import checks
+from optgen.lowerings.optimizer.doc import docstring
 from optgen.passes.plan import plan
 
 TEMPLATE = "optimizer.py.jinja"

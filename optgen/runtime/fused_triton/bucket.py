@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.table import Staging, Table
 from optgen.runtime.layout import copies, copy_of
-from optgen.runtime.triton_table import Staging, Table
 
 TAIL = 256
 """Elements a trip where a block is short or its streams are not aligned."""

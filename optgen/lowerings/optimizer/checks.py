@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper
 from optgen.ir.nodes import Call, Expr, walk
-from optgen.lowerings.optimizer_arguments import literal
-from optgen.lowerings.python_text import PythonText
+from optgen.lowerings.optimizer.arguments import literal
+from optgen.lowerings.python.text import PythonText
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"

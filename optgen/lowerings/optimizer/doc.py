@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
-from optgen.lowerings.optimizer_arguments import Argument, literal
+from optgen.lowerings.optimizer.arguments import Argument, literal
 from optgen.passes.latex import to_latex
 from optgen.passes.symbols import Symbols
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from optgen.runtime.collect import Work, collect
 from optgen.runtime.device_scalars import adopt
-from optgen.runtime.triton_bucket import Bucket, Key, Share, Streams
-from optgen.runtime.triton_table import Hypers, Staging, flatten
+from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
+from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import Plan
 from optgen.ir.words import WORDS
-from optgen.lowerings.cpp_expressions import Printer, variable
-from optgen.lowerings.cpp_statements import Statements
-from optgen.lowerings.cpp_text import declared, listed
+from optgen.lowerings.fused_cpu.expressions import Printer, variable
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.text import declared, listed
 
 _COLUMN = 8
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime import compiler
+from optgen.runtime.fused_cpu import compiler
 
 _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
 

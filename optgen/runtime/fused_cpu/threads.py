@@ -12,7 +12,7 @@ _children: list[int] = []
 
 
 class Threads(ctypes.Structure):
-    """`Threads` of fused_cpu.h, field by field."""
+    """`Threads` of kernel.h, field by field."""
 
     _fields_ = [("count", c_int), *((name, c_void_p) for name in _NAMES)]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.plan import Plan
-from optgen.lowerings.triton_expressions import Printer, variable
-from optgen.lowerings.triton_row import Row
+from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.lowerings.fused_triton.row import Row
 
 _INDENT = "    "
 

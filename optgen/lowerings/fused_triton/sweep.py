@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from optgen.ir.nodes import Assign, If, Program, Ref
 from optgen.ir.plan import Stream
-from optgen.lowerings.triton_expressions import Printer, variable
-from optgen.lowerings.triton_row import Row
+from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.lowerings.fused_triton.row import Row
 
 _INDENT = "    "
 

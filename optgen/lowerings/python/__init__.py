@@ -1,0 +1,1 @@
+"""What the for-loop and foreach share: Python text of scalars, signatures and torch calls."""
