@@ -103,12 +103,15 @@ class Prologue:
     def _value(self, stmt: Assign) -> str:
         """The right-hand side. Scalar state is computed and kept in its own type, as torch's."""
         name = stmt.target.name
-        if name in self._states:
+        literal = not any(isinstance(e, Ref) for e in walk(stmt.value))
+        if literal:
+            text = f"tl.full((), {self._printer(stmt.value)}, tl.float64)"
+        elif name in self._states:
             text = Printer(lambda e: self._rounded(e, name), tensors=False)(stmt.value)
-            return text if _operates_on(stmt.value, name) else f"rounded({text}, {name.upper()}_T)"
-        if not any(isinstance(e, Ref) for e in walk(stmt.value)):
-            return f"tl.full((), {self._printer(stmt.value)}, tl.float64)"
-        return self._printer(stmt.value)
+        else:
+            return self._printer(stmt.value)
+        exact = name not in self._states or _operates_on(stmt.value, name)
+        return text if exact else f"rounded({text}, {name.upper()}_T)"
 
     def _rounded(self, expr: Expr, state: str) -> str | None:
         """An operation on a scalar state: operands and result in the state's type."""
