@@ -9,7 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
+
+from optgen.ir.nodes import NOWHERE, Place
+from optgen.spec.errors import SpecError
 
 
 @dataclass(frozen=True)
@@ -31,25 +35,52 @@ class Spec:
             f"make a class of it first: {self.name} = optgen.load({self.name})"
         )
 
+    def __repr__(self) -> str:
+        return f"<Spec {self.name} from {Path(self.file).name}:{self.line}>"
 
-def optimizer(*, paper: str = "", **options: Any) -> Callable[[Callable[..., None]], Spec]:
+
+def optimizer(
+    *bare: Callable[..., None], paper: str = "", **options: Any
+) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
 
     Args:
+        *bare: nothing; it is here to say what is wrong with `@optimizer` without brackets.
         paper: where the algorithm was published (a URL).
         **options: `base`, `keywords`, `group`, `gradient`, `sparse_hint`: how a drop-in says
             torch's own order of arguments and group keys; see docs/spec-language.md.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.
+
+    Raises:
+        SpecError: the function's text cannot be found, or the decorator has no brackets.
     """
+    for function in bare:
+        spec = _as_written(function)
+        line = spec.source.partition("\n")[0]
+        raise SpecError(
+            Place(spec.file, spec.line, line.find("@") + 2),
+            "the only decorator of the language is @optimizer(…)",
+            '@optimizer(paper="https://…")',
+            "\n" * (spec.line - 1) + spec.source,
+        )
+    return _as_written
 
-    def mark(function: Callable[..., None]) -> Spec:
+
+def _as_written(function: Callable[..., None]) -> Spec:
+    """The function's text, where Python can find it."""
+    try:
         lines, first = inspect.getsourcelines(function)
-        file = inspect.getsourcefile(function) or "<unknown>"
-        return Spec(function.__name__, "".join(lines), file, first)
-
-    return mark
+    except OSError:
+        code = getattr(function, "__code__", None)
+        raise SpecError(
+            Place(code.co_filename, code.co_firstlineno, 1) if code else NOWHERE,
+            f"the text of `{function.__name__}` cannot be found, and a spec is read, not run",
+            "write it into a file or a notebook cell; what is typed at a prompt leaves no text",
+        ) from None
+    file = inspect.getsourcefile(function) or "<unknown>"
+    return Spec(function.__name__, "".join(lines), file, first)
 
 
 @dataclass(frozen=True)

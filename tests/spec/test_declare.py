@@ -1,0 +1,76 @@
+"""The names of the language as Python objects: what a decorated function becomes, or why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from optgen.spec import hyper, optimizer
+from optgen.spec.errors import SpecError
+
+ROOT = Path(__file__).parents[2]
+BARE = '''from optgen.spec import hyper, optimizer
+
+@optimizer
+def Plain(p, g, /, *, lr=hyper(0.1)):
+    """Gradient descent."""
+    p = p - lr * g
+'''
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Plain(p, g, /, *, lr=hyper(0.1)):
+    """Gradient descent."""
+    p = p - lr * g
+
+
+def test_a_spec_prints_short() -> None:
+    assert repr(Plain) == f"<Spec Plain from test_declare.py:{Plain.line}>"
+
+
+@pytest.mark.parametrize("way", ["-c", "-"])
+def test_a_spec_whose_text_is_nowhere(way: str) -> None:
+    """Typed at a prompt: the error says what to do, and is no OSError."""
+    text = BARE.replace("@optimizer", "@optimizer()")
+    command = [sys.executable, way, text] if way == "-c" else [sys.executable, way]
+    found = subprocess.run(
+        command, input=text, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    if sys.version_info >= (3, 13) and way == "-c":
+        return  # it keeps the text of -c
+    last = found.stderr[found.stderr.index("optgen.spec.errors.SpecError: ") :].splitlines()
+    assert "the text of `Plain` cannot be found" in last[0]
+    assert "write it into a file or a notebook cell" in last[1]
+
+
+def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
+    """At run time too, with the same place."""
+    path = tmp_path / "plain.py"
+    path.write_text(BARE)
+    read = subprocess.run(
+        [sys.executable, "-m", "optgen", "check", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run = subprocess.run(
+        [sys.executable, str(path)],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "3:2: the only decorator" in read.stderr
+    assert read.stderr.strip() in run.stderr
+
+
+def test_a_bare_decorator_in_process() -> None:
+    with pytest.raises(SpecError, match="the only decorator of the language"):
+        optimizer(lambda p, g: None)
