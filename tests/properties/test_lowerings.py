@@ -76,7 +76,7 @@ def wide_scalars() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(text=specs(), flags=FLAGS, maximize=st.booleans(), seed=st.integers(0, 999))
 def test_every_lowering_is_the_rule(
     text: str, flags: dict[str, Any], maximize: bool, seed: int
