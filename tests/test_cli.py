@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,56 @@ def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer.step()
     optimizer.step()
     assert parameter.tolist() == pytest.approx([1 - 0.5 * (1 + 1.9)] * 3)
+
+
+def test_what_is_built_outside_says_where_it_comes_from(outside: Path) -> None:
+    """Not from specs/, and not by a bare `optgen build`; no path of this machine either."""
+    (outside / "specs").mkdir()
+    (outside / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
+    for name in (str(outside / "heavy.py"), "specs/light.py"):
+        assert run("build", name, "--out", "out").exit_code == 0
+
+    for path in outside.glob("out/*/*.*"):
+        module = path.parent.name
+        comment = "//" if path.suffix == ".cpp" else "#"
+        assert path.read_text().splitlines()[:2] == [
+            f"{comment} {emit.MARK} from {module}.py.",
+            f"{comment} Do not edit: change the spec, then run optgen build {module}.py --out DIR.",
+        ]
+        assert str(outside) not in path.read_text()
+
+
+def test_a_file_of_somebody_else_stays(outside: Path) -> None:
+    """Hand-written modules in the way are named, and nothing at all is written."""
+    folder = outside / "my_package" / "heavy"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("by_hand = True\n")
+    (folder / "foreach.py").write_bytes(b"\xff\xfe")
+    before = snapshot(outside)
+
+    for more in ([], ["--check"], ["--diff"]):
+        result = run("build", "heavy.py", "--out", "my_package", *more)
+
+        assert result.exit_code == 2
+        message = " ".join(result.output.split())
+        assert "my_package/heavy/__init__.py, my_package/heavy/foreach.py" in message
+        assert "choose another folder with --out" in message
+        assert snapshot(outside) == before
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
+)
+def test_a_folder_that_cannot_be(out: str, says: str, outside: Path) -> None:
+    (outside / "blocked").mkdir()
+    (outside / "blocked" / "heavy").write_text("a file where a folder goes\n")
+
+    result = run("build", "heavy.py", "--out", out)
+
+    assert result.exit_code == 2
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert says in result.output
 
 
 def test_second_build_writes_nothing(checkout: Path) -> None:
@@ -219,15 +270,62 @@ def test_check_says_ok_and_writes_nothing(outside: Path) -> None:
     assert snapshot(outside) == before
 
 
+def test_check_reports_every_file(outside: Path) -> None:
+    """The first error of each, what is right beside it, and what is wrong between them."""
+    (outside / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
+    (outside / "two.py").write_text("")
+    (outside / "same.py").write_text(RULE)
+
+    result = run("check", "one.py", "heavy.py", "two.py", "same.py")
+
+    assert result.exit_code == 3
+    assert "one.py:8:" in result.stderr
+    assert "two.py:1:1: no spec in this file" in result.stderr
+    assert "same.py:5:1: two specs are called `Heavy`" in result.stderr
+    assert result.stdout == "Heavy: ok (state: momentum_buffer)\n" * 2
+
+
+@pytest.mark.parametrize("name", ["adamw", "AdamW"])
+def test_a_module_and_a_class_are_one_name(name: str) -> None:
+    result = run("check", name)
+
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("AdamW: ok")
+    assert run("show", name).output == run("show", "adamw").output
+
+
+def test_version() -> None:
+    result = run("--version")
+
+    assert result.exit_code == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert result.output == f"optgen {project['version']}\n"
+
+
+def test_a_lowering_that_does_not_exist() -> None:
+    result = run("show", "adam", "--lowering", "Forloop")
+
+    assert result.exit_code == 2
+    message = " ".join(result.output.split())
+    assert "for --lowering: 'Forloop' is not one of optimizer, forloop, foreach," in message
+
+
 def test_new_makes_a_spec_that_builds(outside: Path) -> None:
     assert run("new", "my_rule").exit_code == 0
     assert run("check", "my_rule.py").exit_code == 0
     assert run("build", "my_rule.py", "--out", "out").exit_code == 0
-    formatted = subprocess.run(
-        [emit.require_ruff(), "format", "--isolated", "--line-length=100", "--check", "my_rule.py"],
-        check=False,
-    )
-    assert formatted.returncode == 0
+    for command in (["format", "--check"], ["check", "--extend-select=B"]):
+        found = subprocess.run(
+            [emit.require_ruff(), *command, "--isolated", "--line-length=100", "my_rule.py"],
+            check=False,
+        )
+        assert found.returncode == 0
+
+
+def test_new_in_a_checkout(checkout: Path) -> None:
+    """Its configuration allows declarations already; the spec starts with what it is."""
+    assert run("new", "my_rule").exit_code == 0
+    assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')
 
 
 @pytest.mark.parametrize("name", ["heavy", "MyRule", "my-rule", "class", "../up"])
@@ -291,7 +389,7 @@ def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("optgen.cli.bench._LISTS", {"3 tensors of 5": [5] * 3})
     plot = tmp_path / "bench.png"
 
-    result = run("bench", "SGD", "RAdam", "--plot", str(plot), "--seconds", "0.01")
+    result = run("bench", "SGD", "radam", "--plot", str(plot), "--seconds", "0.01")
 
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if "3 tensors of 5" in line]

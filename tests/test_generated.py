@@ -42,13 +42,12 @@ def test_every_spec_is_generated() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "generated")))
 def test_header(path: Path) -> None:
-    """The first line says where a file comes from and what to do instead of editing it."""
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    """The first lines say where a file comes from and what to do instead of editing it."""
+    first, second, _ = path.read_text(encoding="utf-8").split("\n", 2)
+    comment = "//" if path.suffix == ".cpp" else "#"
 
-    assert first.lstrip("#/ ") == (
-        f"{MARK} from specs/{path.parent.name}.py. "
-        "Do not edit: change the spec, then run optgen build."
-    )
+    assert first == f"{comment} {MARK} from specs/{path.parent.name}.py."
+    assert second == f"{comment} Do not edit: change the spec, then run optgen build."
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "generated")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,28 +9,19 @@ from typing import Annotated
 
 import typer
 
+from optgen.cli.checkout import version
 from optgen.emit import ToolchainError
+from optgen.lowerings import LOWERINGS
 from optgen.spec.errors import SpecError
 
 STALE, USAGE, SPEC, TOOLCHAIN = 1, 2, 3, 4
 
 app = typer.Typer(
-    help="A compiler for PyTorch optimizers: one symbolic update rule, four lowerings.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-class View(enum.StrEnum):
-    """The files `show --lowering` prints."""
-
-    OPTIMIZER = "optimizer"
-    FORLOOP = "forloop"
-    FOREACH = "foreach"
-    FUSED_CPU = "fused_cpu"
-    FUSED_TRITON = "fused_triton"
 
 
 Specs = Annotated[
@@ -56,13 +46,39 @@ def exit_codes() -> Iterator[None]:
     except ToolchainError as error:
         typer.echo(f"optgen: {error}", err=True)
         raise typer.Exit(TOOLCHAIN) from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"optgen: {error.strerror}: {error.filename}", err=True)
+        raise typer.Exit(USAGE) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"optgen {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """A compiler for PyTorch optimizers: one symbolic update rule, four lowerings."""
 
 
 @app.command()
 def build(
     specs: Specs = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder to generate into, one folder for each spec.")
+        Path | None,
+        typer.Option(
+            file_okay=False, help="The folder to generate into, one folder for each spec."
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 and name what is stale.")
@@ -97,7 +113,11 @@ def list_() -> None:
 def show(
     name: Name,
     lowering: Annotated[
-        View | None, typer.Option(help="Print this generated file instead of the rule.")
+        str | None,
+        typer.Option(
+            metavar="|".join(one.name for one in LOWERINGS),
+            help="Print this generated file instead of the rule.",
+        ),
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the rule in LaTeX.")] = False,
     ir: Annotated[bool, typer.Option("--ir", help="Print what the compiler reads.")] = False,
@@ -114,7 +134,7 @@ def show(
 
         view: Callable[[str], str] = command.source
         if lowering:
-            typer.echo(command.generated(name, lowering.value), nl=False)
+            typer.echo(command.generated(name, lowering), nl=False)
             return
         view = command.latex if latex else command.ir if ir else command.source
         typer.echo(view(name).rstrip("\n"))
@@ -128,10 +148,11 @@ def new(
 
     Into specs/ in a checkout, else into the current folder.
     """
-    from optgen.cli import new as command
+    with exit_codes():
+        from optgen.cli import new as command
 
-    path = command.write(name)
-    typer.echo(f"wrote {path}")
+        path = command.write(name)
+        typer.echo(f"wrote {path}")
 
 
 @app.command()
@@ -145,14 +166,18 @@ def check(
     with exit_codes():
         from optgen.cli import build as command
 
-        for line in command.verify(specs):
-            typer.echo(line)
+        wrong = False
+        for found in command.verify(specs):
+            typer.echo(str(found), err=isinstance(found, SpecError))
+            wrong = wrong or isinstance(found, SpecError)
+        if wrong:
+            raise typer.Exit(SPEC)
 
 
 @app.command()
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Class names: AdamW.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Names: adamw, or AdamW.")
     ] = None,
     plot: Annotated[Path, typer.Option(help="Where the plot goes; needs matplotlib.")] = Path(
         "bench.png"

@@ -17,6 +17,7 @@ import typer
 
 import optgen.optim
 from optgen.cli.catalogue import columns
+from optgen.spec.read import module_name
 
 _LISTS = {
     "1 tensor of 1,000,000": [1_000_000],
@@ -35,11 +36,12 @@ Figures = dict[str, float]
 def run(names: Sequence[str], plot: Path, seconds: float) -> None:
     """Measure, print a table, and draw it where matplotlib is installed."""
     classes = [n for n in optgen.optim.__all__ if _is_optimizer(n)]
+    modules = {module_name(name): name for name in classes}
     for name in names:
-        if name not in classes:
+        if module_name(name) not in modules:
             raise typer.BadParameter(f"no class {name}; there are {', '.join(classes)}")
     measured: dict[tuple[str, str], Figures] = {}
-    for name in names or classes:
+    for name in [modules[module_name(name)] for name in names] or classes:
         for title, sizes in _LISTS.items():
             typer.echo(f"measuring {name}, {title} …", err=True)
             measured[name, title] = measure(_variants(name, sizes), seconds)

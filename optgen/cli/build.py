@@ -11,7 +11,13 @@ from pathlib import Path
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import find_checkout, shorten, spec_path, specs_folder
+from optgen.cli.checkout import (
+    find_checkout,
+    is_catalogued,
+    shorten,
+    spec_path,
+    specs_folder,
+)
 from optgen.ir.algorithm import Algorithm
 from optgen.spec.base import read_base
 from optgen.spec.errors import SpecError
@@ -52,7 +58,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
 def write(wanted: Targets) -> None:
     """Bring the generated folder up to date, and print what changed."""
     start = time.perf_counter()
-    found = list(_changes(wanted))
+    found = _changes(wanted)
     for change in found:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
@@ -65,7 +71,7 @@ def write(wanted: Targets) -> None:
 
 def compare(wanted: Targets, *, diff: bool) -> int:
     """Print what is stale, or how; return how many files are."""
-    found = list(_changes(wanted))
+    found = _changes(wanted)
     for change in found:
         path = str(shorten(change.path))
         if diff:
@@ -80,21 +86,49 @@ def compare(wanted: Targets, *, diff: bool) -> int:
     return len(found)
 
 
-def verify(names: Sequence[str]) -> Iterator[str]:
-    """Read and generate specs without writing; a line for each that is right."""
-    paths = [spec_path(name) for name in names]
-    algorithms = _read(paths)
-    for algorithm in algorithms:
-        emit.render_all(algorithm, emit.find_ruff(), read_base(algorithm, specs_folder()))
-        states = ", ".join(state.key for state in algorithm.states) or "none"
-        yield f"{algorithm.name}: ok (state: {states})"
+def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
+    """Read and generate specs without writing: a line for each that is right.
+
+    Of a file that is wrong, its first error; then what is wrong between the files.
+    """
+    right = []
+    for path in dict.fromkeys(spec_path(name) for name in names):
+        try:
+            algorithms = _read([path])
+            for algorithm in algorithms:
+                _render(algorithm, emit.find_ruff())
+        except SpecError as error:
+            yield error
+            continue
+        right.append(path)
+        for algorithm in algorithms:
+            states = ", ".join(state.key for state in algorithm.states) or "none"
+            yield f"{algorithm.name}: ok (state: {states})"
+    try:
+        _read(right)
+    except SpecError as error:
+        yield error
 
 
-def _changes(wanted: Targets) -> Iterator[emit.Change]:
+def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
+    base = read_base(algorithm, specs_folder())
+    return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
+
+
+def _changes(wanted: Targets) -> list[emit.Change]:
     """Everything that differs, after every spec was read and every text made."""
+    found = list(_differences(wanted))
+    if others := [str(shorten(change.path)) for change in found if change.of_others]:
+        raise typer.BadParameter(
+            f"not written by optgen, so not overwritten: {', '.join(others)}; "
+            "move that away, or choose another folder with --out"
+        )
+    return found
+
+
+def _differences(wanted: Targets) -> Iterator[emit.Change]:
     ruff = emit.require_ruff()
-    specs = specs_folder()
-    texts = {a.module: emit.render_all(a, ruff, read_base(a, specs)) for a in _read(wanted.specs)}
+    texts = {a.module: _render(a, ruff) for a in _read(wanted.specs)}
     for module, files in texts.items():
         yield from emit.changes(wanted.out / module, files)
     if wanted.whole and wanted.out.is_dir():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import importlib.resources
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+
+from optgen.ir.algorithm import Algorithm
+from optgen.spec.read import module_name
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,14 @@ def find_checkout() -> Checkout | None:
     return None
 
 
+def version() -> str:
+    """Of this package: what its checkout says, or what was installed."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.is_file():
+        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+    return importlib.metadata.version("optgen")
+
+
 def specs_folder() -> Path:
     """The specs of the checkout around, else those of the installed package."""
     checkout = find_checkout()
@@ -51,16 +63,22 @@ def catalogue() -> dict[str, Path]:
     return {p.stem: p for p in sorted(specs_folder().glob("*.py")) if p.stem != "__init__"}
 
 
+def is_catalogued(algorithm: Algorithm) -> bool:
+    """Whether an algorithm's spec is the catalogue's own, or somebody's, elsewhere."""
+    return Path(algorithm.place.file).resolve().parent == specs_folder().resolve()
+
+
 def spec_path(name: str) -> Path:
-    """The spec file a person means by a path or a name of the catalogue."""
+    """The spec file a person means by a path, or by a module or class of the catalogue."""
     if name.endswith(".py"):
         if Path(name).is_file():
             return Path(name)
         raise typer.BadParameter(f"no such file: {name}")
     known = catalogue()
-    if name in known:
-        return shorten(known[name])
-    close = difflib.get_close_matches(name, known, n=1)
+    module = name if name in known else module_name(name)
+    if module in known:
+        return shorten(known[module])
+    close = difflib.get_close_matches(module, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
     raise typer.BadParameter(f"no algorithm is called {name}; {hint}")
 

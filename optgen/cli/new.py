@@ -32,6 +32,9 @@ def {title}(
     p = p - lr * m / (1 - beta**t)
 '''
 
+# The checkout's own configuration knows the declarations.
+_UNCONFIGURED = "# ruff: noqa: B008 (a declaration is read and never run)\n"
+
 
 def write(name: str) -> Path:
     """Write the skeleton of a new spec, never over a file that is there."""
@@ -42,5 +45,6 @@ def write(name: str) -> Path:
     if path.exists():
         raise typer.BadParameter(f"{path} exists; choose another name")
     title = "".join(part.capitalize() for part in name.split("_"))
-    write_atomically(path, _SKELETON.format(title=title))
+    text = _SKELETON.format(title=title)
+    write_atomically(path, text if checkout else _UNCONFIGURED + text)
     return path

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import spec_path, specs_folder
+from optgen.cli.checkout import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.text import to_text
 from optgen.lowerings import LOWERINGS
@@ -36,7 +36,11 @@ def ir(name: str) -> str:
 
 def generated(name: str, lowering: str) -> str:
     """One generated file, made now."""
-    chosen = next(one for one in LOWERINGS if one.name == lowering)
+    files = {one.name: one for one in LOWERINGS}
+    if lowering not in files:
+        message = f"{lowering!r} is not one of {', '.join(files)}"
+        raise typer.BadParameter(message, param_hint="--lowering")
+    chosen = files[lowering]
     algorithms = _read(name)
     for algorithm in algorithms:
         if not chosen.applies(algorithm):
@@ -45,7 +49,13 @@ def generated(name: str, lowering: str) -> str:
             )
     ruff = emit.find_ruff()
     return "\n".join(
-        emit.render(algorithm, chosen, ruff, read_base(algorithm, specs_folder()))
+        emit.render(
+            algorithm,
+            chosen,
+            ruff,
+            read_base(algorithm, specs_folder()),
+            catalogued=is_catalogued(algorithm),
+        )
         for algorithm in algorithms
     )
 
