@@ -38,4 +38,6 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What a person looks for: the public names, and the packages beside them."""
+    dunders = {name for name in globals() if name.startswith("__")}
+    return sorted({*dunders, *__all__, "optim", "spec"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import errno
 import functools
 import hashlib
 import importlib.resources
@@ -39,7 +40,8 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[GeneratedOptimizer]:
     """Make an optimizer class of a spec.
 
     Args:
-        spec: the path of a spec file that holds one optimizer, or the decorated function itself.
+        spec: the path of a spec file that holds one optimizer, a name of the catalogue ("adamw"
+            or "AdamW"), or the decorated function itself.
 
     Returns:
         The class; the same one for the same text, as long as the process lives. It can be pickled,
@@ -47,12 +49,33 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[GeneratedOptimizer]:
 
     Raises:
         SpecError: something in the spec is not the language; prints with place, caret and hint.
+        FileNotFoundError: there is neither such a file nor such a name.
     """
-    spec = spec if isinstance(spec, Spec) else _from_file(Path(spec))
+    if not isinstance(spec, str | os.PathLike | Spec):
+        raise TypeError(
+            "load takes the path of a spec file or a function decorated with @optimizer(…), "
+            f"not {spec!r}"
+        )
+    spec = spec if isinstance(spec, Spec) else _from_file(_find(spec))
     key = _key(spec)
     if key not in _loaded:
         _loaded[key] = _adopt(_import(spec, key), spec)
     return _loaded[key]
+
+
+def _find(spec: str | os.PathLike[str]) -> Path:
+    """The spec file that a path or a name of the catalogue means."""
+    path = Path(spec)
+    if path.suffix == ".py" or path.is_file():
+        return path
+    from optgen.spec.read import module_name
+
+    found = _resource("specs") / f"{module_name(str(spec))}.py"
+    if not found.is_file():
+        known = sorted(p.stem for p in found.parent.glob("[!_]*.py"))
+        message = f"no spec file, and no name of the catalogue ({', '.join(known)})"
+        raise FileNotFoundError(errno.ENOENT, message, str(spec))
+    return found
 
 
 def _from_file(path: Path) -> Spec:

@@ -89,6 +89,26 @@ def test_load_a_function() -> None:
     torch.testing.assert_close(trained(cls, 1), torch.full((4,), -0.1, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("name", ["adamw", "AdamW", "radam"])
+def test_load_a_name_of_the_catalogue(name: str) -> None:
+    import optgen.optim
+
+    cls = optgen.load(name)
+
+    same = getattr(optgen.optim, cls.__name__)
+    assert cls.__name__.lower() == name.lower()
+    torch.testing.assert_close(trained(cls), trained(same))
+
+
+def test_load_says_what_it_takes() -> None:
+    """A name that is nowhere, a plain function, a class."""
+    with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(adam, .*: 'lion'"):
+        optgen.load("lion")
+    for wrong in (test_load_a_file, torch.optim.Adam, 3):
+        with pytest.raises(TypeError, match="a spec file or a function decorated with @optimizer"):
+            optgen.load(wrong)  # type: ignore[arg-type]
+
+
 def test_one_text_is_one_class(heavy: Path, tmp_path: Path) -> None:
     """The same text gives the same class, a changed file another one."""
     cls = optgen.load(heavy)

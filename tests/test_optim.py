@@ -55,3 +55,11 @@ def test_a_scheduler_drives_ours() -> None:
     scheduler.step()
 
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_dir_shows_what_is_for_people() -> None:
+    """And every name of it is there."""
+    names = [name for name in dir(optgen) if not name.startswith("__")]
+
+    assert names == sorted([*optgen.__all__, "optim", "spec"])
+    assert all(importlib.import_module("optgen.spec") and hasattr(optgen, name) for name in names)

@@ -10,6 +10,7 @@ import torch
 import optgen
 import optgen.optim
 from optgen import emit
+from optgen.ir.evaluate import evaluate
 from optgen.ir.text import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.plan import plan
@@ -34,6 +35,10 @@ def test_a_rule_through_every_stage(tmp_path: Path) -> None:
 
     assert "b = beta * b + g" in to_text(algorithm)
     assert plan(algorithm).sweeps
+    start = torch.ones(2, dtype=torch.float64)
+    hypers = {"lr": 0.5, "beta": 0.9}
+    after, _ = evaluate(algorithm, hypers, start, 2 * start, {"momentum_buffer": start})
+    torch.testing.assert_close(after, start - 0.5 * (0.9 + 2))
     texts = emit.render_all(algorithm, emit.require_ruff())
     assert set(texts) == {lowering.filename for lowering in LOWERINGS}
     assert all("b = beta * b + g" in text for name, text in texts.items() if name != "__init__.py")

@@ -73,8 +73,16 @@ def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
             importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
 
 
-def explain(optimizer: "GeneratedOptimizer") -> str:
+def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell, in a line per parameter group, which lowering the next step will take, and why."""
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+    if not isinstance(optimizer, GeneratedOptimizer):
+        kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+        raise TypeError(
+            "explain tells about an optimizer that optgen generated, made of its parameters; "
+            f"this is {'the class ' * isinstance(optimizer, type)}{kind.__module__}.{kind.__name__}"
+        )
     lines = []
     for index, group in enumerate(optimizer.param_groups):
         for work in _preview(optimizer, group):

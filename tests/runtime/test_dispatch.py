@@ -103,6 +103,21 @@ def test_a_group_without_parameters_is_no_trouble() -> None:
     assert optgen.explain(optimizer).splitlines()[1] == "group 1: no parameters"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (
+            torch.optim.Adam([torch.nn.Parameter(torch.ones(1))]),
+            r"this is torch\.optim\.adam\.Adam",
+        ),
+        (Adam, r"this is the class optgen\.optim\.adam\.Adam"),
+    ],
+)
+def test_what_is_no_optimizer_of_ours_is_not_explained(wrong: Any, what: str) -> None:
+    with pytest.raises(TypeError, match=f"an optimizer that optgen generated.*{what}"):
+        optgen.explain(wrong)
+
+
 @pytest.mark.usefixtures("compiler")
 def test_explaining_changes_nothing() -> None:
     optimizer = made()

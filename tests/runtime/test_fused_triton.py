@@ -48,6 +48,21 @@ def test_says_why_it_cannot_run() -> None:
         optimizer.step()
 
 
+@outside
+@pytest.mark.parametrize("missing", ["triton", "numpy"])
+def test_names_the_package_the_interpreter_lacks(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(
+        fused_triton, "find_spec", lambda name: None if name == missing else object()
+    )
+
+    assert missing in fused_triton.obstacle(torch.device("cpu")).lower()
+    needed = missing == "triton"  # a kernel that is compiled needs no numpy
+    assert bool(fused_triton.obstacle(torch.device("cuda"))) is needed
+
+
 @pytest.fixture(autouse=True)
 def through_triton() -> Iterator[None]:
     with use_lowering("fused_triton") if INTERPRETED else use_lowering("forloop"):

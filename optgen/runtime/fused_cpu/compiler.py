@@ -25,7 +25,10 @@ INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode
 
 
 class CompileError(RuntimeError):
-    """The compiler did not accept a source with any set of flags; the message is its own."""
+    """The compiler accepted a source with no set of flags.
+
+    The first line of the message says which compiler, and the way out; its own words follow.
+    """
 
 
 def find() -> list[str] | None:
@@ -73,4 +76,7 @@ def build(command: list[str], source: Path, target: Path) -> None:
         )
         if done.returncode == 0:
             return
-    raise CompileError(f"{shlex.join(command)} could not build {source.name}:\n{done.stderr}")
+    raise CompileError(
+        f"{shlex.join(command)} could not build {source.name}; "
+        f"set CXX to a compiler that knows C++17\n{done.stderr}"
+    )

@@ -39,8 +39,9 @@ def obstacle(device: torch.device) -> str:
     if device.type == "cuda":
         return ""
     if device.type == "cpu":
-        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-        return "" if interpreted else "CPU tensors need TRITON_INTERPRET=1 set from the start"
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            return "CPU tensors need TRITON_INTERPRET=1 set from the start"
+        return "" if find_spec("numpy") else "Triton's interpreter needs numpy, not installed here"
     return f"there is no Triton lowering for {device.type} tensors"
 
 
