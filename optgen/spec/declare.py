@@ -14,12 +14,14 @@ from typing import Any, NoReturn
 
 from optgen.ir.nodes import NOWHERE, Place
 from optgen.spec.errors import SpecError
+from optgen.spec.part import part_of_file
 
 
 @dataclass(frozen=True)
 class Spec:
     """A spec as it was written: its source text, the file it stands in, and its first line there.
 
+    The text is a file's, or that of one function with the constants and helpers it names.
     `name` is the name of the optimizer class. Hand it to `optgen.load`.
     """
 
@@ -58,12 +60,14 @@ def optimizer(
     """
     for function in bare:
         spec = _as_written(function)
-        line = spec.source.partition("\n")[0]
+        lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
+        marks = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
+        line = marks[0] if marks else spec.line - 1
         raise SpecError(
-            Place(spec.file, spec.line, line.find("@") + 2),
+            Place(spec.file, line + 1, lines[line].find("@") + 2),
             "the only decorator of the language is @optimizer(…)",
             '@optimizer(paper="https://…")',
-            "\n" * (spec.line - 1) + spec.source,
+            "".join(lines),
         )
     return _as_written
 
@@ -71,7 +75,7 @@ def optimizer(
 def _as_written(function: Callable[..., None]) -> Spec:
     """The function's text, where Python can find it."""
     try:
-        lines, first = inspect.getsourcelines(function)
+        text, first = part_of_file(function)
     except OSError:
         code = getattr(function, "__code__", None)
         raise SpecError(
@@ -80,7 +84,7 @@ def _as_written(function: Callable[..., None]) -> Spec:
             "write it into a file or a notebook cell; what is typed at a prompt leaves no text",
         ) from None
     file = inspect.getsourcefile(function) or "<unknown>"
-    return Spec(function.__name__, "".join(lines), file, first)
+    return Spec(function.__name__, text, file, first)
 
 
 @dataclass(frozen=True)

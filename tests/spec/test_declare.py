@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from optgen.spec import hyper, optimizer
 from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
 
 ROOT = Path(__file__).parents[2]
 BARE = '''from optgen.spec import hyper, optimizer
@@ -69,6 +71,50 @@ def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
 
     assert "3:2: the only decorator" in read.stderr
     assert read.stderr.strip() in run.stderr
+
+
+def test_what_a_function_names_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants and helpers of the file, also those that helpers name; nothing else of it."""
+    text = """import math
+
+from optgen.spec import hyper, optimizer
+
+HALF = 1 / 2
+g = math.inf  # the rule has a g of its own
+
+
+def halved(x):
+    return HALF * x
+
+
+def unused(x):
+    return math.sin(x)
+
+
+print
+
+@optimizer(paper="https://x.y/z")
+def Halved(
+    p, g, /, *, lr=hyper(0.5)
+):
+    \"\"\"Gradient descent with half a step.\"\"\"
+    p = p - lr * halved(g)
+"""
+    (tmp_path / "a_cell_of_a_notebook.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = importlib.import_module("a_cell_of_a_notebook").Halved
+
+    assert spec.line == 5
+    assert [line for line in spec.source.splitlines() if line] == [
+        line
+        for line in text.splitlines()[4:]
+        if line and not line.startswith(("g =", "def unused", "    return math", "print"))
+    ]
+    assert (
+        spec.source.splitlines()[-1] == text.splitlines()[spec.line - 2 + spec.source.count("\n")]
+    )
+    (algorithm,) = read_spec(spec)
+    assert algorithm.name == "Halved"
 
 
 def test_a_bare_decorator_in_process() -> None:
