@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from optgen import emit
+from optgen.cli.app import app
 from optgen.ir.words import FUNCTIONS
+from optgen.lowerings.forloop import FORLOOP
+from optgen.runtime.fused_cpu import compiler
 from optgen.spec import Spec, signature
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec, read_specs
@@ -54,6 +61,35 @@ def test_the_error_is_what_is_printed() -> None:
     with pytest.raises(SpecError) as caught:
         read_spec(Spec(spec.name, wrong, spec.file, spec.line))
     assert f"{caught.value}\n" in blocks(LANGUAGE, "text")
+
+
+def test_the_commands_of_the_language_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in the order in which they stand there, and what was built imports as it says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "example.py").write_text(example().source)
+    commands = [
+        shlex.split(line, comments=True)[1:]
+        for block in blocks(LANGUAGE, "sh")
+        for line in block.splitlines()
+    ]
+
+    assert len(commands) > 4
+    for command in commands:
+        result = CliRunner().invoke(app, command, prog_name="optgen")
+        assert result.exit_code == 0, result.output
+    assert "`from my_package.example import Example`" in LANGUAGE
+    assert importlib.import_module("my_package.example").Example.__name__ == "Example"
+
+
+def test_what_the_page_says_is_rewritten() -> None:
+    """A decay is one scaling, a running mean is a lerp, and the hint for a missing compiler."""
+    (algorithm,) = read_spec(example())
+    text = emit.render(algorithm, FORLOOP, None)
+
+    assert "param.mul_(" in text
+    assert "exp_avg.lerp_(grad, " in text
+    assert f"no C++ compiler was found: {compiler.INSTALL[:11]} …" in LANGUAGE
 
 
 def test_the_language_page_is_complete() -> None:

@@ -48,7 +48,7 @@ def _needed(tree: ast.Module, first: int) -> list[Definition]:
 def _first_line(node: ast.stmt) -> int:
     """Where a definition begins, with its decorators."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min(n.lineno for n in (node, *decorators))
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
