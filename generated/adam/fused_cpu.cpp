@@ -5,7 +5,7 @@
 namespace optgen {
 
 // Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018).
-struct Adam {
+struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, MAX_EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -114,5 +114,5 @@ struct Adam {
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::Adam>(*table, *threads);
+    optgen::step<optgen::Rule>(*table, *threads);
 }

@@ -5,7 +5,7 @@
 namespace optgen {
 
 // Adam with Nesterov momentum on a decaying schedule (Dozat, 2016, Algorithm 2).
-struct NAdam {
+struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, MU_PRODUCT, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -118,5 +118,5 @@ struct NAdam {
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::NAdam>(*table, *threads);
+    optgen::step<optgen::Rule>(*table, *threads);
 }

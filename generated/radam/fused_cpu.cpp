@@ -5,7 +5,7 @@
 namespace optgen {
 
 // Adam with a rectified adaptive learning rate (Liu et al., 2020, Algorithm 2).
-struct RAdam {
+struct Rule {
     enum { PARAM, GRAD, EXP_AVG, EXP_AVG_SQ, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -120,5 +120,5 @@ struct RAdam {
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::RAdam>(*table, *threads);
+    optgen::step<optgen::Rule>(*table, *threads);
 }

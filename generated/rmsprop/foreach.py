@@ -52,14 +52,12 @@ def update(
             rms_list = torch._foreach_sqrt(square_avgs)
         if momentum:
             # b = momentum * b + g / (rms + eps)
-            torch._foreach_add_(rms_list, eps)
-            denoms = rms_list
+            denoms = torch._foreach_add(rms_list, eps)
             scale_(momentum_buffers, momentum)
             torch._foreach_addcdiv_(momentum_buffers, grads, denoms)
             # p = p - lr * b
             torch._foreach_add_(params, momentum_buffers, alpha=-lr)
         else:
             # p = p - lr * g / (rms + eps)
-            torch._foreach_add_(rms_list, eps)
-            denoms = rms_list
+            denoms = torch._foreach_add(rms_list, eps)
             torch._foreach_addcdiv_(params, grads, denoms, -lr)

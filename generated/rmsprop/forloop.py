@@ -49,13 +49,13 @@ def update(
             rms = square_avg.sqrt()
         if momentum:
             # b = momentum * b + g / (rms + eps)
-            denom = rms.add_(eps)
+            denom = rms.add(eps)
             momentum_buffer.mul_(momentum).addcdiv_(grad, denom)
             # p = p - lr * b
             param.add_(momentum_buffer, alpha=-lr)
         else:
             # p = p - lr * g / (rms + eps)
-            denom = rms.add_(eps)
+            denom = rms.add(eps)
             param.addcdiv_(grad, denom, value=-lr)
 
 

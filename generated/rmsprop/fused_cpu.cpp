@@ -5,7 +5,7 @@
 namespace optgen {
 
 // Gradients divided by a running root mean square (Hinton, 2012; centered: Graves, 2013).
-struct RMSprop {
+struct Rule {
     enum { PARAM, GRAD, SQUARE_AVG, MOMENTUM_BUFFER, GRAD_AVG, STREAMS };
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
@@ -101,5 +101,5 @@ struct RMSprop {
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::RMSprop>(*table, *threads);
+    optgen::step<optgen::Rule>(*table, *threads);
 }

@@ -5,7 +5,7 @@
 namespace optgen {
 
 // Stochastic gradient descent, optionally with (Nesterov) momentum (Sutskever et al., 2013).
-struct SGD {
+struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
@@ -90,5 +90,5 @@ struct SGD {
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::SGD>(*table, *threads);
+    optgen::step<optgen::Rule>(*table, *threads);
 }

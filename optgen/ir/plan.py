@@ -63,11 +63,11 @@ class Plan:
                 seen.update((r, None) for r in refs(expr) if not self.kinds[r].is_tensor)
         return iter(seen)
 
-    def fresh(self) -> tuple[str, ...]:
-        """The keys of the states the rule asks `fresh` of, in checkpoint order."""
+    def fresh(self) -> tuple[State, ...]:
+        """The states the rule asks `fresh` of, in checkpoint order."""
         asked = _asked_fresh(e for s in self.sweeps for e in expressions(s.body))
         asked |= _asked_fresh(expressions(self.scalars))
-        return tuple(s.key for s in self.algorithm.states if s.symbol in asked)
+        return tuple(s for s in self.algorithm.states if s.symbol in asked)
 
 
 def _asked_fresh(exprs: Iterator[Expr]) -> set[str]:

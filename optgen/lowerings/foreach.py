@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
 from optgen.lowerings.base import Context, Lowering, planned
 from optgen.lowerings.python.scalars import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import imports, keywords, list_names, plural
+from optgen.lowerings.python.signature import imports, keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -15,12 +16,13 @@ from optgen.passes.inplace import to_inplace
 
 def context(plan: Plan) -> Context:
     """What templates/foreach.py.jinja lays out."""
+    arguments, plan = keywords(plan), name_fresh(plan)
     (sweep,) = plan.sweeps
     scalars, body = scalar_lines(plan, BUCKET), foreach_lines(to_inplace(plan, sweep))
     return {
         "algorithm": plan.algorithm,
         "lists": list_names(plan.algorithm),
-        "keywords": keywords(plan),
+        "keywords": arguments,
         "imports": imports([*scalars, *body]),
         "scalars": scalars,
         "streams": [plural(s.name) for s in sweep.streams],

@@ -22,10 +22,11 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
 from optgen.ir.words import WORDS
 from optgen.lowerings.base import Context, Lowering, planned
 from optgen.lowerings.python.scalars import BUCKET, ONE_BY_ONE, scalar_lines
-from optgen.lowerings.python.signature import imports, keywords, list_names, plural
+from optgen.lowerings.python.signature import imports, keywords, list_names, name_fresh
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -37,6 +38,7 @@ _TEXT = PythonText({}, {})
 
 def context(plan: Plan) -> Context:
     """What templates/forloop.py.jinja lays out."""
+    arguments, plan = keywords(plan), name_fresh(plan)
     (sweep,) = plan.sweeps
     lines = {
         "scalars": scalar_lines(plan, BUCKET),
@@ -47,7 +49,7 @@ def context(plan: Plan) -> Context:
     return {
         "algorithm": plan.algorithm,
         "lists": list_names(plan.algorithm),
-        "keywords": keywords(plan),
+        "keywords": arguments,
         "imports": imports(line for block in lines.values() for line in block),
         "streams": [(s.name, plural(s.name)) for s in sweep.streams],
         "reads": _reads(plan),

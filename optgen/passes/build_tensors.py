@@ -1,12 +1,14 @@
-"""Tensor values as torch operations: each one trip through memory, into a new or a spent tensor."""
+"""Tensor values as torch operations: each one trip through memory, into a tensor of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children
 from optgen.ir.plan import Plan, Sweep
+from optgen.ir.variables import is_free
 from optgen.passes.instructions import Alias, Op, Operand
 from optgen.passes.scalars import ONE, is_number, negate
 
@@ -23,8 +25,7 @@ _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True
 class TensorBuilder:
     """Builds the values of one statement. A value that occurs twice is built once, and kept.
 
-    `stored` are the streams a step changes, `owned` the tensors that belong to the code itself,
-    `spent` those of them that nothing reads after this statement.
+    `stored` are the streams a step changes, `owned` the tensors that belong to the code itself.
     """
 
     plan: Plan
@@ -32,16 +33,15 @@ class TensorBuilder:
     owned: set[str] = field(default_factory=set)
     steps: list[Op | Alias] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
-    spent: set[str] = field(default_factory=set)
     shared: set[Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
         self.names = {r.name for r in self.plan.kinds}
 
-    def _begin(self, value: Expr, spent: set[str]) -> None:
+    def _begin(self, value: Expr) -> None:
         """Start with a statement."""
-        self.steps, self.made, self.spent, self.shared = [], {}, spent, set()
+        self.steps, self.made, self.shared = [], {}, set()
         seen: set[Expr] = set()
 
         def look(expr: Expr) -> None:
@@ -205,9 +205,9 @@ class TensorBuilder:
 
     def _temporary(self, name: str) -> str:
         """A name nothing in the rule has, nor another temporary of this statement."""
-        taken = self.names | {step.target for step in self.steps} | set(self.made.values())
-        numbered = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
-        return next(n for n in numbered if n not in taken)
+        made = {step.target for step in self.steps} | set(self.made.values())
+        numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
+        return next(n for n in numbered if n not in made and is_free(n, self.names))
 
     def _emit(
         self,
@@ -218,16 +218,10 @@ class TensorBuilder:
         scalar: Expr = ONE,
         inplace: bool = False,
     ) -> None:
-        changes = word not in _ALWAYS_NEW
         if source == target and (target in self.stored or target in self.owned):
-            inplace = changes
-        spent = isinstance(source, str) and source in self.spent and source != target
-        changed = str(source) if spent and changes else target
-        self.made = {e: name for e, name in self.made.items() if name != changed}
-        if changed != target:
-            self.steps += [Op(word, changed, changed, args, scalar, True), Alias(target, changed)]
-        else:
-            self.steps.append(Op(word, target, source, args, scalar, inplace))
+            inplace = word not in _ALWAYS_NEW
+        self.made = {e: name for e, name in self.made.items() if name != target}
+        self.steps.append(Op(word, target, source, args, scalar, inplace))
         if target not in self.stored:
             self.owned.add(target)
 

@@ -8,16 +8,7 @@ from optgen.ir.algorithm import Algorithm
 
 
 def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
-    """The derived algorithm whole: every hyperparameter of the base, in the base's order.
-
-    Raises:
-        ValueError: the derived spec declares a hyperparameter the base does not have.
-    """
-    unknown = [h.name for h in algorithm.hypers if base.hyper(h.name) is None]
-    if unknown:
-        raise ValueError(
-            f"{algorithm.name} derives from {base.name}, which has no hyperparameter {unknown[0]}"
-        )
+    """The derived algorithm whole: every hyperparameter of the base, in the base's order."""
     return replace(
         algorithm,
         states=base.states,

@@ -28,6 +28,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan
+from optgen.ir.variables import is_free
 from optgen.ir.words import WORDS
 from optgen.passes.scalar_names import scalar_name
 from optgen.passes.scalars import negate, unsigned
@@ -172,7 +173,7 @@ class _Hoister:
         return name
 
     def _is_free(self, name: str, expr: Expr, scope: _Scope) -> bool:
-        if name in self.taken:
+        if not is_free(name, self.taken):
             return False
         return all(e == expr or scope.excludes(arms) for arms, e in self.given.get(name, ()))
 

@@ -1,13 +1,12 @@
 """A sweep as torch operations, one trip through memory each, in place wherever that is right.
 
 The linear form decides: `m = b * m + (1 - b) * g` is a lerp, `c * x * y` an addcmul, `c * x / y` an
-addcdiv. A stored stream is changed in place; a local may be, once nobody needs its old value; a
-gradient and another name's storage never are.
+addcdiv. A stored stream is changed in place, and so is a local by a later step of its own value;
+never the gradient, nor a tensor that has another name.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ from optgen.passes.algebra import sums_to_one
 from optgen.passes.build_tensors import TensorBuilder
 from optgen.passes.definitions import definitions, written_out
 from optgen.passes.instructions import Alias, Branch, Instruction, Ops
-from optgen.passes.liveness import live_after
 
 
 def to_inplace(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
@@ -31,7 +29,6 @@ class _InPlace(TensorBuilder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.live = live_after(self.sweep.body)
         self.known = definitions(self.plan)
 
     def program(self, body: Program) -> Iterator[Instruction]:
@@ -39,7 +36,7 @@ class _InPlace(TensorBuilder):
             if isinstance(stmt, If):
                 yield self._branch(stmt)
             else:
-                self._begin(stmt.value, self._spent_locals(stmt))
+                self._begin(stmt.value)
                 self._assign(stmt)
                 yield Ops(stmt.quote, tuple(self.steps))
 
@@ -90,12 +87,6 @@ class _InPlace(TensorBuilder):
 
     def _ref(self, name: str, value: Expr) -> Expr | None:
         return next((r for r in refs(value) if r.name == name), None)
-
-    def _spent_locals(self, stmt: Assign) -> set[str]:
-        """Private tensors this statement is the last to read, and reads once."""
-        after = {name for r in self.live[id(stmt)] for name in self._storage(r.name)}
-        reads = Counter(name for r in refs(stmt.value) for name in self._storage(r.name))
-        return {n for n, times in reads.items() if n in self.owned - after and times == 1}
 
     def _update(self, name: str, terms: tuple[Term, ...]) -> None:
         own = next((t for t in terms if _is_plain(t, name)), None)

@@ -8,33 +8,40 @@ from itertools import count
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns, rename_program
-
-
-def _underscored(name: str) -> Iterator[str]:
-    return (name + "_" * length for length in count(1))
+from optgen.ir.variables import is_free
 
 
 def rename(algorithm: Algorithm) -> Algorithm:
     """p, g, t and the state's letters become param, grad, step and the checkpoint's keys.
 
-    A local of the rule that already bears such a name steps aside with an underscore or more.
+    What a printer would confuse with another name steps aside with an underscore or more: a local
+    of the rule, or a state whose key is `bufs` beside one whose key is `buf`. Hyperparameters keep
+    their names, which callers know.
     """
-    names = {algorithm.param: "param", algorithm.grad: "grad"}
+    wanted = {algorithm.param: "param", algorithm.grad: "grad"}
     if algorithm.step:
-        names[algorithm.step] = "step"
-    names |= {s.symbol: s.key for s in algorithm.states}
-    taken = set(names.values())
-    own = {a.target.name: None for a in assigns(algorithm.rule)}
-    for name in own:
-        if name not in names and name in taken:
-            names[name] = next(n for n in _underscored(name) if n not in taken and n not in own)
+        wanted[algorithm.step] = "step"
+    wanted |= {s.symbol: s.key for s in algorithm.states}
+    wanted |= {n: n for a in assigns(algorithm.rule) if (n := a.target.name) not in wanted}
+    names: dict[str, str] = {}
+    taken = {"state_steps", *(h.name for h in algorithm.hypers)}
+    taken |= set() if algorithm.step else {"step"}
+    for name, ideal in wanted.items():
+        names[name] = next(n for n in _underscored(ideal) if is_free(n, taken))
+        taken.add(names[name])
+        if names[name] != ideal:
+            taken.add(f"fresh_{ideal}")  # which the runtime calls by the key
     return replace(
         algorithm,
         param="param",
         grad="grad",
         step="step" if algorithm.step else None,
-        states=tuple(replace(s, symbol=s.key) for s in algorithm.states),
+        states=tuple(replace(s, symbol=names[s.symbol]) for s in algorithm.states),
         rule=rename_program(
             algorithm.rule, lambda ref: replace(ref, name=names.get(ref.name, ref.name))
         ),
     )
+
+
+def _underscored(name: str) -> Iterator[str]:
+    return (name + "_" * length for length in count())

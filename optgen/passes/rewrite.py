@@ -20,6 +20,21 @@ def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
     )
 
 
+def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """The same program with every value and every condition replaced by `change` of it."""
+    return tuple(
+        replace(stmt, value=change(stmt.value))
+        if isinstance(stmt, Assign)
+        else replace(
+            stmt,
+            condition=change(stmt.condition),
+            then=map_expressions(stmt.then, change),
+            orelse=map_expressions(stmt.orelse, change),
+        )
+        for stmt in program
+    )
+
+
 def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
     """The same program with only the assignments to keep; an if left without any goes too."""
     out: list[Stmt] = []

@@ -1,7 +1,8 @@
 """The frozen facts about an algorithm that a generated class hands to the runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
+    choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # what a group value is among
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]
@@ -55,6 +57,20 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: unknown gradient kind {self.gradient!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
+
+    def numbered(self, values: Iterable[Any]) -> Iterable[Any]:
+        """Hyperparameters in the rule's order, a choice as its place among its choices."""
+        if not self.choices:
+            return values
+        known = dict(self.choices)
+        pairs = zip(self.hypers, values, strict=True)
+        return [_place(key, value, known[key]) if key in known else value for key, value in pairs]
+
+
+def _place(key: str, value: object, choices: tuple[str | None, ...]) -> int:
+    if value not in choices:
+        raise ValueError(f"Invalid {key} value: {value}")
+    return choices.index(value)
 
 
 def truth(value: object) -> bool:

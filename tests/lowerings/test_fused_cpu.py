@@ -115,7 +115,17 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
 def test_names_that_mean_something_in_cpp_step_aside() -> None:
     assert variable("double") == "double_"
     assert variable("n") == "n_"
+    assert variable("n_") == "n__"
     assert variable("exp_avg") == "exp_avg"
+
+
+@pytest.mark.parametrize("ending", ["\\\\", "\\\\ "])
+def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
+    """A backslash at its end would make a comment of the line below."""
+    text = printed(EVERYTHING.replace("leave out.", f"leave out {ending}"), "Everything")
+
+    assert "leave out\n" in text
+    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
 def test_every_word_is_printed() -> None:

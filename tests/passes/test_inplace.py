@@ -77,13 +77,13 @@ def test_what_becomes_of(rule: str, expected: list[str]) -> None:
     assert lines(rule)[: len(expected)] == expected
 
 
-def test_a_private_tensor_is_used_up() -> None:
-    """x is the code's own and read once: its root needs no memory of its own."""
+def test_a_name_of_the_author_s_keeps_its_value() -> None:
+    """Its own steps change a tensor; what is made of it is another one, though nobody reads x."""
     assert lines("x = g**2 + c * p; y = sqrt(x) + eps; p = p - lr * g / y; m = m + y")[:4] == [
         "x = mul grad grad",
         "add_ x param",
-        "sqrt_ x",
-        "y = x",
+        "y = sqrt x",
+        "add_ y #",
     ]
 
 

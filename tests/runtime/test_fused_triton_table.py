@@ -12,6 +12,7 @@ from optgen.runtime.fused_triton import table
 from optgen.runtime.fused_triton.bucket import Share, options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.layout import copies, copy_of, is_dense, same_walk
+from optgen.runtime.rule import Rule
 
 CPU = torch.device("cpu")
 
@@ -89,7 +90,7 @@ def test_a_tensor_hyperparameter_is_read_at_every_step(uploads: Uploads) -> None
 
 def test_flattens_a_group_in_the_order_of_the_rule() -> None:
     group = {"lr": 0.1, "betas": (0.9, 0.999), "clip": None, "amsgrad": True}
-    values = flatten(group, ("amsgrad", "betas", "clip", "lr"))
+    values = flatten(group, Rule("made", (), ("amsgrad", "betas", "clip", "lr")))
     assert values[:3] == [True, 0.9, 0.999]
     assert values[3] != values[3]
     assert values[4] == 0.1

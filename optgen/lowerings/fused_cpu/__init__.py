@@ -14,15 +14,19 @@ from typing import Any
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.plan import Plan, Sweep
+from optgen.ir.variables import plural
 from optgen.lowerings.base import Lowering, planned
-from optgen.lowerings.fused_cpu.expressions import variable
+from optgen.lowerings.fused_cpu.expressions import constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.sweep import SweepPrinter
-from optgen.lowerings.fused_cpu.text import declared, indented, listed
+from optgen.lowerings.fused_cpu.text import comment, declared, indented, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.number_choices import number_choices
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
+
+_PASSES = (number_choices, take_differences, fold_denominators, share_divisors, hoist_scalars)
 
 
 def context(plan: Plan) -> Mapping[str, Any]:
@@ -31,8 +35,10 @@ def context(plan: Plan) -> Mapping[str, Any]:
     program = ScalarProgram(plan)
     printer = SweepPrinter(plan, sweep, program)
     algorithm = plan.algorithm
-    streams = [s.name.upper() for s in sweep.streams]
-    cells = ["STEP"] * bool(algorithm.step) + [s.key.upper() for s in algorithm.scalar_states()]
+    streams = [constant(s.name) for s in sweep.streams]
+    cells = ["STEP"] * bool(algorithm.step) + [
+        constant(s.symbol) for s in algorithm.scalar_states()
+    ]
     blocks = {
         "streams": (1, listed("enum { ", [*streams, "STREAMS"], " };", 4)),
         "cells": (1, listed("enum { ", [*cells, "CELLS"], " };", 4)),
@@ -48,6 +54,7 @@ def context(plan: Plan) -> Mapping[str, Any]:
     }
     return {
         "algorithm": algorithm,
+        "about": comment(algorithm.doc.strip().splitlines()[0]) if algorithm.doc else "",
         "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class C", *(f"bool {flag}" for flag in printer.flags.values())]),
         **{name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()},
@@ -58,7 +65,7 @@ FUSED_CPU = Lowering(
     name="fused_cpu",
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
-    lower=planned((take_differences, fold_denominators, share_divisors, hoist_scalars), context),
+    lower=planned(_PASSES, context),
 )
 
 
@@ -71,7 +78,7 @@ def _parameters(sweep: Sweep, printer: SweepPrinter) -> list[str]:
     """The parameters of the sweep; what it does not read has no name."""
     given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
-        f"{'' if stream.stored else 'const '}C* __restrict {variable(stream.name)}s"
+        f"{'' if stream.stored else 'const '}C* __restrict {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
     named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in given.items())

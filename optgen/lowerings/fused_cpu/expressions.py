@@ -49,7 +49,8 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _OWN = (
-    "C asm_ cells fresh hypers i i64 mod n pow program rounded scalars streams sweep truth update"
+    "C CELLS HAS_STEP Hypers STREAMS Scalar Scalars cells fresh has_step hypers i i64 mod n pow "
+    "program rounded scalars streams sweep truth update"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)
@@ -59,7 +60,12 @@ RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
 
 def variable(name: str) -> str:
     """What a name of the plan is called; one variable for all its versions."""
-    return f"{name}_" if name in RESERVED else name
+    return f"{name}_" if name.rstrip("_") in RESERVED else name
+
+
+def constant(name: str) -> str:
+    """The number or template parameter that belongs to a stream, a cell or a flag."""
+    return variable(name.upper())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import Plan
 from optgen.ir.words import WORDS
-from optgen.lowerings.fused_cpu.expressions import Printer, variable
+from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.text import declared, listed
 
@@ -18,7 +18,8 @@ class ScalarProgram:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
-        self._states = {s.symbol: s.key for s in plan.algorithm.scalar_states()}
+        self._fresh = [s.symbol for s in plan.fresh()]
+        self._states = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
         self._printer = Printer(tensors=False, read=self._read)
         self._last = {a.target.name: a.target.version for a in assigns(plan.scalars)}
         self.fields = {
@@ -37,8 +38,8 @@ class ScalarProgram:
             kept,
         )
         stores = [
-            f"cells[{key.upper()}].value = {variable(symbol)};"
-            for symbol, key in self._states.items()
+            f"cells[{cell}].value = {variable(symbol)};"
+            for symbol, cell in self._states.items()
             if symbol in self._last
         ]
         results = listed("return {", self.fields.values(), "};", _COLUMN)
@@ -74,9 +75,8 @@ class ScalarProgram:
         if "step" in inputs:
             lines.append("const double step = cells[STEP].value;")
         for symbol in (s for s in inputs if s in self._states):
-            constant = "" if symbol in self._last else "const "
-            name, key = variable(symbol), self._states[symbol].upper()
-            lines.append(f"{constant}double {name} = cells[{key}].value;")
+            once = "" if symbol in self._last else "const "
+            lines.append(f"{once}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
         old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
         return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
 
@@ -92,19 +92,19 @@ class ScalarProgram:
     def _read(self, expr: Expr) -> str | None:
         match expr:
             case Call("fresh", (Ref(name),)):
-                return f"bool(fresh >> {self._plan.fresh().index(name)} & 1)"
+                return f"bool(fresh >> {self._fresh.index(name)} & 1)"
             case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
                 text = f"hypers.{variable(name)}"
                 return f"truth({text})" if self._hypers[name].sort == "flag" else text
         return None
 
     def _value(self, stmt: Assign) -> str:
-        key = self._states.get(stmt.target.name)
+        cell = self._states.get(stmt.target.name)
         return (
-            self._rounded(stmt.value, stmt.target.name, key) if key else self._printer(stmt.value)
+            self._rounded(stmt.value, stmt.target.name, cell) if cell else self._printer(stmt.value)
         )
 
-    def _rounded(self, expr: Expr, symbol: str, key: str) -> str:
+    def _rounded(self, expr: Expr, symbol: str, cell: str) -> str:
         """An update of a scalar state, each operation of it in the state's type."""
         match expr:
             case Ref(name) if name == symbol:
@@ -113,9 +113,9 @@ class ScalarProgram:
                 return self._printer(expr)
             case Call(word, args) if WORDS[word].sort != "fact":
                 # Rounded operands stand where their names would, so parentheses are as usual.
-                texts = {arg: self._rounded(arg, symbol, key) for arg in args}
+                texts = {arg: self._rounded(arg, symbol, cell) for arg in args}
                 printer = Printer(tensors=False, read=texts.get)
                 text = printer(Call(word, args))
             case _:
                 text = self._printer(expr)
-        return f"cells[{key.upper()}].rounded({text})"
+        return f"cells[{cell}].rounded({text})"

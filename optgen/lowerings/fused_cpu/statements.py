@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Expr, If, Program, assigns, expressions, refs
 from optgen.lowerings.fused_cpu.expressions import variable
-from optgen.lowerings.fused_cpu.text import folded, indented
+from optgen.lowerings.fused_cpu.text import comment, folded, indented
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Statements:
                 lines += self._if(stmt, declared, later, column)
             else:
                 if position == 0 or program[position - 1].quote != stmt.quote:
-                    lines += [f"// {line}" for line in stmt.quote]
+                    lines += map(comment, stmt.quote)
                 name = stmt.target.name
                 once = "const " if times[name] == 1 else ""
                 declaration = "" if name in declared else f"{once}{self.type} "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain, count
+
 from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, refs, walk
 from optgen.ir.plan import Plan, Stream, Sweep
-from optgen.lowerings.fused_cpu.expressions import Printer, variable
+from optgen.ir.variables import is_free, plural
+from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.text import folded
@@ -27,12 +30,12 @@ class SweepPrinter:
     def __init__(self, plan: Plan, sweep: Sweep, program: ScalarProgram) -> None:
         self._plan, self._sweep, self._fields = plan, sweep, program.fields
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
-        self._fresh = plan.fresh()
+        self._fresh = [s.symbol for s in plan.fresh()]
         self._scalars = Printer(tensors=False, read=self._read_scalar)
         self._elements = Printer(tensors=True, read=self._read_element)
         self._conditions: dict[str, str] = {}
         whens = (s.when.removeprefix("not ") for s in sweep.streams if s.when)
-        self.flags = {name: name.upper() for name in whens}
+        self.flags = {name: constant(name) for name in whens}
         self._read_by_elements = {
             self._fields.get(ref, variable(ref.name))
             for stmt in assigns(sweep.body)
@@ -62,7 +65,7 @@ class SweepPrinter:
         for stream in (s for s in self._sweep.streams if s.stored):
             flag = self._flag(stream)
             guard = f"if constexpr ({flag}) " if flag else ""
-            lines.append(f"{guard}{variable(stream.name)}s[i] = {variable(stream.name)};")
+            lines.append(f"{guard}{variable(plural(stream.name))}[i] = {variable(stream.name)};")
         return lines
 
     def uses(self, word: str) -> bool:
@@ -78,12 +81,12 @@ class SweepPrinter:
 
     def _load(self, stream: Stream) -> str:
         flag = self._flag(stream)
-        text = f"{variable(stream.name)}s[i]"
+        text = f"{variable(plural(stream.name))}[i]"
         return f"{flag} ? {text} : C(0)" if flag else text
 
     def _flag(self, stream: Stream) -> str:
         when = stream.when or ""
-        return f"{'!' if when.startswith('not ') else ''}{when.removeprefix('not ').upper()}"
+        return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
 
     def _if(self, condition: Expr) -> str:
         constant, text = self._condition(condition)
@@ -113,10 +116,16 @@ class SweepPrinter:
         while isinstance(inner, Call) and inner.word == "and":
             inner = inner.args[1]
         text = self._scalars(expr)
-        for name in (_spoken(inner), _spoken(expr)):
-            if self._conditions.setdefault(name, text) == text:
+        numbered = (f"condition{n}" for n in count(1))
+        for name in chain((_spoken(inner), _spoken(expr)), numbered):
+            if self._is_free(name) and self._conditions.setdefault(name, text) == text:
                 return name
-        raise TypeError(f"two conditions of one name: {expr!r}")
+        raise AssertionError("numbers do not end")
+
+    def _is_free(self, name: str) -> bool:
+        """Whether a condition may have this name: its own, or that of the flag it is."""
+        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        return name in self._hypers or is_free(name, taken - {name.removeprefix("fresh_")})
 
     def _read_scalar(self, expr: Expr) -> str | None:
         match expr:

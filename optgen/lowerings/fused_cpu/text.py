@@ -9,6 +9,11 @@ INDENT = "    "
 WIDTH = 100
 
 
+def comment(text: str) -> str:
+    """A line of the author's as a comment; a backslash at its end would take the next line in."""
+    return f"// {text}".rstrip("\\ \t")
+
+
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
     """The same lines further to the right."""
     return [f"{INDENT * depth}{line}" if line else line for line in lines]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optgen.ir.nodes import Ref
 from optgen.ir.plan import Plan, Stream
+from optgen.ir.variables import plural
 from optgen.lowerings.base import Lowering, planned
 from optgen.lowerings.fused_triton.expressions import variable
 from optgen.lowerings.fused_triton.prologue import Prologue
@@ -19,8 +19,11 @@ from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.fused_triton.sweep import presence, print_loads, print_stores, print_sweep
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.number_choices import number_choices
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
+
+_PASSES = (number_choices, take_differences, fold_denominators, share_divisors, hoist_scalars)
 
 
 def context(plan: Plan) -> Mapping[str, Any]:
@@ -46,14 +49,13 @@ FUSED_TRITON = Lowering(
     name="fused_triton",
     filename="fused_triton.py",
     template="fused_triton.py.jinja",
-    lower=planned((take_differences, fold_denominators, share_divisors, hoist_scalars), context),
+    lower=planned(_PASSES, context),
 )
 
 
 def _stream(stream: Stream) -> dict[str, str]:
     """What kernels call a stream's address and its type."""
-    name = variable(Ref(stream.name))
-    return {"list": f"{name}s", "type": f"{name.upper()}_T"}
+    return {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
 
 
 def _flags(streams: tuple[Stream, ...]) -> dict[str, str]:
@@ -61,7 +63,7 @@ def _flags(streams: tuple[Stream, ...]) -> dict[str, str]:
     flags = {}
     for stream in streams:
         condition = presence(stream)
-        if condition:
+        if stream.state and condition:
             negated = "not " if condition.startswith("not ") else ""
-            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.name}")'
+            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
     return flags

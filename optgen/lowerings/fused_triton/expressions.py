@@ -66,14 +66,19 @@ _VARIABLES = {
     "bucket",
     "update",
 }
-_LISTS = {"params", "grads", "steps"}
-RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _LISTS | {"tl", "triton"}
+_CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
+RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 """Names that kernels use for themselves."""
 
 
-def variable(ref: Ref) -> str:
+def variable(name: str) -> str:
     """The one variable of all versions of a name."""
-    return f"{ref.name}_" if ref.name in RESERVED else ref.name
+    return f"{name}_" if name.rstrip("_") in RESERVED else name
+
+
+def constant(name: str) -> str:
+    """The constexpr that belongs to a flag."""
+    return variable(name.upper())
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Printer:
                 negative = isinstance(value, int | float) and value < 0
                 return repr(value), _PREFIX if negative else _ATOM
             case Ref():
-                return variable(expr), _ATOM
+                return variable(expr.name), _ATOM
             case Linear(terms):
                 return self._sum(terms)
             case Call("neg", (a,)):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.row import Row
 
@@ -17,7 +18,7 @@ class Prologue:
 
     def __init__(self, plan: Plan, row: Row, streams: int) -> None:
         self._plan, self._row, self._streams = plan, row, streams
-        self._states = [s.key for s in plan.algorithm.scalar_states()]
+        self._states = [s.symbol for s in plan.algorithm.scalar_states()]
         self._printer = Printer(self._read, tensors=False)
         self._offsets: dict[str, int] = {}
         self.width = 0
@@ -41,7 +42,7 @@ class Prologue:
     def _loads(self) -> list[str]:
         """Hyperparameters, the advanced step, scalar states and what is fresh, as far as read."""
         lines = [
-            f"{variable(Ref(name))} = tl.load({self._hyper(name)})"
+            f"{variable(name)} = tl.load({self._hyper(name)})"
             for name in self._offsets
             if name in self._read_names()
         ]
@@ -49,13 +50,14 @@ class Prologue:
             address = f"tl.load({self._table(self._streams + number)})"
             kind = f"tl.pointer_type({name.upper()}_T)"
             advance = " + 1" if name == "step" else ""
+            pointers = variable(plural(name))
             lines += [
-                f"{name}s = {address}.to({kind})",
-                f"{name} = tl.load({name}s).to(tl.float64){advance}",
+                f"{pointers} = {address}.to({kind})",
+                f"{variable(name)} = tl.load({pointers}).to(tl.float64){advance}",
             ]
-        for number, key in enumerate(self._plan.fresh()):
+        for number, state in enumerate(self._plan.fresh()):
             place = self._table(self._streams + len(self._counters()) + number)
-            lines += [f"fresh_{key} = tl.load({place})", f"tl.store({place}, 0)"]
+            lines += [f"fresh_{state.symbol} = tl.load({place})", f"tl.store({place}, 0)"]
         return lines
 
     def _read_names(self) -> set[str]:
@@ -80,8 +82,8 @@ class Prologue:
         for stmt in program:
             if isinstance(stmt, Assign):
                 lines += [f"# {line}" for line in stmt.quote if f"# {line}" not in lines[-3:]]
-                lines.append(f"{variable(stmt.target)} = {self._value(stmt)}")
-                known.add(variable(stmt.target))
+                lines.append(f"{variable(stmt.target.name)} = {self._value(stmt)}")
+                known.add(variable(stmt.target.name))
                 continue
             both = known | (_defined(stmt.then) & _defined(stmt.orelse))
             then, kept = self._arm(stmt.then, both)
@@ -132,25 +134,34 @@ class Prologue:
             case Call("truth", (Ref(name) as ref,)):
                 hyper = self._plan.algorithm.hyper(name)
                 given = (
-                    f"({variable(ref)} == {variable(ref)}) & " if hyper and hyper.optional else ""
+                    f"({variable(ref.name)} == {variable(ref.name)}) & "
+                    if hyper and hyper.optional
+                    else ""
                 )
-                return f"{given}({variable(ref)} != 0)" if given else f"{variable(ref)} != 0"
+                return (
+                    f"{given}({variable(ref.name)} != 0)" if given else f"{variable(ref.name)} != 0"
+                )
             case Call("is_none", (Ref() as ref,)):
-                return f"{variable(ref)} != {variable(ref)}"
+                return f"{variable(ref.name)} != {variable(ref.name)}"
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name} != 0"
             case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":
-                return f"{variable(expr)} != 0"
+                return f"{variable(name)} != 0"
         return None
 
     def _state_stores(self) -> list[str]:
-        return [f"tl.store({n}s, {n}.to({n.upper()}_T))" for n in self._counters()]
+        return [
+            f"tl.store({variable(plural(n))}, {variable(n)}.to({n.upper()}_T))"
+            for n in self._counters()
+        ]
 
     def _store(self, name: str) -> str:
         """Hand one number to the sweep; a condition as 0 or 1."""
         place = list(self._row.entries).index(name)
         meaning = self._row.entries[name]
-        value = variable(meaning) if isinstance(meaning, Ref) else self._stored_condition(meaning)
+        value = (
+            variable(meaning.name) if isinstance(meaning, Ref) else self._stored_condition(meaning)
+        )
         return f"tl.store(scalars{f' + {place}' if place else ''}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
@@ -180,5 +191,5 @@ def _defined(program: Program) -> set[str]:
         if isinstance(stmt, If):
             names |= _defined(stmt.then) & _defined(stmt.orelse)
         else:
-            names.add(variable(stmt.target))
+            names.add(variable(stmt.target.name))
     return names

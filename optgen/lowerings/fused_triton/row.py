@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain, count
+
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, refs
 from optgen.ir.plan import Plan, Sweep
-from optgen.lowerings.fused_triton.expressions import variable
+from optgen.ir.variables import is_free
+from optgen.lowerings.fused_triton.expressions import constant, variable
 
 _SPOKEN = {
     "+": "plus",
@@ -29,7 +32,7 @@ class Row:
     def __init__(self, plan: Plan, sweep: Sweep) -> None:
         self._plan = plan
         self._constexpr = {s.when.removeprefix("not ") for s in sweep.streams if s.when is not None}
-        self._long: list[Expr] = []
+        self._conditions: dict[str, Expr] = {}
         self.entries: dict[str, Expr] = {}
         self._enter(sweep.body)
 
@@ -38,7 +41,7 @@ class Row:
             if isinstance(stmt, Assign):
                 for ref in refs(stmt.value):
                     if not self._plan.kinds[ref].is_tensor:
-                        self.entries[variable(ref)] = ref
+                        self.entries[variable(ref.name)] = ref
                 continue
             name, meaning = self._flag(stmt.condition)
             if name:
@@ -55,7 +58,7 @@ class Row:
             case Call("not", (inner,)):
                 return f"not {self.condition(inner)}"
             case Ref(flag) | Call("truth", (Ref(flag),)):
-                return flag.upper()
+                return constant(flag)
         raise TypeError(f"no condition of a sweep: {expr!r}")
 
     def _flag(self, expr: Expr) -> tuple[str, Expr]:
@@ -66,17 +69,23 @@ class Row:
                 optional = (hyper := self._plan.algorithm.hyper(name)) and hyper.optional
                 if name in self._constexpr:
                     return "", expr
-                return (f"{name}_is_true", expr) if optional else (variable(Ref(name)), Ref(name))
+                return (self._named(expr), expr) if optional else (variable(name), Ref(name))
             case Call("not", (inner,)) if not self._flag(inner)[0]:
                 return "", expr
-        spoken = _spoken(expr)
-        return (spoken, expr) if len(spoken) <= _LONGEST else (self._numbered(expr), expr)
+        return self._named(expr), expr
 
-    def _numbered(self, expr: Expr) -> str:
-        """The name of a condition that is too long to be spoken."""
-        if expr not in self._long:
-            self._long.append(expr)
-        return f"condition{self._long.index(expr) + 1}"
+    def _named(self, expr: Expr) -> str:
+        """The name of a condition: what it says, or a number where that is long or taken."""
+        spoken = _spoken(expr)
+        numbered = (f"condition{n}" for n in count(1))
+        for name in chain([spoken] if len(spoken) <= _LONGEST else [], numbered):
+            if self._is_free(name) and self._conditions.setdefault(name, expr) == expr:
+                return name
+        raise AssertionError("numbers do not end")
+
+    def _is_free(self, name: str) -> bool:
+        taken = {r.name for r in self._plan.kinds}
+        return is_free(name, taken - {name.removeprefix("fresh_")})
 
 
 def _spoken(expr: Expr) -> str:
@@ -85,7 +94,7 @@ def _spoken(expr: Expr) -> str:
         case Const(value):
             return str(value).replace("-", "minus_").replace(".", "_")
         case Ref():
-            return variable(expr)
+            return variable(expr.name)
         case Call("fresh", (Ref(name),)):
             return f"fresh_{name}"
         case Call("truth", (a,)):

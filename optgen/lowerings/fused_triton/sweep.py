@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optgen.ir.nodes import Assign, If, Program, Ref
+from optgen.ir.nodes import Assign, If, Program
 from optgen.ir.plan import Stream
-from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.ir.variables import plural
+from optgen.lowerings.fused_triton.expressions import Printer, constant, variable
 from optgen.lowerings.fused_triton.row import Row
 
 _INDENT = "    "
@@ -16,8 +17,10 @@ def print_loads(streams: Sequence[Stream], row: Row) -> list[str]:
     """The lines that bring a tile into registers: its streams, then the numbers of its tensor."""
     lines: list[str] = []
     for stream in streams:
-        name = variable(Ref(stream.name))
-        lines += _if_present(stream, f"{name} = tl.load({name}s + lanes, mask).to(dtype)")
+        name = variable(stream.name)
+        lines += _if_present(
+            stream, f"{name} = tl.load({variable(plural(stream.name))} + lanes, mask).to(dtype)"
+        )
     for place, name in enumerate(row.entries):
         lines.append(f"{name} = tl.load(scalars{f' + {place}' if place else ''})")
     return lines
@@ -28,16 +31,17 @@ def print_stores(streams: Sequence[Stream]) -> list[str]:
     lines: list[str] = []
     for stream in streams:
         if stream.stored:
-            name = variable(Ref(stream.name))
-            kept = f"{name}.to({name}s.dtype.element_ty)"
-            lines += _if_present(stream, f"tl.store({name}s + lanes, {kept}, mask)")
+            name = variable(stream.name)
+            place = variable(plural(stream.name))
+            kept = f"{name}.to({place}.dtype.element_ty)"
+            lines += _if_present(stream, f"tl.store({place} + lanes, {kept}, mask)")
     return lines
 
 
 def presence(stream: Stream) -> str:
     """The constexpr condition on which a stream exists; empty: always."""
     when = stream.when or ""
-    flag = when.removeprefix("not ").upper()
+    flag = constant(when.removeprefix("not "))
     return f"not {flag}" if when.startswith("not ") else flag
 
 
@@ -53,7 +57,7 @@ def print_sweep(body: Program, row: Row) -> list[str]:
     for stmt in body:
         if isinstance(stmt, Assign):
             lines += [f"# {line}" for line in stmt.quote]
-            lines.append(f"{variable(stmt.target)} = {printer(stmt.value)}")
+            lines.append(f"{variable(stmt.target.name)} = {printer(stmt.value)}")
         else:
             lines += _branch(stmt, row, "if")
     return lines

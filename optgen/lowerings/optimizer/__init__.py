@@ -24,8 +24,6 @@ FILENAME = "__init__.py"
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
     """What the template lays out; `base` is what a derived algorithm derives from."""
-    if base is not None and group_keys(algorithm) != group_keys(base):
-        raise ValueError(f"{algorithm.name}: the order of group keys is that of {base.name}")
     positional, keyword_only = arguments(algorithm)
     return {
         "algorithm": algorithm,
@@ -51,7 +49,7 @@ OPTIMIZER = Lowering(
 
 def _rule(algorithm: Algorithm) -> dict[str, str]:
     """The arguments of `Rule` that are not its defaults, as Python text."""
-    fresh = plan(algorithm).fresh()
+    fresh = tuple(s.key for s in plan(algorithm).fresh())
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor != "never")
     entries = {
         "name": literal(algorithm.module),
@@ -64,6 +62,9 @@ def _rule(algorithm: Algorithm) -> dict[str, str]:
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "backfill": _pairs(backfill(algorithm)),
         "fixed": _fixed(algorithm),
+        "choices": _pairs(
+            {h.name: literal(h.choices) for h in algorithm.hypers if h.sort == "choice"}
+        ),
     }
     return {key: text for key, text in entries.items() if text}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Plan
-from optgen.lowerings.python.signature import plural
+from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText, statements
 
 
@@ -59,7 +59,9 @@ def _openings(plan: Plan, form: ScalarText) -> list[str]:
     for state in plan.algorithm.scalar_states():
         own = [a.value for a in assigns(plan.scalars) if a.target.name == state.symbol]
         elsewhere = [e for e in values if e not in own]
-        if Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
+        branches = tuple(s for s in plan.scalars if isinstance(s, If))
+        sometimes = any(a.target.name == state.symbol for a in assigns(branches))
+        if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
             lines.append(f"{state.symbol} = {form.read.format(plural(state.symbol))}.item()")
     return lines
 

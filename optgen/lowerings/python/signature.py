@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.kinds import PARAM
+from optgen.ir.nodes import Call, Expr, Ref, rebuild
 from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
+from optgen.passes.rewrite import map_expressions
 
 _HELPERS = (
     "advance",
@@ -33,11 +38,6 @@ def imports(lines: Iterable[str]) -> list[str]:
     return [name for name in _HELPERS if name in called]
 
 
-def plural(name: str) -> str:
-    """The list of what `name` is one of."""
-    return f"{name}_list" if name.endswith("s") else f"{name}s"
-
-
 def list_names(algorithm: Algorithm) -> tuple[str, ...]:
     """The tensor lists, in the order the runtime hands them over."""
     states = tuple(plural(s.symbol) for s in algorithm.states)
@@ -48,7 +48,25 @@ def list_names(algorithm: Algorithm) -> tuple[str, ...]:
 def keywords(plan: Plan) -> tuple[str, ...]:
     """The keyword-only arguments with their types: the group's values, then what is fresh."""
     hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
-    return (*hypers, *(f"fresh_{key}: bool" for key in plan.fresh()))
+    return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh()))
+
+
+def name_fresh(plan: Plan) -> Plan:
+    """The same plan with `fresh(s)` as a name: the keyword argument of the state's key."""
+    names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh()}
+
+    def named(expr: Expr) -> Expr:
+        match expr:
+            case Call("fresh", (Ref(name),)):
+                return names[name]
+        return rebuild(expr, named)
+
+    return replace(
+        plan,
+        scalars=map_expressions(plan.scalars, named),
+        sweeps=tuple(replace(s, body=map_expressions(s.body, named)) for s in plan.sweeps),
+        kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)},
+    )
 
 
 def _annotation(hyper: Hyper) -> str:

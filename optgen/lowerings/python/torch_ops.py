@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from optgen.ir.nodes import Call
-from optgen.lowerings.python.signature import plural
+from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops
 from optgen.passes.scalars import is_number

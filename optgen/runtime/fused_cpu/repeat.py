@@ -40,7 +40,7 @@ class Repeat:
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
         for index, values in enumerate(self._values):
-            self._table.hypers[index] = flat(values[len(_OPTIONS) + 1 :])
+            self._table.hypers[index] = flat(kernel.rule.numbered(values[len(_OPTIONS) + 1 :]))
         self._table.set_hypers()
         self._request = self._make_request(found)
         self._address = ctypes.addressof(self._request)
@@ -101,7 +101,7 @@ class Repeat:
             self._needed[index] = self._kernel.needed(group)
         self._values[index] = values
         self._constant[index] = all(map(_is_constant, values[first:]))
-        self._table.hypers[index] = flat(values[first:])
+        self._table.hypers[index] = flat(self._kernel.rule.numbered(values[first:]))
         return True
 
     def _take_order(self, groups: list[Group], state: dict[Any, Any]) -> None:
@@ -137,4 +137,4 @@ def _is_constant(value: Any) -> bool:
     """Tell whether the same object means the same number: a tensor or a list can be written to."""
     if isinstance(value, tuple):
         return all(map(_is_constant, value))
-    return value is None or isinstance(value, (bool, int, float))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -113,7 +113,9 @@ def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table
     copied: Copied = []
     first = 0
     for index, work in enumerate(works):
-        table.hypers[index] = flat(work.group[name] for name in kernel.rule.hypers)
+        table.hypers[index] = flat(
+            kernel.rule.numbered(work.group[name] for name in kernel.rule.hypers)
+        )
         _fill(table, first, index, work, copied)
         first += len(work.params)
     table.set_hypers()

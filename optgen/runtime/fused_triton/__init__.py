@@ -84,7 +84,7 @@ class Roster:
         rule = self._rule
         hypers = self._hypers.get(key.device)
         if hypers is None:
-            width = len(flatten(works[0].group, rule.hypers))
+            width = len(flatten(works[0].group, rule))
             hypers = Hypers(len(works), width, key.device, self._staging)
             self._hypers[key.device] = hypers
         fresh = [
@@ -108,7 +108,7 @@ class Roster:
 
     def update(self, optimizer: GeneratedOptimizer, works: list[Work]) -> None:
         """Launch every bucket's kernels."""
-        values = list(chain.from_iterable(flatten(w.group, self._rule.hypers) for w in works))
+        values = list(chain.from_iterable(flatten(w.group, self._rule) for w in works))
         for hypers in self._hypers.values():
             hypers.set(values)
         grad_scale = getattr(optimizer, "grad_scale", None)

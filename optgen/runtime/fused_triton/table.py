@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from optgen.runtime.rule import Rule
+
 Staging = list[Tensor]
 Hyper = float | Tensor
 
@@ -110,11 +112,10 @@ class Hypers:
             torch._foreach_copy_(slots, tensors)
 
 
-def flatten(group: dict[str, Any], names: Iterable[str]) -> list[Hyper]:
+def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
     """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NaN."""
     values: list[Hyper] = []
-    for name in names:
-        value = group[name]
+    for value in rule.numbered(group[name] for name in rule.hypers):
         for one in value if isinstance(value, (tuple, list)) else (value,):
             values.append(float("nan") if one is None else one)
     return values

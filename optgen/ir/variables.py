@@ -1,0 +1,39 @@
+"""Which names generated code makes of a variable's name, and which it uses itself."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable
+
+_BUILT_IN = ("ValueError", "all", "float", "isinstance", "len", "list", "max", "min", "range")
+_BUILT_IN += ("self", "super", "tuple", "zip")
+_IMPORTED = ("Tensor", "advance", "advance_one", "cuts", "math", "replace", "scale_", "slices")
+_IMPORTED += ("store", "store_one", "torch")
+PYTHON = frozenset((*_BUILT_IN, *_IMPORTED, "capturable", "cut", "index"))
+"""What generated Python uses besides the words of the language."""
+
+
+def plural(name: str) -> str:
+    """The list of what `name` is one of."""
+    several = f"{name}s"
+    return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
+
+
+def relatives(name: str) -> frozenset[str]:
+    """What printers call things that belong to a variable: its list, its old value, its type."""
+    upper = name.upper()
+    sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
+    own = (plural(name), f"old_{name}", f"fresh_{name}", upper, f"{upper}_T", *sides)
+    return frozenset(own) - {name}
+
+
+def is_free(name: str, others: Iterable[str]) -> bool:
+    """Whether a new variable may have this name beside the others."""
+    names = set(others)
+    if name in names or name in PYTHON or keyword.iskeyword(name) or relatives(name) & names:
+        return False
+    return not any(name in relatives(other) or _meet(name, other) for other in names)
+
+
+def _meet(name: str, other: str) -> bool:
+    return not relatives(name).isdisjoint(relatives(other))

@@ -1,0 +1,104 @@
+"""Rules whose names mean something to some printer, or collide in what it makes of them; choices.
+
+Read by tests, never executed.
+"""
+
+from optgen.spec import (
+    abs,
+    choice,
+    flag,
+    fresh,
+    hyper,
+    maximum,
+    minimum,
+    optimizer,
+    sqrt,
+    state,
+    where,
+)
+
+
+@optimizer()
+def Scalars(
+    p,
+    g,
+    t,
+    /,
+    m=state("clas"),
+    b=state("buf"),
+    q=state("bufs"),
+    c=state("i", shape="scalar", init=1),
+    w=state("index", when="streams"),
+    *,
+    lr=hyper(0.1, ge=0),
+    operand=hyper(0.5),
+    n=hyper(0.25),
+    n_=hyper(0.125),
+    streams=flag(True),
+    block=flag(False),
+):
+    """Lists that are words of Python: clas, a, i; a backslash ends the line \\
+
+    Names of what C++ and Triton use, and of what others are made of.
+    """
+    a = g + 0.5 * p
+    i = abs(a)
+    buf = sqrt(i + 1) * a
+    bufs = buf - i * a
+    fresh_buf = lr * n
+    old_i = c
+    c = 0.5 * c + n_
+    if fresh(b):
+        b = g
+    else:
+        b = operand * b + 0.5 * g
+    if fresh(q):
+        q = buf
+    else:
+        q = minimum(q, bufs)
+    t_above_1 = 0.5
+    if t > 1:
+        T = b * t_above_1
+    else:
+        T = b
+    if streams:
+        w = w + T * g
+        T = w + T
+    if block and t > 2:
+        STEP = 2 * n
+    else:
+        STEP = n
+    param = m + T
+    list = 0.25 * param
+    Tensor = maximum(list, param)
+    b_then = b * Tensor
+    operands = (Tensor + 1) / (abs(b_then * i) + 1)
+    m = 0.5 * m + a * operands
+    torch = fresh_buf * STEP * old_i
+    p = p - torch * (m + q) - lr * operands
+
+
+@optimizer()
+def Kernel(
+    p,
+    g,
+    /,
+    m=state("exp_avg"),
+    s=state("total", shape="scalar"),
+    *,
+    lr=hyper(0.1, ge=0),
+    norm=choice("first", "second", None),
+    mode=choice(None, "a", "b"),
+):
+    """Choices: in a branch of the scalar program, of the sweep, in a `where`; one that is None."""
+    if norm == "second":
+        step = 2 * lr
+        s = s + 1
+    elif norm is None:
+        step = lr
+    else:
+        step = 0.5 * lr
+    if mode is not None and norm != "first":
+        g = 2 * g
+    m = 0.5 * m + where(mode == "b", g, 0.5 * g)
+    p = p - step * m / (s + 1)

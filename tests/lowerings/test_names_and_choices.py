@@ -1,0 +1,96 @@
+"""Whatever a rule calls its things, and whatever it chooses among: every lowering is the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from lowerings import awkward_rules
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.ir.variables import is_free, plural
+from optgen.spec.read import read_spec
+
+ALGORITHMS = {a.name: a for a in read_spec(Path(awkward_rules.__file__))}
+CASES = [
+    ("Scalars", {}),
+    ("Scalars", {"streams": False, "block": True}),
+    *(("Kernel", {"norm": norm, "mode": "b"}) for norm in ("first", "second", None)),
+    ("Kernel", {"norm": "second", "mode": None}),
+    ("Kernel", {"norm": None, "mode": "a"}),
+]
+
+
+def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
+    """Five steps of a lowering against the rule run plainly; a choice changes on the way."""
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
+    functional = lowering == "functional"
+    params = [torch.nn.Parameter(value.clone()) for value in values]
+    cls = optgen.load(getattr(awkward_rules, name))
+    optimizer = cls(params, **settings, differentiable=functional)
+    for param in params if functional else ():
+        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+    group = optimizer.param_groups[0]
+    states: list[dict[str, Any]] = [{}, {}]
+    for step in range(5):
+        if step == 3 and "norm" in group:
+            group["norm"] = "second" if group["norm"] == "first" else "first"
+        for i, param in enumerate(params):
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+            values[i], states[i] = evaluate(
+                ALGORITHMS[name], group, values[i], param.grad, states[i], torch.float32
+            )
+        with use_lowering("forloop" if functional else lowering):
+            optimizer.step()
+    for param, value, state in zip(params, values, states, strict=True):
+        torch.testing.assert_close(param.detach(), value, rtol=1e-12, atol=1e-13)
+        assert set(optimizer.state[param]) == set(state)
+        for key, kept in optimizer.state[param].items():
+            expected = torch.as_tensor(state[key], dtype=torch.float64)
+            torch.testing.assert_close(kept.double(), expected, rtol=1e-12, atol=1e-13)
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_on_a_cpu(name: str, settings: dict[str, Any], lowering: str) -> None:
+    agree(name, settings, lowering)
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_through_triton(name: str, settings: dict[str, Any]) -> None:
+    agree(name, settings, "fused_triton")
+
+
+@outside
+def test_what_is_no_choice_has_no_number() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer = optgen.load(awkward_rules.Kernel)([param])
+    optimizer.param_groups[0]["norm"] = "third"
+    param.grad = torch.ones(2)
+    with use_lowering("fused_cpu"), pytest.raises(ValueError, match="Invalid norm value: third"):
+        optimizer.step()
+
+
+@outside
+def test_a_list_is_called_as_nothing_else_is() -> None:
+    assert [plural(n) for n in ("exp_avg", "rms", "a", "i", "clas")] == [
+        *("exp_avgs", "rms_list", "a_list", "i_list", "clas_list")
+    ]
+    assert is_free("exp_avg_sq", ("exp_avg", "grad"))
+    for name in ("bufs", "fresh_buf", "old_buf", "buf_then", "BUF", "torch", "buf", "class"):
+        assert not is_free(name, ("buf",))
+    assert not is_free("buf", ("bufs",))
