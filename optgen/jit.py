@@ -79,6 +79,12 @@ def _find(spec: str | os.PathLike[str]) -> Path:
 
 
 def _from_file(path: Path) -> Spec:
+    from optgen.spec.names import is_snake_case
+
+    if not is_snake_case(path.stem):
+        from optgen.spec.read import check_file_name
+
+        check_file_name(path)  # raises the SpecError that says so
     try:
         return Spec(path.stem, path.read_text(encoding="utf-8"), str(path), 1)
     except UnicodeDecodeError:

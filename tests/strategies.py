@@ -6,6 +6,7 @@ what is not negative, divisors keep away from zero, conditions on tensors compar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -179,4 +180,12 @@ def specs(draw: Callable[..., object]) -> str:
     writer = Writer(draw)
     count = int(writer.pick("1", "2", "3", "4", "5", "6"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]
-    return HEADER + "\n".join(lines) + "\n" + FOOTER
+    return HEADER + "\n".join(_exempted(lines)) + "\n" + FOOTER
+
+
+def _exempted(lines: list[str]) -> list[str]:
+    """The lines, with an underscore before what no line reads: an author must say that."""
+    halves = [line.rpartition(" = ") for line in lines]
+    read = {name for _, _, value in halves for name in re.findall(r"\b[xyzab]\b", value)}
+    unread = re.compile(rf"\b([{''.join(set('xyzab') - read) or '-'}])\b")
+    return [unread.sub(r"_\1", names) + equals + value for names, equals, value in halves]

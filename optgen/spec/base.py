@@ -6,15 +6,18 @@ from pathlib import Path
 
 from optgen.ir.algorithm import Algorithm
 from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.orders import wrong_order
 from optgen.spec.read import read_spec
+from optgen.spec.requires import check_defaults
 
 
 def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
     """The algorithm a spec derives from, out of the folder of specs; None if it derives from none.
 
     Raises:
-        SpecError: there is no such algorithm, it is derived from another one itself, or it lacks a
-            hyperparameter that the spec changes.
+        SpecError: there is no such algorithm, it is derived from another one itself, or the
+            spec does not fit it: it lacks a hyperparameter that the spec changes, an order leaves
+            one out, or a default violates a requirement.
     """
     if algorithm.base is None:
         return None
@@ -36,4 +39,18 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
                 did_you_mean(hyper.name, known, f"it has {', '.join(known)}"),
                 algorithm.source,
             )
+    _check_whole(algorithm, base)
     return base
+
+
+def _check_whole(algorithm: Algorithm, base: Algorithm) -> None:
+    """What can be said only of a spec and its base together: orders, and what defaults must be."""
+    hypers = [algorithm.hyper(h.name) or h for h in base.hypers]
+    wrong = wrong_order(algorithm, hypers)
+    if wrong:
+        raise SpecError(algorithm.place, *wrong, algorithm.source)
+    if algorithm.group not in ((), base.group):
+        message = f"the order of group keys is that of `{base.name}`"
+        raise SpecError(algorithm.place, message, "leave group= out", algorithm.source)
+    check_defaults(algorithm.requires, hypers, algorithm.source)
+    check_defaults(base.requires, hypers, base.source)

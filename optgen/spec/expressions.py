@@ -184,6 +184,9 @@ class Expressions:
             )
         if name in WORDS or name in self.scope.helpers:
             self.source.error(node, f"`{name}` is a function", f"call it: {name}(…)")
+        if name == "t" and self.scope.algorithm.step is None:
+            hint = "the number of steps is handed over: p, g, t, /"
+            self.source.error(node, "unknown name `t`", hint)
         self.source.error(
             node,
             f"unknown name `{name}`",

@@ -101,7 +101,9 @@ def options(
         if name is None:
             source.error(keyword.value, "options are written out", "leave the ** out")
         if name not in allowed:
-            hint = did_you_mean(name, allowed, f"options: {', '.join(allowed) or 'none'}")
+            all_of_them = f"options: {', '.join(allowed) or 'none'}"
+            close = did_you_mean(name, allowed)
+            hint = f"{close} {all_of_them}" if close else all_of_them
             source.error(keyword, f"unknown option `{name}`", hint)
         value = literal(keyword.value, source, constants)
         if not allowed[name].accepts(value):

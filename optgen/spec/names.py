@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import keyword
+import re
 import string
 from collections.abc import Iterator
 
+from optgen.ir.variables import PYTHON, relatives
 from optgen.ir.words import WORDS
 from optgen.spec.source import Source
 
@@ -14,20 +16,14 @@ ADDED = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Arguments that the generator adds to every optimizer."""
 
 DECLARATIONS = ("optimizer", "state", "hyper", "flag", "choice", "fixed", "require")
-_LISTS = ("params", "grads", "state_steps")
-_CALLED = (
-    "advance",
-    "advance_one",
-    "store",
-    "store_one",
-    "scale_",
-    "slices",
-    "cuts",
-    "len",
-    "range",
-)
-_OTHERS = ("self", "torch", "Tensor", "list", "cut", "index")
-_USED = (*_LISTS, *_CALLED, *_OTHERS)
+_SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_INPUTS = ("param", "grad", "step")
+_FIXED = PYTHON.union(_INPUTS, *map(relatives, _INPUTS), ("state_steps",))
+
+
+def is_snake_case(name: str) -> bool:
+    """Whether a module may be called so: lower-case words joined by underscores, no keyword."""
+    return bool(_SNAKE_CASE.fullmatch(name)) and not keyword.iskeyword(name)
 
 
 def why_taken(name: str) -> str:
@@ -36,11 +32,16 @@ def why_taken(name: str) -> str:
         return "shadows a word of the language"
     if name in ADDED:
         return "is added by the generator to every optimizer"
-    if name in _USED or keyword.iskeyword(name):
-        return "means something else in the generated code"
+    if keyword.iskeyword(name):
+        return "is a keyword of Python"
     if not name.isascii():
         return "is not ASCII, as names in the generated code are"
     return ""
+
+
+def why_used(name: str) -> str:
+    """Why a name that generated code cannot change, a hyperparameter's or a class's, is taken."""
+    return why_taken(name) or ("means something else in the generated code" * (name in _FIXED))
 
 
 def message_fields(text: str, node: ast.AST, source: Source) -> Iterator[str]:

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from optgen.ir.algorithm import Algorithm, Require, State
-from optgen.ir.nodes import Place, Program, refs
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Place, Program
 from optgen.ir.words import FUNCTIONS
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
-from optgen.spec.names import ADDED, DECLARATIONS, message_fields, why_taken
+from optgen.spec.names import DECLARATIONS, is_snake_case, why_taken, why_used
+from optgen.spec.orders import wrong_order
+from optgen.spec.requires import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.signature import Signature
 from optgen.spec.source import Source
@@ -40,14 +42,30 @@ def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
         OSError: the file cannot be opened.
     """
     if isinstance(what, Spec):
-        return _read(Source(what.source, what.file, what.line), module_name(what.name))
+        source = Source(what.source, what.file, what.line, is_part=True)
+        return _read(source, module_name(what.name))
     path = Path(what)
+    check_file_name(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         source = Source("", str(what))
         source.error_at(source.place(ast.Pass()), f"this is not Python: {error}", "is it text?")
     return _read(Source(text, str(what)), path.stem)
+
+
+def check_file_name(path: Path) -> None:
+    """Raise a SpecError for a file name that no Python module may have."""
+    if not is_snake_case(path.stem):
+        message = "the file name must be one snake_case word that is no keyword"
+        hint = f"generated modules are called after it: {_suggestion(path.stem)}.py"
+        raise SpecError(Place(str(path), 1, 1), message, hint)
+
+
+def _suggestion(stem: str) -> str:
+    words = re.findall("[a-z0-9]+", module_name(stem))
+    name = "_".join(words).lstrip("0123456789_")
+    return name if is_snake_case(name) else f"my_{name}".rstrip("_")
 
 
 def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
@@ -106,10 +124,13 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                 )
     if not specs:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
+    _check_words(source, tree)
     for position, spec in enumerate(specs):
         if spec.name in {other.name for other in specs[:position]}:
             source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
         _check_new(source, spec, spec.name, {*constants, *helpers})
+        if why_used(spec.name):
+            source.error(spec, f"`{spec.name}` {why_used(spec.name)}", "choose another name")
     return tuple(_algorithm(source, module, node, constants, helpers) for node in specs)
 
 
@@ -122,6 +143,18 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
         if alias.asname is not None:
             hint = f"from optgen.spec import {alias.name}"
             source.error(alias, f"`{alias.name}` is imported under its own name", hint)
+
+
+def _check_words(source: Source, tree: ast.Module) -> None:
+    """A file imports the words it uses; the text of one function has its imports elsewhere."""
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "optgen.spec"]
+    imported = {alias.name for node in imports for alias in node.names}
+    if "*" in imported or (source.is_part and not imports):
+        return
+    for node in (n for top in tree.body for n in ast.walk(top)):
+        if isinstance(node, ast.Name) and node.id in _LANGUAGE and node.id not in imported:
+            hint = f"from optgen.spec import {node.id}"
+            source.error(node, f"`{node.id}` is not imported", hint)
 
 
 def _check_new(source: Source, node: ast.stmt, name: str, taken: set[str]) -> None:
@@ -161,8 +194,9 @@ def _algorithm(
     _check_orders(source, algorithm, node)
     scope = Scope(algorithm, constants, helpers)
     reader = Statements(source, scope)
-    body, required = _split_requires(node.body)
-    requires = tuple(_require(source, reader, call) for call in required)
+    body, required = split_requires(node.body)
+    requires = tuple(read_require(reader, call) for call in required)
+    check_defaults(requires, algorithm.hypers, source.whole)
     rule = reader.rule(body)
     algorithm = replace(algorithm, rule=rule, requires=requires)
     _check_rule(source, algorithm, scope, node, rule)
@@ -210,51 +244,10 @@ def _unknown_hyper(
 
 def _check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
-    if algorithm.base is not None:  # it has hyperparameters that only the base names
-        return
-    names = [h.name for h in algorithm.hypers]
-    arguments = [h.name for h in algorithm.hypers if not h.fixed]
-    orders = (("keywords", arguments, ("*",)), ("group", names, ()))
-    for option, needed, more in orders:
-        order: tuple[str, ...] = getattr(algorithm, option)
-        for position, name in enumerate(order):
-            if name not in (*needed, *ADDED, *more) or name in order[:position]:
-                why = "stands twice" if name in order[:position] else "is no argument"
-                hint = did_you_mean(name, names, f"arguments: {', '.join(names)}")
-                source.error(node.decorator_list[0], f"`{name}` in {option} {why}", hint)
-        missing = [name for name in needed if order and name not in order]
-        if missing:
-            hint = f"{option} is the order of all of them; leave it out to have the spec's own"
-            source.error(node.decorator_list[0], f"{option} leaves out `{missing[0]}`", hint)
-
-
-def _split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
-    """The rule's statements, and the calls of `require` among them."""
-    rule: list[ast.stmt] = []
-    required: list[ast.Call] = []
-    for node in body:
-        match node:
-            case ast.Expr(value=ast.Call(func=ast.Name(id="require")) as call):
-                required.append(call)
-            case _:
-                rule.append(node)
-    return rule, required
-
-
-def _require(source: Source, reader: Statements, call: ast.Call) -> Require:
-    match call.args:
-        case [condition, ast.Constant(value=str() as message)] if not call.keywords:
-            test = reader.condition(condition)
-            hypers = [h.name for h in reader.scope.algorithm.hypers]
-            if any(r.name not in hypers for r in refs(test)):
-                hint = "a constructor knows hyperparameters only"
-                source.error(condition, "`require` asks about hyperparameters", hint)
-            for name in message_fields(message, call.args[1], source):
-                if name not in hypers:
-                    hint = did_you_mean(name, hypers, f"hyperparameters: {', '.join(hypers)}")
-                    source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
-            return Require(test, message, source.place(call))
-    source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
+    if algorithm.base is None:  # else it has hyperparameters that only the base names
+        wrong = wrong_order(algorithm, algorithm.hypers)
+        if wrong:
+            source.error(node.decorator_list[0], *wrong)
 
 
 def _check_rule(
@@ -286,3 +279,9 @@ def _check_rule(
         if not used:
             message = f"hyperparameter `{hyper.name}` is never used"
             source.error_at(hyper.place, message, "leave it out")
+    if algorithm.grad not in scope.read:
+        message = f"the rule never reads the gradient `{algorithm.grad}`"
+        source.error(node.args.posonlyargs[1], message, "read it: it is what a step goes by")
+    for name, place in scope.locals.items():
+        if name not in scope.read and not name.startswith("_"):
+            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")

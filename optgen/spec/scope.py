@@ -10,7 +10,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Expr, Stmt
+from optgen.ir.nodes import Expr, Place, Stmt
 
 
 @dataclass
@@ -18,6 +18,7 @@ class Scope:
     """The names a rule may read where the reader stands, and the statements read so far.
 
     `kinds` are the names defined on every path to this point; `partial` those defined on some.
+    `locals` are the author's own names, where each is written first;
     `answers` are names of something true or false; `tensors` says of every name ever written
     whether it is a tensor. `renamed` maps a helper's own names to what they stand for while the
     helper is inlined; `spoken` are the rule's own names, which no helper's name may become;
@@ -31,6 +32,7 @@ class Scope:
     partial: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    locals: dict[str, Place] = field(default_factory=dict)
     answers: set[str] = field(default_factory=set)
     tensors: dict[str, bool] = field(default_factory=dict)
     renamed: dict[str, Expr] | None = None

@@ -8,10 +8,9 @@ from typing import Any
 
 from optgen.ir.algorithm import Bounds, Hyper, HyperSort, State
 from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, is_real, literal, one_of, options
-from optgen.spec.names import message_fields, why_taken
+from optgen.spec.names import message_fields, why_taken, why_used
 from optgen.spec.source import Source
 
-_RENAMED = ("param", "grad", "step")
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "scalar"),
@@ -39,10 +38,14 @@ class Signature:
     def check_names(self) -> None:
         """A name of the signature may not be a word, nor an argument the generator adds."""
         arguments = self.node.args
+        known: dict[str, str] = {}
         for argument in arguments.kwonlyargs:
-            if argument.arg in _RENAMED:
-                message = f"`{argument.arg}` is what the generated code calls one of its inputs"
-                self.source.error(argument, message, "choose another name")
+            why, name = why_used(argument.arg), argument.arg
+            other = known.setdefault(name.upper(), name)
+            if other != name:
+                why = f"differs from `{other}` in capitals only"
+            if why:
+                self.source.error(argument, f"`{name}` {why}", "choose another name")
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             if argument.arg in self.constants:
                 message = f"`{argument.arg}` is a constant of the file already"
@@ -93,19 +96,26 @@ class Signature:
 
     def check_keys(self, states: Iterable[State]) -> None:
         """Checkpoint keys differ, and none is called like anything else of the generated code."""
-        seen = {"step": "the step count", "param": "the parameter", "grad": "the gradient"}
-        seen |= {a.arg: "a hyperparameter" for a in self.node.args.kwonlyargs}
+        seen = {"param": "the parameter", "grad": "the gradient"}
+        hypers = {a.arg: a for a in self.node.args.kwonlyargs}
+        seen |= dict.fromkeys(hypers, "a hyperparameter")
         for state in states:
             why = why_taken(state.key)
             if why:
                 message = f'checkpoint key "{state.key}" {why}'
                 self.source.error_at(state.place, message, "choose another key")
+            if state.key == "step":
+                hint = "steps are counted there: hand over t, as in p, g, t, /"
+                self.source.error_at(state.place, 'checkpoint key "step" is reserved', hint)
             if state.key in seen:
                 self.source.error_at(
                     state.place,
                     f'duplicate checkpoint key "{state.key}"',
                     f"it is taken by {seen[state.key]}",
                 )
+            if f"fresh_{state.key}" in hypers:
+                message = f"`fresh_{state.key}` tells whether a state of that key is new"
+                self.source.error(hypers[f"fresh_{state.key}"], message, "choose another name")
             seen[state.key] = f"`{state.symbol}`"
 
     def _state(self, symbol: str, node: Any) -> State:

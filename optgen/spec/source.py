@@ -18,12 +18,14 @@ class Source:
     """The text of a spec and the name it is called by in errors.
 
     `first_line` is the line of the text's first line in the file it was taken from (a decorated
-    function in a notebook or module starts further down, and may be indented).
+    function in a notebook or module starts further down, and may be indented). `is_part` says that
+    the text may be such a part of a file.
     """
 
     text: str
     file: str
     first_line: int = 1
+    is_part: bool = False
 
     def parse(self) -> ast.Module:
         """The syntax tree; a file that is not Python is an error with its place."""

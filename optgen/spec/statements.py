@@ -12,6 +12,7 @@ from optgen.spec.names import why_taken
 from optgen.spec.sorts import sort_of, why_no_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
+_LOOPS = ("for", "while")
 _NATURE = {
     (False, False): "a number",
     (True, False): "a tensor",
@@ -66,7 +67,8 @@ class Statements(Expressions):
 
     def _refuse_statement(self, node: ast.stmt) -> NoReturn:
         word = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
-        self.source.error(node, f"a spec may not contain `{word}`", _ALLOWED)
+        hint = f"a statement holds for every element; {_ALLOWED}" if word in _LOOPS else _ALLOWED
+        self.source.error(node, f"a spec may not contain `{word}`", hint)
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
@@ -117,6 +119,8 @@ class Statements(Expressions):
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")
         self.check_exists(node, name)
+        if name not in declared_kinds(scope.algorithm):
+            scope.locals.setdefault(name, self.source.place(node))
         return name
 
     def _assign_tuple(self, node: ast.Assign, targets: list[ast.expr], value: ast.expr) -> None:

@@ -37,7 +37,23 @@ FAULTS = {
     "unknown": ('base="Adam"', 'base="Adamm"'),
     "derived-itself": ('base="Adam"', 'base="AdamW"'),
     "no-such-hyperparameter": ("lr=hyper", "rate=hyper"),
+    "keywords-leave-out": ('base="Adam"', 'base="Adam", keywords=("lr", "*")'),
+    "unknown-keyword": ('base="Adam"', 'base="Adam", keywords=("lr", "*", "beta1")'),
+    "another-group-order": (
+        'base="Adam"',
+        'base="Adam", group=("weight_decay", "lr", "betas", "eps", "amsgrad", '
+        '"decoupled_weight_decay")',
+    ),
 }
+
+
+def test_a_default_that_the_base_does_not_allow(tmp_path: Path) -> None:
+    text = DERIVED.replace("hyper, optimizer", "flag, optimizer").replace('"Adam"', '"SGD"')
+    (tmp_path / "slow.py").write_text(text.replace("lr=hyper(1e-5, ge=0)", "nesterov=flag(True)"))
+    (algorithm,) = read_spec(tmp_path / "slow.py")
+
+    with pytest.raises(SpecError, match="violate this `require`: Nesterov momentum requires"):
+        read_base(algorithm, SPECS)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

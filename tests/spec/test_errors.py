@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Golden
 from spec_texts import LR, UPDATE, read, spec
 
+import optgen
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec, read_specs
 
@@ -104,7 +106,6 @@ RULES = {
     "step assigned": spec("t = t + 1", UPDATE),
     "constant assigned": spec("SCALE = 3 * g", UPDATE, before="SCALE = 2"),
     "reserved name assigned": spec("maximize = 3", UPDATE),
-    "name of the generated code assigned": spec("params = p", UPDATE),
     "not ASCII": spec("β = 3", UPDATE),
     "parameter becomes a number": spec("p = lr"),
     "scalar state becomes a tensor": spec(
@@ -127,6 +128,18 @@ RULES = {
     "code in a message": spec('require(lr > 0, "lr is {lr!r:>3}")', UPDATE),
     "unbalanced message": spec('require(lr > 0, "lr is {lr")', UPDATE),
     "require in a branch": spec("if lr:", '    require(lr > 0, "no")', UPDATE),
+    "require of a tensor": spec('require(g > 0, "no")', UPDATE),
+    "require of a state": spec('require(m > 0, "no")', "m = m + g", "p = p - lr * m", states=M),
+    "word in a require": spec('require(clamp(lr, 0, 1) > 0, "no")', UPDATE),
+    "where in a require": spec('require(where(lr > 0, lr, 1) > 0, "no")', UPDATE),
+    "require violated by the defaults": spec('require(lr > 1, "lr is {lr}")', UPDATE),
+    "require without an answer": spec(
+        'require(cap > 0, "no")', UPDATE, hypers=f"{LR}, cap=hyper(None, optional=True)"
+    ),
+    "gradient never read": spec("p = p - lr * p"),
+    "local never read": spec("c = 2 * g", UPDATE),
+    "local read in a helper only": spec("c = g", UPDATE, before=HELPER.replace("x", "c")),
+    "steps that nobody hands over": spec("p = p - lr * g / t", inputs="p, g"),
     "missing docstring": spec(doc=""),
     "comment as docstring": spec(doc="# Made up."),
 }
@@ -134,6 +147,10 @@ SIGNATURES = {
     "shadows a word": spec(hypers=f"{LR}, sqrt=hyper(1)"),
     "state shadows a word": spec(states='maximum=state("exp_avg")'),
     "reserved argument": spec(hypers=f"{LR}, maximize=flag(False)"),
+    "name of the generated code": spec(hypers=f"{LR}, torch=hyper(1)"),
+    "list of the generated code": spec(hypers=f"{LR}, grads=hyper(1)"),
+    "same in capitals": spec(hypers=f"{LR}, LR=hyper(1)"),
+    "called like what is fresh": spec(states=M, hypers=f"{LR}, fresh_exp_avg=hyper(1)"),
     "renamed argument": spec(hypers=f"{LR}, step=hyper(1)"),
     "same as a constant": spec(before="EPS = 1", hypers=f"{LR}, EPS=hyper(1)"),
     "no slash": spec().replace("p, g, t, /,", "p, g, t,"),
@@ -149,6 +166,7 @@ SIGNATURES = {
     "duplicate argument": spec(hypers=f"{LR}, {LR}"),
     "duplicate checkpoint key": spec(states=f'{M}, v=state("exp_avg")'),
     "key of the step": spec(states='m=state("step")'),
+    "key of the step, uncounted": spec(states='m=state("step")', inputs="p, g"),
     "key of a hyperparameter": spec(states='m=state("lr")'),
     "key of the parameter": spec(states='m=state("param")'),
     "key that is a keyword": spec(states='m=state("lambda")'),
@@ -165,6 +183,7 @@ SIGNATURES = {
     "tuple as init": spec(states='m=state("exp_avg", init="lrs")', hypers="lrs=hyper((1, 2))"),
     "scalar from p": spec(states='m=state("exp_avg", init="p", shape="scalar")'),
     "bad hyper option": spec(hypers="lr=hyper(0.1, min=0)"),
+    "close to an option": spec(hypers="lr=hyper(0.1, gte=0)"),
     "bad bound": spec(hypers='lr=hyper(0.1, ge="0")'),
     "bad tensor option": spec(hypers='lr=hyper(0.1, tensor="sometimes")'),
     "spread options": spec(hypers="lr=hyper(0.1, **more)"),
@@ -192,6 +211,10 @@ FILES = {
     "null byte": spec("p = p - lr * g\0"),
     "import of something else": spec(before="import torch"),
     "import from something else": spec(before="from math import sqrt"),
+    "word that is not imported": spec("p = p - lr * sqrt(g)").replace(
+        "import *", "import hyper, optimizer"
+    ),
+    "decorator that is not imported": spec().replace("import *", "import hyper"),
     "import of an unknown word": spec().replace("import *", "import sqr"),
     "import under another name": spec().replace("import *", "import sqrt as root"),
     "class": spec(before="class Helper:\n    pass"),
@@ -204,6 +227,7 @@ FILES = {
     "helper called like a word": spec(before="def sqrt(x):\n    return x"),
     "tuple constant as a number": spec("p = p - X * g", before="X = (1, 2)"),
     "two specs with one name": spec() + "\n\n" + spec().partition("\n\n")[2],
+    "spec called like the generated code": spec().replace("def Made", "def Tensor"),
     "spec called like a helper": spec(before="def Made(x):\n    return x"),
     "bare decorator": spec(decorator="@optimizer"),
     "another decorator": spec(decorator="@cache"),
@@ -261,6 +285,35 @@ def test_signature(case: str, golden: Golden) -> None:
 @pytest.mark.parametrize("case", FILES)
 def test_file(case: str, golden: Golden) -> None:
     golden.check(message(FILES[case]))
+
+
+@pytest.mark.parametrize(
+    "name", ["My-Lion", "2lion", "lion-v2", "my lion", "class", "MyLion", "lion_"]
+)
+def test_file_name(name: str, tmp_path: Path, golden: Golden) -> None:
+    path = tmp_path / f"{name}.py"
+    path.write_text(spec())
+    for read_file in (read_spec, optgen.load):
+        with pytest.raises(SpecError) as raised:
+            read_file(path)
+        golden.check(str(raised.value).replace(str(tmp_path), "."))
+
+
+def test_a_file_without_imports(tmp_path: Path, golden: Golden, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("made.py").write_text(spec().replace("from optgen.spec import *", ""))
+    with pytest.raises(SpecError) as raised:
+        read_spec("made.py")
+    golden.check(str(raised.value))
+
+
+def test_what_is_no_error() -> None:
+    """Names that mean something to a printer, and a number of a tuple that nobody wants."""
+    read(spec("params = p", "cut = params", "p = cut - lr * g"))
+    read(spec("b, _ = lrs", "p = p - b * g", hypers="lrs=hyper((1, 2))"))
+    read(spec("m = m + g", "p = p - lr * m", states='m=state("index")'))
+    function = spec().partition("\n\n")[2]  # as a notebook has it: what it imports is elsewhere
+    read(function)
 
 
 def test_binary_file(tmp_path: Path, golden: Golden) -> None:

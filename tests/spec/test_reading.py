@@ -45,7 +45,7 @@ def test_the_author_s_order_is_kept() -> None:
 )
 def test_operators_bind_as_in_python(expression: str) -> None:
     expected = eval(expression, {"p": 2.0, "g": 3.0, "lr": 0.5})
-    body = ("u = lr * g", f"p = {expression}")
+    body = (f"p = {expression}", "p = p + 0 * (lr * g)")
     assert run(*body, hypers="lr=hyper(0.5)") == pytest.approx(expected, rel=1e-15)
 
 
@@ -55,7 +55,9 @@ def test_tuple_assignment_is_simultaneous() -> None:
 
 
 def test_a_tuple_is_unpacked_or_indexed() -> None:
-    assert run("a, b = c", "p = a * p + b * c[1]", hypers="c=hyper((5, 7))") == 5 * 2 + 7 * 7
+    assert (
+        run("a, b = c", "p = a * p + b * c[1] + 0 * g", hypers="c=hyper((5, 7))") == 5 * 2 + 7 * 7
+    )
 
 
 def test_an_argument_of_a_helper_is_computed_once() -> None:
@@ -81,7 +83,7 @@ def test_a_helper_may_call_another_and_take_states_and_tuples() -> None:
 
 def test_constants_of_the_file() -> None:
     before = "HALF = 1 / 2\nQUARTER = -HALF**2"
-    assert run("p = p * QUARTER + HALF + 0 * lr", before=before) == 2 * -0.25 + 0.5
+    assert run("p = p * QUARTER + HALF + 0 * lr * g", before=before) == 2 * -0.25 + 0.5
 
 
 @pytest.mark.parametrize("t", [1, 2, 3, 4, 5])

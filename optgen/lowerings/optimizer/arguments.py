@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -32,7 +31,6 @@ def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
     placed = algorithm.keywords or tuple(known)
     known |= {a.name: a for a in ADDED}
-    _check("keywords", algorithm, placed, {*known, "*"})
     star = placed.index("*") if "*" in placed else len(placed)
     missing = [name for name in known if name not in placed]
     keyword_only = [*placed[star + 1 :], *missing]
@@ -42,7 +40,6 @@ def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
 def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
     """The keys of a param group, in order, `params` apart."""
     known = [*(h.name for h in algorithm.hypers), *(a.name for a in ADDED)]
-    _check("group", algorithm, algorithm.group, set(known))
     return (*algorithm.group, *(name for name in known if name not in algorithm.group))
 
 
@@ -51,12 +48,6 @@ def backfill(algorithm: Algorithm) -> dict[str, str]:
     texts = {a.name: a.default for a in ADDED}
     texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.sort == "flag"}
     return {key: texts[key] for key in algorithm.keywords if key in texts}
-
-
-def _check(option: str, algorithm: Algorithm, names: Iterable[str], known: set[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{algorithm.name}: {option} names `{name}`, which is no argument")
 
 
 def _argument(hyper: Hyper) -> Argument:
