@@ -107,3 +107,14 @@ def test_the_readme_names_every_algorithm() -> None:
     for algorithm in read_specs(sorted((ROOT / "specs").glob("[a-z]*.py"))):
         keys = [state.key for state in algorithm.states]
         assert re.findall(r"`(\w+)`", rows[algorithm.name]) == keys
+
+
+def test_the_architecture_names_every_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = [
+        p.parent for p in (ROOT / "optgen").rglob("__init__.py") if p.parent.name != "optgen"
+    ]
+
+    assert [
+        f.name for f in folders if f"`{f.name}/`" not in page and f"/{f.name}/`" not in page
+    ] == []
