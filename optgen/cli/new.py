@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from pathlib import Path
 
 import typer
 
 from optgen.cli.checkout import find_checkout, shorten
 from optgen.emit import write_atomically
+from optgen.spec.names import is_snake_case
 
 _SKELETON = '''"""{title}: say here where it comes from, and where the rule leaves the paper."""
 
@@ -38,7 +37,7 @@ _UNCONFIGURED = "# ruff: noqa: B008 (a declaration is read and never run)\n"
 
 def write(name: str) -> Path:
     """Write the skeleton of a new spec, never over a file that is there."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+    if not is_snake_case(name):
         raise typer.BadParameter(f"{name} is not a snake_case word; the file is called after it")
     checkout = find_checkout()
     path = shorten((checkout.specs if checkout else Path.cwd()) / f"{name}.py")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 import subprocess
 import sys
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from optgen.ir.text import to_text
 from optgen.spec import hyper, optimizer
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec
@@ -120,3 +124,19 @@ def Halved(
 def test_a_bare_decorator_in_process() -> None:
     with pytest.raises(SpecError, match="the only decorator of the language"):
         optimizer(lambda p, g: None)
+
+
+def test_a_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As IPython runs one: its text is nowhere but in linecache."""
+    name = "/tmp/ipykernel_1/2.py"
+    cell = BARE.replace("@optimizer", "HALF = 0.5\n\n@optimizer()").replace("* g", "* HALF * g")
+    lines = cell.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, name, (len(cell), None, lines, name))
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    space: dict[str, Any] = {"__name__": "__main__"}
+
+    exec(compile(cell, name, "exec"), space)
+
+    assert repr(space["Plain"]) == "<Spec Plain from 2.py:3>"
+    (algorithm,) = read_spec(space["Plain"])
+    assert "p = p - lr * 0.5 * g" in to_text(algorithm)
