@@ -3,25 +3,19 @@
 See docs/spec-language.md for the whole grammar on one page.
 """
 
-from optgen.spec.declare import (
-    Spec,
+from optgen.spec.declare import Spec, choice, fixed, flag, hyper, optimizer, state
+from optgen.spec.functions import (
     abs,
-    choice,
     clamp,
     exp,
-    fixed,
-    flag,
     fresh,
-    hyper,
     lerp,
     log,
     maximum,
     minimum,
-    optimizer,
     require,
     sign,
     sqrt,
-    state,
     where,
 )
 

@@ -1,4 +1,4 @@
-"""The names of the spec language, as Python objects that do nothing.
+"""How a spec declares itself, its state and its hyperparameters, as Python that does nothing.
 
 A spec is read from its source and never executed; a module that holds one may still be imported (a
 notebook, an editor, a test), so `@optimizer` returns an inert `Spec` and a declaration is a token.
@@ -42,15 +42,25 @@ class Spec:
 
 
 def optimizer(
-    *bare: Callable[..., None], paper: str = "", **options: Any
+    *bare: Callable[..., None],
+    paper: str = "",
+    base: str | None = None,
+    keywords: tuple[str, ...] = (),
+    group: tuple[str, ...] = (),
+    gradient: str = "dense",
+    sparse_hint: str = "",
 ) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
 
     Args:
         *bare: nothing; it is here to say what is wrong with `@optimizer` without brackets.
         paper: where the algorithm was published (a URL).
-        **options: `base`, `keywords`, `group`, `gradient`, `sparse_hint`: how a drop-in says
-            torch's own order of arguments and group keys; see docs/spec-language.md.
+        base: the algorithm whose rule this is, with other defaults and `fixed` values.
+        keywords: the order of all arguments, where it is not the spec's own; what follows "*" is
+            keyword-only.
+        group: the order of the param group's keys, where it is not the spec's own.
+        gradient: "dense"; "rows", if sparse gradients work too; or "sparse_only".
+        sparse_hint: how the error about a sparse gradient ends.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.
@@ -96,36 +106,69 @@ class Declared:
     options: tuple[tuple[str, Any], ...]
 
 
-def _declaration(word: str) -> Callable[..., Any]:
-    def declare(*args: Any, **options: Any) -> Declared:
-        return Declared(word, args, tuple(options.items()))
+def state(
+    key: str,
+    *,
+    init: float | str = 0.0,
+    shape: str = "like",
+    dtype: str | None = None,
+    when: str | None = None,
+    eager: bool = False,
+) -> Any:
+    """Declare something remembered from one step to the next.
 
-    declare.__name__ = declare.__qualname__ = word
-    return declare
+    Args:
+        key: its name in a checkpoint: `state("exp_avg")`.
+        init: where it starts: a number, a hyperparameter's name, or "p", a copy of the parameter.
+        shape: "like" the parameter, or one "scalar" per parameter.
+        dtype: None, the parameter's (a scalar has torch's scalar dtype), or "float32".
+        when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad".
+        eager: made by the constructor, not by the first step.
+    """
+    options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
+    return Declared("state", (key,), tuple(options.items()))
 
 
-def _word(name: str) -> Callable[..., Any]:
-    def refuse(*args: Any) -> NoReturn:
-        raise TypeError(f"{name}() is a word of the spec language, which is read and never run")
+def hyper(
+    default: float | tuple[float | None, ...] | None,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    optional: bool = False,
+    error: str = "",
+    tensor: str = "never",
+) -> Any:
+    """Declare a hyperparameter that is a number, or a tuple of them.
 
-    refuse.__name__ = refuse.__qualname__ = name
-    return refuse
+    Args:
+        default: a number, or a tuple of numbers that the rule unpacks: `beta1, beta2 = betas`.
+        ge, gt, le, lt: the smallest and the largest number allowed; gt and lt exclude it.
+        optional: whether it may be None; the rule asks by `if clip is not None:`.
+        error: what the constructor says of a number out of bounds, `{}` for the number and
+            `{index}` for its place in a tuple; "" has torch's words.
+        tensor: whether a tensor of one element will do: "never", "always", or "capturable", which
+            is not together with foreach unless capturable.
+    """
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    options = {**bounds, "optional": optional, "error": error, "tensor": tensor}
+    return Declared("hyper", (default,), tuple(options.items()))
 
 
-state = _declaration("state")
-hyper = _declaration("hyper")
-flag = _declaration("flag")
-choice = _declaration("choice")
-fixed = _declaration("fixed")
-require = _word("require")
-fresh = _word("fresh")
-sqrt = _word("sqrt")
-exp = _word("exp")
-log = _word("log")
-abs = _word("abs")
-sign = _word("sign")
-maximum = _word("maximum")
-minimum = _word("minimum")
-where = _word("where")
-clamp = _word("clamp")
-lerp = _word("lerp")
+def flag(default: bool) -> Any:
+    """Declare a hyperparameter that is True or False, and what it is by default."""
+    return Declared("flag", (default,), ())
+
+
+def choice(default: str | None, *others: str | None) -> Any:
+    """Declare a hyperparameter that is one of a few strings or None; the first is the default.
+
+    The rule asks by `if norm == "first":`, or `is None`.
+    """
+    return Declared("choice", (default, *others), ())
+
+
+def fixed(value: bool) -> Any:
+    """Declare a key of the param group that is no argument: True or False for good."""
+    return Declared("fixed", (value,), ())
