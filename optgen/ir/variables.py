@@ -5,9 +5,28 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
-_BUILT_IN = ("ValueError", "all", "float", "isinstance", "len", "list", "max", "min", "range")
+_BUILT_IN: tuple[str, ...] = (
+    "ValueError",
+    "all",
+    "float",
+    "isinstance",
+    "len",
+    "list",
+    "max",
+    "min",
+    "range",
+)
 _BUILT_IN += ("self", "super", "tuple", "zip")
-_IMPORTED = ("Tensor", "advance", "advance_one", "cuts", "math", "replace", "scale_", "slices")
+_IMPORTED: tuple[str, ...] = (
+    "Tensor",
+    "advance",
+    "advance_one",
+    "cuts",
+    "math",
+    "replace",
+    "scale_",
+    "slices",
+)
 _IMPORTED += ("store", "store_one", "torch")
 PYTHON = frozenset((*_BUILT_IN, *_IMPORTED, "capturable", "cut", "index"))
 """What generated Python uses besides the words of the language."""

@@ -147,7 +147,7 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
 def test_brackets(expression: str, latex: str) -> None:
     """What is written is what is computed: no bracket is lost, none is added for nothing."""
     names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
-    found = lines(f"{names}x = {expression}\ng = g * x")[3]
+    found = lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
 
     assert found == rf"x \leftarrow {latex}"
 
@@ -208,7 +208,7 @@ def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
 def test_items_of_a_tuple() -> None:
     """Unpacking only names them; unnamed ones have the tuple's letter with a number."""
     assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
-    assert lines("fast, slow = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
+    assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
 
 def test_time() -> None:
