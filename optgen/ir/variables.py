@@ -38,18 +38,23 @@ def plural(name: str) -> str:
     return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
 
 
+def capitals(name: str) -> str:
+    """The number or the parameter of a template that belongs to a variable."""
+    upper = name.upper()
+    return upper if upper != name else f"{upper}_"
+
+
 def relatives(name: str) -> frozenset[str]:
     """What printers call things that belong to a variable: its list, its old value, its type."""
-    upper = name.upper()
     sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
-    own = (plural(name), f"old_{name}", f"fresh_{name}", upper, f"{upper}_T", *sides)
+    own = (plural(name), f"old_{name}", f"fresh_{name}", capitals(name), f"{name.upper()}_T", *sides)
     return frozenset(own) - {name}
 
 
 def is_free(name: str, others: Iterable[str]) -> bool:
     """Whether a new variable may have this name beside the others."""
     names = set(others)
-    if name in names or name in PYTHON or keyword.iskeyword(name) or relatives(name) & names:
+    if keyword.iskeyword(name) or not {name, *relatives(name)}.isdisjoint(names | PYTHON):
         return False
     return not any(name in relatives(other) or _meet(name, other) for other in names)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.ir.variables import capitals
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -65,7 +66,7 @@ def variable(name: str) -> str:
 
 def constant(name: str) -> str:
     """The number or template parameter that belongs to a stream, a cell or a flag."""
-    return variable(name.upper())
+    return variable(capitals(name))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,9 @@ class SweepPrinter:
         return f"{flag} ? {text} : C(0)" if flag else text
 
     def _flag(self, stream: Stream) -> str:
-        when = stream.when or ""
+        when = stream.when
+        if when is None:
+            return ""
         return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
 
     def _if(self, condition: Expr) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
+from optgen.ir.variables import capitals
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -42,8 +43,8 @@ CALLS: Mapping[str, str] = {
 }
 """Words that are written as a call; tensors divide by `div`, scalars by `/`."""
 
-_FUNCTIONS = {"at", "div", "ipow", "lerp", "maximum", "minimum", "mod", "neg", "power", "rounded"}
-_FUNCTIONS |= {"sign", "sqrt"}
+_FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
+_FUNCTIONS |= {"rounded", "sign", "sqrt"}
 _ARGUMENTS = {
     "rows",
     "hypers",
@@ -78,7 +79,7 @@ def variable(name: str) -> str:
 
 def constant(name: str) -> str:
     """The constexpr that belongs to a flag."""
-    return variable(name.upper())
+    return variable(capitals(name))
 
 
 @dataclass(frozen=True)

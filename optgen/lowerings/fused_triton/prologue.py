@@ -131,18 +131,13 @@ class Prologue:
         match expr:
             case Call("item", (Ref(name), Const(int() as index))):
                 return f"tl.load({self._hyper(name, index)})"
-            case Call("truth", (Ref(name) as ref,)):
+            case Call("truth", (Ref(name),)):
                 hyper = self._plan.algorithm.hyper(name)
-                given = (
-                    f"({variable(ref.name)} == {variable(ref.name)}) & "
-                    if hyper and hyper.optional
-                    else ""
-                )
-                return (
-                    f"{given}({variable(ref.name)} != 0)" if given else f"{variable(ref.name)} != 0"
-                )
-            case Call("is_none", (Ref() as ref,)):
-                return f"{variable(ref.name)} != {variable(ref.name)}"
+                some = f"{variable(name)} != 0"
+                given = f"(is_none({variable(name)}) == 0) & ({some})"
+                return given if hyper and hyper.optional else some
+            case Call("is_none", (Ref(name),)):
+                return f"is_none({variable(name)})"
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name} != 0"
             case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":

@@ -40,7 +40,9 @@ def print_stores(streams: Sequence[Stream]) -> list[str]:
 
 def presence(stream: Stream) -> str:
     """The constexpr condition on which a stream exists; empty: always."""
-    when = stream.when or ""
+    when = stream.when
+    if when is None:
+        return ""
     flag = constant(when.removeprefix("not "))
     return f"not {flag}" if when.startswith("not ") else flag
 
