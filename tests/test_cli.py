@@ -209,6 +209,14 @@ BAD = {
     "unknown name": ("p = p - lr * b", "p = p - lr * c"),
     "a for": ("p = p - lr * b", "for i in b: pass"),
     "if on a tensor": ("p = p - lr * b", "if b > 0:\n        p = p - lr * b"),
+    "unused state": (
+        '/, b=state("momentum_buffer")',
+        '/, b=state("momentum_buffer"), c=state("c")',
+    ),
+    "duplicate key": (
+        'b=state("momentum_buffer")',
+        'b=state("momentum_buffer"), c=state("momentum_buffer")',
+    ),
     "state never written": ("b = beta * b + g", "g = beta * b + g"),
     "shadows a word": ("beta", "sqrt"),
     "default out of range": ("hyper(0.9, ge=0)", "hyper(-0.9, ge=0)"),
@@ -235,19 +243,23 @@ def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
 
 def test_two_specs_with_one_name(checkout: Path) -> None:
     (checkout / "specs" / "light.py").write_text(RULE)
+    before = snapshot(checkout)
 
     result = run("build")
 
     assert result.exit_code == 3
+    assert snapshot(checkout) == before
     assert "two specs are called `Heavy`" in result.output
 
 
 def test_two_specs_with_one_folder(checkout: Path) -> None:
     (checkout / "specs" / "heavy.py").write_text(RULE + RULE.replace("Heavy", "Light"))
+    before = snapshot(checkout)
 
     result = run("build")
 
     assert result.exit_code == 3
+    assert snapshot(checkout) == before
     assert "one algorithm, one file" in result.output
 
 

@@ -49,9 +49,17 @@ def test_scalars_have_torchs_dtype(default: torch.dtype) -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_graph_capture_is_none_of_our_business_without_a_device() -> None:
-    if torch.cuda.is_initialized():
-        pytest.skip("a device is in use")
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])  # has no such group key
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_graph_capture_is_looked_for_where_a_device_is_in_use(
+    in_use: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    looked: list[bool] = []
+    monkeypatch.setattr(
+        optimizer, "_accelerator_graph_capture_health_check", lambda: looked.append(True)
+    )
 
     private.check_graph_capture(optimizer)
+
+    assert looked == [True] * in_use
