@@ -29,9 +29,12 @@ def Scalars(
     q=state("bufs"),
     c=state("i", shape="scalar", init=1),
     w=state("index", when="streams"),
+    x=state("slice"),
+    y=state("X", shape="scalar"),
     *,
     lr=hyper(0.1, ge=0),
     operand=hyper(0.5),
+    condition1=hyper(0.75),
     n=hyper(0.25),
     n_=hyper(0.125),
     streams=flag(True),
@@ -68,7 +71,11 @@ def Scalars(
         STEP = 2 * n
     else:
         STEP = n
-    param = m + T
+    if condition1 > 0.5 and operand > 0.25 and t > 1:
+        T = condition1 * T
+    x = 0.5 * x + T
+    y = 0.5 * y + n
+    param = m + T + y * x
     list = 0.25 * param
     Tensor = maximum(list, param)
     b_then = b * Tensor

@@ -119,15 +119,12 @@ class SweepPrinter:
             inner = inner.args[1]
         text = self._scalars(expr)
         numbered = (f"condition{n}" for n in count(1))
+        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        taken -= _asked(inner)
         for name in chain((_spoken(inner), _spoken(expr)), numbered):
-            if self._is_free(name) and self._conditions.setdefault(name, text) == text:
+            if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
         raise AssertionError("numbers do not end")
-
-    def _is_free(self, name: str) -> bool:
-        """Whether a condition may have this name: its own, or that of the flag it is."""
-        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
-        return name in self._hypers or is_free(name, taken - {name.removeprefix("fresh_")})
 
     def _read_scalar(self, expr: Expr) -> str | None:
         match expr:
@@ -143,6 +140,14 @@ class SweepPrinter:
 
     def _read_element(self, expr: Expr) -> str | None:
         return self._fields.get(expr) if isinstance(expr, Ref) else None
+
+
+def _asked(expr: Expr) -> set[str]:
+    """The flag that a condition is, or the state whose newness it is: it may be called after it."""
+    match expr:
+        case Ref(name) | Call("fresh", (Ref(name),)):
+            return {name}
+    return set()
 
 
 def _spoken(expr: Expr) -> str:

@@ -78,14 +78,15 @@ class Row:
         """The name of a condition: what it says, or a number where that is long or taken."""
         spoken = _spoken(expr)
         numbered = (f"condition{n}" for n in count(1))
+        match expr:
+            case Call("fresh", (Ref(state),)):  # whose relative the name is
+                taken = {r.name for r in self._plan.kinds} - {state}
+            case _:
+                taken = {r.name for r in self._plan.kinds}
         for name in chain([spoken] if len(spoken) <= _LONGEST else [], numbered):
-            if self._is_free(name) and self._conditions.setdefault(name, expr) == expr:
+            if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
                 return name
         raise AssertionError("numbers do not end")
-
-    def _is_free(self, name: str) -> bool:
-        taken = {r.name for r in self._plan.kinds}
-        return is_free(name, taken - {name.removeprefix("fresh_")})
 
 
 def _spoken(expr: Expr) -> str:
