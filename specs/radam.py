@@ -35,7 +35,7 @@ def RAdam(
     m=state("exp_avg"),
     v=state("exp_avg_sq"),
     *,
-    lr=hyper(1e-3, ge=0, tensor="always"),
+    lr=hyper(1e-3, ge=0, tensor="number"),
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),

@@ -70,6 +70,7 @@ class RAdam(GeneratedOptimizer):
         name="radam",
         states=(State("exp_avg"), State("exp_avg_sq")),
         hypers=("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"),
+        tensor_hypers=(),
         backfill=(
             ("decoupled_weight_decay", False),
             ("foreach", None),

@@ -38,7 +38,8 @@ class Hyper:
 
     `fixed` ones are keys of the group but no arguments. `error` is the message for a value out of
     bounds, with `{}` for the value (and `{index}` in a tuple). `tensor` says whether a one-element
-    tensor is accepted: "never", "always", or "capturable" (not with foreach unless capturable).
+    tensor is accepted: "never", "always", "capturable" (not with foreach unless capturable), or
+    "number" (always, and nothing is computed in its dtype).
     """
 
     name: str

@@ -12,6 +12,7 @@ from torch import Tensor
 from optgen.runtime import unfused
 from optgen.runtime.collect import Work, assemble, release, settle, survey, visible
 from optgen.runtime.private import foreach_devices
+from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
 
 
 def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
-    group, forced = work.group, _forced.get()
+    group, rule, forced = work.group, optimizer.rule, _forced.get()
     if forced is not None:
         if reason := _why_not(optimizer, work, forced):
             name = type(optimizer).__name__
@@ -142,14 +143,14 @@ def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
     if group.get("foreach") is not None:
         return "forloop", "foreach=False"
     if group.get("fused") is not None:
-        return _best_unfused(work, "fused=False")
-    if _rounds_lr(work):
-        return _best_unfused(work, "lr is a tensor of lower precision than the parameters")
+        return _best_unfused(rule, work, "fused=False")
+    if "lr" in rule.tensor_hypers and _rounds_lr(work):
+        return _best_unfused(rule, work, "lr is a tensor of lower precision than the parameters")
     device = work.trait.device
     if device not in FUSED:
-        return _best_unfused(work, f"no fused lowering for {device} tensors")
+        return _best_unfused(rule, work, f"no fused lowering for {device} tensors")
     if reason := _why_not(optimizer, work, FUSED[device]):
-        return _best_unfused(work, reason)
+        return _best_unfused(rule, work, reason)
     return FUSED[device], _contents(work)
 
 
@@ -191,8 +192,8 @@ def _explicitly_fused(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str,
     return lowering, f"fused=True, {_contents(work)}"
 
 
-def _best_unfused(work: Work, reason: str) -> tuple[str, str]:
-    if isinstance(work.group.get("lr"), Tensor):
+def _best_unfused(rule: Rule, work: Work, reason: str) -> tuple[str, str]:
+    if isinstance(work.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
         return "forloop", reason  # it computes in the tensor's dtype, as torch does
     small = sum(param.numel() for param in work.params) < len(work.params) * 2**14
     many = work.trait.device in foreach_devices() or (small and len(work.params) > 1)

@@ -148,8 +148,9 @@ def hyper(
         optional: whether it may be None; the rule asks by `if clip is not None:`.
         error: what the constructor says of a number out of bounds, `{}` for the number and
             `{index}` for its place in a tuple; "" has torch's words.
-        tensor: whether a tensor of one element will do: "never", "always", or "capturable", which
-            is not together with foreach unless capturable.
+        tensor: whether a tensor of one element will do: "never"; "always", and then the for-loop
+            computes in the tensor's dtype; "capturable", the same, but not together with foreach
+            unless capturable; or "number": a tensor is read as the number it holds.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
     options = {**bounds, "optional": optional, "error": error, "tensor": tensor}

@@ -22,7 +22,7 @@ _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
     "optional": TRUTH,
     "error": TEXT,
-    "tensor": one_of("never", "always", "capturable"),
+    "tensor": one_of("never", "always", "capturable", "number"),
 }
 
 

@@ -100,7 +100,7 @@ def _of_torchs_tests() -> Iterator[Case]:
 
 
 def _double(value: Any) -> Any:
-    """A float32 tensor would make torch compute step sizes in float32: it has tests of its own."""
+    """Forced lowerings read a float32 tensor as a number, and torch rounds: test_unfused.py."""
     return value.double() if isinstance(value, torch.Tensor) else value
 
 

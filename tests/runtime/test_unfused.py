@@ -49,16 +49,25 @@ def test_trajectories_are_torchs(
     assert error(states(optimizer), states(reference)) < 1e-12
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_a_tensor_lr_is_computed_with_in_its_own_dtype(shape: tuple[int, ...]) -> None:
+def test_a_tensor_lr_of_lower_precision_rounds_as_torchs_does(
+    name: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     ours, theirs = parameters(), parameters()
-    lr = torch.full(shape, 0.01)
-    assert lr.dtype == torch.float32
+    options = {"lr": torch.full(shape, 0.01, dtype=dtype), "weight_decay": 0.1}
 
-    train(Adam(ours, lr=lr), ours, 20)
-    train(torch.optim.Adam(theirs, lr=lr, foreach=False), theirs, 20)
+    train(getattr(optgen.optim, name)(ours, **options), ours, 20)
+    train(getattr(torch.optim, name)(theirs, foreach=False, **options), theirs, 20)
 
     assert error(ours, theirs) < 1e-12
+
+
+def test_a_tensor_lr_that_is_read_as_a_number_keeps_the_fused_lowering() -> None:
+    optimizer = optgen.optim.RAdam(parameters(), lr=torch.tensor(0.01))
+
+    assert optgen.explain(optimizer) == "group 0: fused C++: CPU tensors, float64"
 
 
 def test_tensor_hyperparameters_may_require_grad() -> None:

@@ -50,7 +50,7 @@ OPTIMIZER = Lowering(
 def _rule(algorithm: Algorithm) -> dict[str, str]:
     """The arguments of `Rule` that are not its defaults, as Python text."""
     fresh = tuple(s.key for s in plan(algorithm).fresh())
-    tensors = tuple(h.name for h in algorithm.hypers if h.tensor != "never")
+    tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.module),
         "states": _tuple(map(_state, algorithm.states)),
