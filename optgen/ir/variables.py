@@ -47,7 +47,14 @@ def capitals(name: str) -> str:
 def relatives(name: str) -> frozenset[str]:
     """What printers call things that belong to a variable: its list, its old value, its type."""
     sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
-    own = (plural(name), f"old_{name}", f"fresh_{name}", capitals(name), f"{name.upper()}_T", *sides)
+    own = (
+        plural(name),
+        f"old_{name}",
+        f"fresh_{name}",
+        capitals(name),
+        f"{name.upper()}_T",
+        *sides,
+    )
     return frozenset(own) - {name}
 
 

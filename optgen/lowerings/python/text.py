@@ -32,6 +32,8 @@ class PythonText:
                 return self._text(a)
             case Call("is_none", (a,)):
                 return f"{self._inside(a, 5)} is None", 4
+            case Call("not", (Call("is_none", (a,)),)):
+                return f"{self._inside(a, 5)} is not None", 4
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name}", ATOM
             case Call("copy", (a,)):
