@@ -12,8 +12,15 @@ import torch
 from torch import Tensor
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether memory holds the elements in their order, and not their negatives."""
+    return tensor.is_contiguous() and not tensor.is_neg()
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Whether the elements fill one range of memory, in any order of dimensions."""
+    if tensor.is_neg():
+        return False
     if tensor.is_contiguous():
         return True
     order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
@@ -22,6 +29,8 @@ def is_dense(tensor: Tensor) -> bool:
 
 def same_walk(tensor: Tensor, like: Tensor) -> bool:
     """Whether both tensors, the second dense, put equal indices at equal flat offsets."""
+    if tensor.is_neg():
+        return False
     if tensor.is_contiguous() and like.is_contiguous():
         return True
     return all(
@@ -35,7 +44,7 @@ def copies(streams: Sequence[Tensor]) -> list[int]:
     """Which of one parameter's streams (the parameter first) must be replaced by copies."""
     param = streams[0]
     if not is_dense(param):
-        return [i for i, stream in enumerate(streams) if not stream.is_contiguous()]
+        return [i for i, stream in enumerate(streams) if not is_plain(stream)]
     return [i for i, stream in enumerate(streams) if not same_walk(stream, param)]
 
 

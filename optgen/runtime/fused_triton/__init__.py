@@ -96,15 +96,12 @@ class Roster:
         return Bucket(key, shares, states, streams, fresh, hypers.values, self._staging)
 
     def fits(self, works: list[Work]) -> bool:
-        """Whether the buckets still hold: the same tensors, gradients of the same layouts."""
+        """Whether the buckets still hold: the same tensors, in the same layouts."""
         if len(works) != len(self._works) or not all(map(is_, works, self._works)):
             return False
         if any(work.any_fresh for work in works):
             return False
-        return all(
-            bucket.fits([g for s in bucket.shares for g in s.pick(works[s.group].grads)])
-            for bucket in self._buckets
-        )
+        return all(b.fits(_streams(self._rule, b.shares, works)) for b in self._buckets)
 
     def update(self, optimizer: GeneratedOptimizer, works: list[Work]) -> None:
         """Launch every bucket's kernels."""

@@ -14,6 +14,8 @@ from torch import Tensor
 from optgen.runtime.fused_triton.table import Staging, Table
 from optgen.runtime.layout import copies, copy_of
 
+_kind = attrgetter("dtype")
+
 TAIL = 256
 """Elements a trip where a block is short or its streams are not aligned."""
 
@@ -44,6 +46,37 @@ class Share(NamedTuple):
         return picked
 
 
+class Layout:
+    """How the tensors of a stream lie in memory, to see at every step that they still do.
+
+    Assigning to `.data` changes any of it under an object that stays the same.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._numels = list(map(Tensor.numel, tensors))
+        self._kinds = set(map(_kind, tensors))
+        self._places = set(map(Tensor.get_device, tensors))
+        self._plain = _are_plain(tensors)
+        self._walks = [] if self._plain else _walks(tensors)
+
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the kernels may walk these tensors as they walked the first ones."""
+        return (
+            (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
+            and list(map(Tensor.numel, tensors)) == self._numels
+            and set(map(_kind, tensors)) == self._kinds
+            and set(map(Tensor.get_device, tensors)) == self._places
+        )
+
+
+def _are_plain(tensors: Sequence[Tensor]) -> bool:
+    return all(map(Tensor.is_contiguous, tensors)) and not any(map(Tensor.is_neg, tensors))
+
+
+def _walks(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], bool]]:
+    return [(tensor.shape, tensor.stride(), tensor.is_neg()) for tensor in tensors]
+
+
 class Bucket:
     """A table, and all else that a generated `update` hands to its kernels."""
 
@@ -60,11 +93,11 @@ class Bucket:
         hypers: Tensor,
         staging: Staging | None,
     ) -> None:
+        _check_shapes(streams[: len(key.types)])
         self.key, self.shares, self.hypers = key, shares, hypers
         self._states = states
         self._copied = _copied(streams[: len(key.types)])
-        self._contiguous = all(map(Tensor.is_contiguous, streams[1]))
-        self._strides = list(map(Tensor.stride, streams[1]))
+        self._layouts = list(map(Layout, streams))
         self._scalars: Tensor | None = None
         amd = torch.version.hip is not None
         self.options = options(key.types, amd)
@@ -94,13 +127,9 @@ class Bucket:
             self._scalars = torch.empty(self.tensors, width, dtype=dtype, device=self.key.device)
         return self._scalars
 
-    def fits(self, grads: Sequence[Tensor]) -> bool:
-        """Whether these gradients have the type and the layouts that the bucket was made for."""
-        if set(map(attrgetter("dtype"), grads)) != {self.key.types[1]}:
-            return False
-        if self._contiguous:
-            return all(map(Tensor.is_contiguous, grads))
-        return list(map(Tensor.stride, grads)) == self._strides
+    def fits(self, streams: Streams) -> bool:
+        """Whether these tensors have the types, sizes and layouts that the bucket was made for."""
+        return all(map(Layout.fits, self._layouts, streams))
 
     def run(self, update: Callable[[Bucket], None], streams: Streams) -> None:
         """Update the tensors; where a parameter's streams are laid out unlike, through copies."""
@@ -117,9 +146,21 @@ class Bucket:
             original.copy_(copy)
 
 
+def _check_shapes(streams: Streams) -> None:
+    """A kernel goes as far as the parameter in every stream: each must have its shape."""
+    shapes = [tensor.shape for tensor in streams[0]]
+    for stream in streams[1:]:
+        for tensor, shape in zip(stream, shapes, strict=bool(stream)):
+            if tensor.shape != shape:
+                raise RuntimeError(
+                    f"a parameter of shape {list(shape)} has a gradient or a state of shape "
+                    f"{list(tensor.shape)}; clear the optimizer's state for it"
+                )
+
+
 def _copied(streams: Streams) -> list[tuple[int, int]]:
     """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
-    if all(all(map(Tensor.is_contiguous, stream)) for stream in streams):
+    if all(map(_are_plain, streams)):
         return []
     present = [k for k, stream in enumerate(streams) if stream]
     parts = zip(*(streams[k] for k in present), strict=True)

@@ -1,0 +1,163 @@
+"""What may change under a fused Triton step between two of them, in Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from runtime.test_fused_cpu import CHANGES, Prepare, deviation, give_gradients
+from torch import Tensor
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.runtime import fused_triton
+
+pytest.importorskip("triton")
+
+SHAPES = ((3, 4), (600,), (), (0, 2), (2, 3, 4), (2, 3, 2, 2))
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+def holed(tensor: Tensor) -> Tensor:
+    """An equal tensor with as much unused memory as used."""
+    memory = torch.full((*tensor.shape, 2), torch.nan, dtype=tensor.dtype)
+    memory[..., 0] = tensor
+    return memory[..., 0]
+
+
+def turn_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    params[5].data = params[5].data.contiguous(memory_format=torch.channels_last)
+
+
+def turn_all_parameters_but_not_their_gradients(optimizer: Any, params: list[Tensor]) -> None:
+    for param in params:
+        order = tuple(reversed(range(param.ndim)))
+        param.data = param.data.permute(order).contiguous().permute(order)
+
+
+def turn_a_parameter_where_it_lies(optimizer: Any, params: list[Tensor]) -> None:
+    params[0].data = params[0].data.view(4, 3).t()
+
+
+def make_holes_in_every_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    for param in params:
+        param.data = holed(param.data)
+
+
+def make_holes_in_every_state(optimizer: Any, params: list[Tensor]) -> None:
+    for param in params:
+        for value in optimizer.state[param].values():
+            if value.shape == param.shape:
+                value.data = holed(value.data)
+
+
+def turn_the_states(optimizer: Any, params: list[Tensor]) -> None:
+    for value in optimizer.state[params[5]].values():
+        if value.ndim:
+            value.data = value.data.contiguous(memory_format=torch.channels_last)
+
+
+def shrink_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    """Everything of it: the state too, as whoever prunes must do."""
+    for tensor in (params[1], *optimizer.state[params[1]].values()):
+        if tensor.ndim:
+            tensor.data = tensor.data[:7].clone()
+    params[1].grad = torch.ones(7, dtype=torch.float64)
+
+
+def grow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    for tensor in (params[1], *optimizer.state[params[1]].values()):
+        if tensor.ndim:
+            tensor.data = torch.cat([tensor.data] * 3)
+    params[1].grad = torch.ones(1800, dtype=torch.float64)
+
+
+def narrow_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    for tensor in (params[1], *optimizer.state[params[1]].values()):
+        tensor.data = tensor.data.float()
+    params[1].grad = torch.ones(600)
+
+
+LAYOUTS = [
+    turn_a_parameter,
+    turn_all_parameters_but_not_their_gradients,
+    turn_a_parameter_where_it_lies,
+    make_holes_in_every_parameter,
+    make_holes_in_every_state,
+    turn_the_states,
+    shrink_a_parameter,
+    grow_a_parameter,
+    narrow_a_parameter,
+]
+
+
+def trained(make: Any, change: Prepare, steps: int = 6) -> tuple[list[Tensor], Any]:
+    torch.manual_seed(0)
+    params: list[Tensor] = [
+        torch.nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES
+    ]
+    optimizer = make(params)
+    for step in range(steps):
+        give_gradients(params, step)
+        if step == 3:
+            change(optimizer, params)
+        optimizer.step()
+    return params, optimizer
+
+
+@inside
+@pytest.mark.parametrize("change", [*CHANGES, *LAYOUTS], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})],
+)
+def test_changes_between_steps_are_seen(name: str, options: Any, change: Prepare) -> None:
+    with use_lowering("fused_triton"):
+        params, ours = trained(lambda p: getattr(optgen.optim, name)(p, **options), change)
+    expected, theirs = trained(
+        lambda p: getattr(torch.optim, name)(p, foreach=False, **options), change
+    )
+
+    tolerance = 1e-6 if change is narrow_a_parameter else 1e-12
+    assert deviation(params, expected) < tolerance
+    for a, b in zip(ours.state.values(), theirs.state.values(), strict=True):
+        assert [(k, v.dtype, v.shape) for k, v in a.items()] == [
+            (k, v.dtype, v.shape) for k, v in b.items()
+        ]
+        assert deviation(list(a.values()), list(b.values())) < tolerance
+
+
+@inside
+def test_the_same_step_again_keeps_its_buckets() -> None:
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    params[0].data = holed(params[0].data)
+    optimizer = optgen.optim.Adam(params)
+    with use_lowering("fused_triton"):
+        give_gradients(params, 0)
+        optimizer.step()
+        roster = fused_triton._rosters[optimizer]
+        give_gradients(params, 1)
+        optimizer.step()
+
+    assert fused_triton._rosters[optimizer] is roster
+
+
+@inside
+@pytest.mark.parametrize("size", [5, 3000])
+def test_a_state_of_another_shape_is_refused(size: int) -> None:
+    param = torch.nn.Parameter(torch.ones(2000))
+    optimizer = optgen.optim.SGD([param], momentum=0.9)
+    with use_lowering("fused_triton"):
+        param.grad = torch.ones(2000)
+        optimizer.step()
+        param.data = torch.ones(size)
+        param.grad = torch.ones(size)
+        with pytest.raises(RuntimeError, match=rf"shape \[{size}\] has .* state of shape \[2000\]"):
+            optimizer.step()
+
+    assert param.tolist() == [1.0] * size
