@@ -1,8 +1,12 @@
 """The frozen facts about an algorithm that a generated class hands to the runtime."""
 
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[0]
+"""None among the numbers of a kernel: a NaN that no arithmetic makes, known by its bits."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Rule:
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
     sparse_hint: str = ""  # ends the error about sparse gradients
-    tensor_hypers: tuple[str, ...] = ("lr",)  # those that may be tensors
+    tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor of these is computed with in its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change

@@ -11,6 +11,8 @@ from lowerings import odd_rules
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
+from optgen.runtime.rule import NONE
+from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
 pytest.importorskip("triton")
@@ -56,3 +58,34 @@ def test_agrees_with_the_rule_run_plainly(name: str, settings: dict[str, Any]) -
         for key, kept in optimizer.state[param].items():
             expected = torch.as_tensor(state[key], dtype=torch.float64)
             torch.testing.assert_close(kept.double(), expected, rtol=1e-13, atol=1e-14)
+
+
+MAYBE = '''
+from optgen.spec import *
+
+@optimizer()
+def Maybe(p, g, /, *, lr=hyper(0.5), clip=hyper(None, optional=True)):
+    """Tells a number that is none from no number at all."""
+    if clip is None:
+        g = 2 * g
+    if clip:
+        g = clamp(g, -clip, clip)
+    p = p - lr * g
+'''
+
+
+@inside
+@pytest.mark.parametrize(
+    ("clip", "moved"), [(None, 1.0), (0.25, 0.125), (0, 0.5), (torch.nan, torch.nan), (NONE, 1.0)]
+)
+def test_nan_is_a_number(clip: float | None, moved: float) -> None:
+    """None among the hyperparameters of a kernel is one NaN of many, known by its bits."""
+    param = torch.zeros(3, requires_grad=True)
+    optimizer = optgen.load(Spec("Maybe", MAYBE, "<maybe>", 1))([param])
+    optimizer.param_groups[0]["clip"] = clip
+    param.grad = -torch.ones(3)
+
+    with use_lowering("fused_triton"):
+        optimizer.step()
+
+    torch.testing.assert_close(param.detach(), torch.full((3,), moved), equal_nan=True)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import NONE, Rule
 
 Staging = list[Tensor]
 Hyper = float | Tensor
@@ -85,7 +85,7 @@ class Table:
 
 
 class Hypers:
-    """Hyperparameters on the device, in float64: one row a group, None as NaN, a flag as 0 or 1."""
+    """Hyperparameters on the device, in float64: one row a group, None as NONE, a flag as 0 or 1."""
 
     def __init__(
         self, groups: int, width: int, device: torch.device, staging: Staging | None
@@ -105,7 +105,9 @@ class Hypers:
                 known.append(-0.0)  # not 0.0: a number 0 that follows must be uploaded
             else:
                 known.append(float(value))
-        if known.tobytes() != self._known.tobytes():  # bytes: NaN must equal itself
+        if (
+            known.tobytes() != self._known.tobytes()
+        ):  # bytes: a NaN equals itself, and None no other
             upload(self.values, known, self._staging)
             self._known = known
         if tensors:
@@ -113,9 +115,9 @@ class Hypers:
 
 
 def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
-    """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NaN."""
+    """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NONE."""
     values: list[Hyper] = []
     for value in rule.numbered(group[name] for name in rule.hypers):
         for one in value if isinstance(value, (tuple, list)) else (value,):
-            values.append(float("nan") if one is None else one)
+            values.append(NONE if one is None else one)
     return values

@@ -77,6 +77,12 @@ def rounded(x, T: tl.constexpr):
 
 
 @triton.jit
+def is_none(x):
+    """Whether a hyperparameter is None: it has the bits of optgen.runtime.rule.NONE."""
+    return x.to(tl.int64, bitcast=True) == 0x7FF80000004E4F4E
+
+
+@triton.jit
 def sign(x):
     """-1, 0 or 1; 0 for NaN, as torch's."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
