@@ -12,7 +12,6 @@ from typing import Any
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)
-ZERO = Const(0)
 
 
 def is_number(expr: Expr, value: float) -> bool:
