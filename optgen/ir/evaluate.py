@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
 from optgen.ir.words import WORDS
 
 Values = dict[str, Any]
@@ -144,14 +144,18 @@ def _value(
             return torch.tensor(WORDS[word].meaning(*(_value(e, values, fresh) for e in (a, b))))
         case Call(word, args):
             operands = [_value(a, values, fresh, rounded) for a in args]
-            if rounded is not None and any(
-                isinstance(a, Ref) and a.name == rounded[0] for a in args
-            ):
-                # torch multiplies a 0-dim tensor by a number in the tensor's dtype
-                return WORDS[word].meaning(*(o.to(rounded[1]) for o in operands)).double()
+            if rounded is not None and any(ref.name == rounded[0] for ref in refs(expr)):
+                # torch computes with a 0-dim tensor, and with what derives from it, in its dtype
+                result = WORDS[word].meaning(*(_in(rounded[1], o) for o in operands))
+                return _in(torch.float64, result)
             return WORDS[word].meaning(*operands)
         case Linear():
             raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
+
+
+def _in(dtype: torch.dtype, value: Tensor) -> Tensor:
+    """A number in a type; a truth value as it is."""
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs, walk
+from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import Plan
-from optgen.ir.words import WORDS
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.text import declared, listed
+from optgen.passes.round_state import ROUNDED, round_state
 
 _COLUMN = 8
 
@@ -99,23 +99,20 @@ class ScalarProgram:
         return None
 
     def _value(self, stmt: Assign) -> str:
-        cell = self._states.get(stmt.target.name)
-        return (
-            self._rounded(stmt.value, stmt.target.name, cell) if cell else self._printer(stmt.value)
-        )
+        symbol = stmt.target.name
+        if symbol not in self._states:
+            return self._printer(stmt.value)
+        return self._rounding(symbol)(round_state(stmt.value, symbol))
 
-    def _rounded(self, expr: Expr, symbol: str, cell: str) -> str:
-        """An update of a scalar state, each operation of it in the state's type."""
-        match expr:
-            case Ref(name) if name == symbol:
-                return variable(name)
-            case Const(int()):
-                return self._printer(expr)
-            case Call(word, args) if WORDS[word].sort != "fact":
-                # Rounded operands stand where their names would, so parentheses are as usual.
-                texts = {arg: self._rounded(arg, symbol, cell) for arg in args}
-                printer = Printer(tensors=False, read=texts.get)
-                text = printer(Call(word, args))
-            case _:
-                text = self._printer(expr)
-        return f"cells[{cell}].rounded({text})"
+    def _rounding(self, symbol: str) -> Printer:
+        """Prints an update of a scalar state, which knows how its own type rounds."""
+        cell = f"cells[{self._states[symbol]}]"
+
+        def read(expr: Expr) -> str | None:
+            match expr:
+                case Call(word, (value,)) if word == ROUNDED:
+                    return f"{cell}.rounded({printer(value)})"
+            return self._read(expr)
+
+        printer = Printer(tensors=False, read=read)
+        return printer

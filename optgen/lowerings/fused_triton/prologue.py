@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.row import Row
+from optgen.passes.round_state import ROUNDED, round_state
 
 _INDENT = "    "
 
@@ -105,26 +104,25 @@ class Prologue:
     def _value(self, stmt: Assign) -> str:
         """The right-hand side. Scalar state is computed and kept in its own type, as torch's."""
         name = stmt.target.name
-        literal = not any(isinstance(e, Ref) for e in walk(stmt.value))
-        if literal:
-            text = f"tl.full((), {self._printer(stmt.value)}, tl.float64)"
-        elif name in self._states:
-            text = Printer(lambda e: self._rounded(e, name), tensors=False)(stmt.value)
-        else:
-            return self._printer(stmt.value)
-        exact = name not in self._states or _operates_on(stmt.value, name)
-        return text if exact else f"rounded({text}, {name.upper()}_T)"
+        if name not in self._states:
+            return self._number(stmt.value, self._printer)
+        printer = Printer(lambda e: self._read_rounded(e, name), tensors=False)
+        return self._number(round_state(stmt.value, name), printer)
 
-    def _rounded(self, expr: Expr, state: str) -> str | None:
-        """An operation on a scalar state: operands and result in the state's type."""
-        if not isinstance(expr, Call) or not _operates_on(expr, state):
-            return self._read(expr)
-        kind = f"{state.upper()}_T"
-        operands = (
-            arg if _is_exact(arg, state) else Ref(f"rounded({self._printer.argument(arg)}, {kind})")
-            for arg in expr.args
-        )
-        return f"rounded({self._printer(replace(expr, args=tuple(operands)))}, {kind})"
+    def _number(self, value: Expr, printer: Printer) -> str:
+        """A bare number is one for Triton too."""
+        if isinstance(value, Call) and value.word == ROUNDED:
+            return printer(value)
+        literal = not any(isinstance(e, Ref) for e in walk(value))
+        return f"tl.full((), {printer(value)}, tl.float64)" if literal else printer(value)
+
+    def _read_rounded(self, expr: Expr, state: str) -> str | None:
+        """In an assignment to a scalar state: what is rounded to the state's type."""
+        match expr:
+            case Call(word, (value,)) if word == ROUNDED:
+                printer = Printer(lambda e: self._read_rounded(e, state), tensors=False)
+                return f"rounded({printer.argument(value)}, {state.upper()}_T)"
+        return self._read(expr)
 
     def _read(self, expr: Expr) -> str | None:
         """Facts, and the names of flags where their truth is asked."""
@@ -163,20 +161,6 @@ class Prologue:
         if isinstance(condition, Call) and condition.word == "fresh":
             return self._printer(condition).removesuffix(" != 0")
         return self._printer(condition)
-
-
-def _is_exact(arg: Expr, state: str) -> bool:
-    """Whether rounding to the state's type changes nothing: the state, or a small whole number."""
-    match arg:
-        case Ref(name):
-            return name == state
-        case Const(int() as value):
-            return abs(value) <= 256
-    return False
-
-
-def _operates_on(expr: Expr, name: str) -> bool:
-    return isinstance(expr, Call) and any(isinstance(a, Ref) and a.name == name for a in expr.args)
 
 
 def _defined(program: Program) -> set[str]:
