@@ -144,7 +144,7 @@ def test_a_moved_gradient_uploads_one_row(monkeypatch: pytest.MonkeyPatch) -> No
     for param in params:
         param.grad = torch.randn(20)
     optimizer.step()
-    # The table and its blocks; hyperparameters; then param, grad, two states and step where they lie.
+    # The table and its blocks, hyperparameters, addresses: param, grad, two states, step.
     assert uploads == [(9, 3), (3,), (1, 8), *[(3,)] * 5]
     uploads.clear()
     optimizer.step()

@@ -85,7 +85,7 @@ class Table:
 
 
 class Hypers:
-    """Hyperparameters on the device, in float64: one row a group, None as NONE, a flag as 0 or 1."""
+    """Hyperparameters on the device, in float64: one row a group, None as NONE, flags as 0 or 1."""
 
     def __init__(
         self, groups: int, width: int, device: torch.device, staging: Staging | None
