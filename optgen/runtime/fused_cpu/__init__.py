@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -20,7 +21,8 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.collect import Work, collect
 from optgen.runtime.fused_cpu import build_cache, compiler
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES, Kernel, gather
+from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
+from optgen.runtime.fused_cpu.tensor_reader import reader
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -50,13 +52,11 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
 
 def repeat(optimizer: "GeneratedOptimizer") -> bool:
     """Take the whole step as the one before was taken; or do nothing and return False."""
-    known = optimizer._repeat
-    if known is None:
+    known, optimizer._repeat = optimizer._repeat, None  # also if a group's values raise an error
+    if known is None or not (_overflowed(optimizer) or known.run(optimizer)):
         return False
-    if _overflowed(optimizer) or known.run(optimizer):
-        return True
-    optimizer._repeat = None
-    return False
+    optimizer._repeat = known
+    return True
 
 
 def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
@@ -88,12 +88,18 @@ def _kernel(cls: "type[GeneratedOptimizer]") -> Kernel | str:
 
 def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
     assert module.__file__ is not None
+    if reason := excess(cls.rule):
+        return reason
     path = Path(module.__file__).with_name("fused_cpu.cpp")
+    second = Thread(target=reader)  # two compilers take no longer than one
+    second.start()
     try:
         library = build_cache.library(cls.rule.name, complete(path.read_text()))
-        return Kernel(cls.rule, library)
+        return Kernel(cls, library)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
+    finally:
+        second.join()  # and by the time a kernel runs it is known whether there is a reader
     if message not in _warned:
         _warned.add(message)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)

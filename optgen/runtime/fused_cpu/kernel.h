@@ -175,10 +175,9 @@ inline double mod(double x, double y) {
 }
 inline float mod(float x, float y) { return float(mod(double(x), double(y))); }
 
-// Facts about a hyperparameter: None arrives as NaN.
-template <class C>
-inline bool truth(C x) { return x != 0 && x == x; }
-inline bool is_none(double x) { return x != x; }
+// Facts about a hyperparameter. None arrives as one NaN of many (rule.py); others are true.
+inline bool is_none(double x) { return bits<u64>(x) == 0x7ff80000004e4f4e; }
+inline bool truth(double x) { return x != 0 && !is_none(x); }
 
 // What a loop over elements branches on, 1 or 0 in the type it computes in, of unknown origin to the
 // compiler: a branch on it becomes a select of vectors, a branch on a bool keeps a loop from becoming

@@ -2,7 +2,7 @@
 
 import ctypes
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from itertools import chain
 from operator import add, attrgetter
@@ -14,15 +14,19 @@ from torch import Tensor
 
 from optgen.runtime import layout
 from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.private import is_contiguous
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, State
 
 if TYPE_CHECKING:
     from optgen.runtime.collect import Work
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-# torch's numbers of the types, as the header has them too.
+# torch's numbers of the types that kernels know, as kernel.h has them too.
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+# As many streams as a word has four bits for, besides the parameter and its gradient; as many
+# fresh keys as a byte has bits.
+_STATES, _FRESH = 14, 8
 _dtype = attrgetter("dtype")
 _address = Tensor.data_ptr
 
@@ -64,44 +68,56 @@ class Table:
         self.rows = array("d", chain.from_iterable(self.hypers))
         self.struct.hypers = self.rows.buffer_info()[0]
 
+    def set_scale(self, optimizer: "GeneratedOptimizer") -> None:
+        """Have gradients divided by what a gradient scaler multiplied them by."""
+        scale = getattr(optimizer, "grad_scale", None)
+        self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
+        self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)
+
 
 class Kernel:
     """A compiled rule: its library, and the streams it takes in the order of the table."""
 
-    def __init__(self, rule: Rule, library: Path) -> None:
-        self.rule = rule
-        self.like = tuple(state for state in rule.states if state.shape == "like")
-        self.scalar = tuple(state for state in rule.states if state.shape == "scalar")
-        counted = ("step",) if rule.step else ()
+    def __init__(self, cls: "type[GeneratedOptimizer]", library: Path) -> None:
+        self.rule = cls.rule
+        self.row = Row(cls)
+        self.like, self.scalar = _states(cls.rule)
         self.streams = 2 + len(self.like)
         # The parameter and its gradient stand first, and in no state.
-        self.keys = ("", "", *(s.key for s in self.like), *counted, *(s.key for s in self.scalar))
-        self._step = ctypes.CDLL(str(library)).optgen_step
-        self._step.argtypes = (c_void_p, c_void_p)
-        self._step.restype = None
+        self.keys = ("", "", *(s.key for s in self.like), *self.scalar)
+        self.step = ctypes.CDLL(str(library)).optgen_step
+        self.step.argtypes = (c_void_p, c_void_p)
+        self.step.restype = None
 
     def needed(self, group: dict[str, Any]) -> int:
-        """Four set bits for each stream that the tensors of a group must have."""
-        absent = {s.key for s in (*self.like, *self.scalar) if not s.present(group)}
-        return sum(15 << 4 * i for i, key in enumerate(self.keys) if key not in absent)
+        """The streams that the tensors of a group must have: four set bits each."""
+        absent = {state.key for state in self.rule.states if not state.present(group)}
+        return sum(in_stream(15, i) for i, key in enumerate(self.keys) if key not in absent)
 
     def run(self, table: Table, optimizer: "GeneratedOptimizer") -> None:
         """Update all tensors of a table. The interpreter's lock is released."""
-        scale = getattr(optimizer, "grad_scale", None)
-        held = None if scale is None else ctypes.c_double(float(scale))
-        table.struct.grad_scale = None if held is None else ctypes.addressof(held)
-        self._step(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+        table.set_scale(optimizer)
+        self.step(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
 
-def flat(values: Iterable[Any]) -> "array[float]":
-    """Hyperparameters as a row of the table: tuples are spread, None is NaN."""
-    row = array("d")
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            row.extend(map(float, value))
-        else:
-            row.append(float("nan") if value is None else float(value))
-    return row
+def in_stream(bits: int, stream: int) -> int:
+    """Four bits at a stream's place in a word that has four of each, the parameter's lowest."""
+    return bits << 4 * stream
+
+
+def excess(rule: Rule) -> str:
+    """Say in a few words what of a rule is too much for a row of the table; nothing if it fits."""
+    like, scalar = _states(rule)
+    if len(rule.fresh) > _FRESH:
+        return f"more than {_FRESH} states ask whether they are fresh"
+    return f"more than {_STATES} states" if len(like) + len(scalar) > _STATES else ""
+
+
+def _states(rule: Rule) -> tuple[list[State], list[str]]:
+    """The states of the parameter's shape, and the keys of those that are one number."""
+    scalar = [state.key for state in rule.states if state.shape == "scalar"]
+    like = [state for state in rule.states if state.shape == "like"]
+    return like, ["step", *scalar] if rule.step else scalar
 
 
 def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table, Copied]:
@@ -113,9 +129,7 @@ def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table
     copied: Copied = []
     first = 0
     for index, work in enumerate(works):
-        table.hypers[index] = flat(
-            kernel.rule.numbered(work.group[name] for name in kernel.rule.hypers)
-        )
+        table.hypers[index] = kernel.row(work.group[name] for name in kernel.rule.hypers)
         _fill(table, first, index, work, copied)
         first += len(work.params)
     table.set_hypers()
@@ -133,15 +147,19 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
     )
     columns += [states[key] for key in kernel.keys[kernel.streams :]]
     table.held.append(columns)
-    types = [0] * count
+    types, common = [0] * count, 0
     for stream, column in enumerate(columns):
         if not column:
             continue
         place = stream * len(table.elements) + first
         table.address[place : place + count] = array("q", list(map(_address, column)))
-        codes = {dtype: code << 4 * stream for dtype, code in CODES.items()}
-        types = list(map(add, types, map(codes.__getitem__, map(_dtype, column))))
-    table.types[first:last] = array("Q", types)
+        dtypes = list(map(_dtype, column))
+        if dtypes.count(dtypes[0]) == count:
+            common += in_stream(CODES[dtypes[0]], stream)
+        else:
+            codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
+            types = list(map(add, types, map(codes.__getitem__, dtypes)))
+    table.types[first:last] = array("Q", [common + each for each in types])
     table.elements[first:last] = array("q", [param.numel() for param in work.params])
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh):

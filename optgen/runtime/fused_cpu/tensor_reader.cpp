@@ -1,8 +1,7 @@
 // Reads the tensors of a step straight from the objects that Python and torch keep: for every
 // parameter its gradient and state, their addresses, types and layouts. In Python this would take
 // ten times as long. Where things lie is found out, and checked, by tensor_reader.py.
-// To be called with the interpreter's lock held. It takes no reference, and
-// changes nothing but the parameters' version counters.
+// The kernel is called from here too: no other Python thread can replace a tensor in between.
 
 namespace {
 
@@ -18,6 +17,7 @@ struct Layout {
     i64 count;                // and where the number of elements
     u64 plain;                // the keys of a tensor that is dense memory and no more
     u64 contiguous;           // the traits of a contiguous CPU tensor, without its type
+    u64 types;                // bit k: kernels know the type that torch numbers k
     Object tensor, parameter; // the two types read here; subclasses are left to Python
     Object dict, text;        // the types of a state and of its keys
     const void* undefined;    // the implementation of a gradient that is None
@@ -27,18 +27,27 @@ struct Layout {
     int (*dimensions)(const void*, i64*);
     int (*sizes)(const void*, const i64**);
     int (*strides)(const void*, const i64**);
+    int (*new_handle)(const void*, void**); // another owner of the same tensor
+    int (*delete_handle)(void*);
     i64 (*list_size)(Object);
     Object (*list_item)(Object, i64);
     int (*dict_next)(Object, i64*, Object*, Object*);
     int (*compare)(Object text, const char* ascii);
+    void* (*release_lock)();
+    void (*take_lock)(void*);
 };
+
+// Words with four bits a stream: in `types` the number of its type or 0, in `needed` all or none.
+constexpr u64 ALL = 15;
+u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & ALL; }
+u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
 
 struct Request {
     const Layout* layout;
     i64 groups;
     const Object* lists;  // [group]: its list of parameters
-    const u64* needed;    // [group]: four set bits for each stream its tensors must have; 0 for a
-                          // group that must have no gradients
+    const u64* needed;    // [group]: the streams its tensors must have; none if the group must have
+                          // no gradients
     Object state;         // the optimizer's: a dict by parameter
     i64 entries;
     const i64* order;     // [entry of state]: the tensor it belongs to, or -1
@@ -47,15 +56,18 @@ struct Request {
     const char* const* names; // the same as C strings
     i64 tensors;
     Object* params;       // [tensor], scratch
+    void** handles;       // [stream][tensor], scratch
     void** address;       // from here on as in kernel.h
     i64* elements;
     u64* types;
     int* group;
+    void (*kernel)(const void* table, const void* threads);
+    const void *table, *threads;
 };
 
 struct Tensor {
     void* address;
-    const void* handle; // the address of the word that holds the implementation's address
+    void* handle; // the address of the word that holds the implementation's address
     int type;
     bool contiguous;
     i64 elements;
@@ -86,9 +98,9 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor) {
     const void* implementation = at<const void*>(handle, 0);
     if (at<u64>(implementation, layout.keys) != layout.plain) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
-    tensor.handle = handle;
+    tensor.handle = const_cast<void*>(handle);
     tensor.type = int(traits & TYPE);
-    if (tensor.type < 5 || tensor.type > 15 || (tensor.type > 7 && tensor.type < 15)) return false;
+    if (tensor.type >= 16 || !(layout.types >> tensor.type & 1)) return false;
     tensor.contiguous = (traits & ~TYPE) == layout.contiguous;
     tensor.elements = at<i64>(implementation, layout.count);
     layout.address(handle, &tensor.address);
@@ -129,6 +141,9 @@ constexpr i64 BLOCK = 32;
 // Where the addresses of further places are likely to stand. Wrong guesses cost time and no more.
 constexpr i64 STORAGE = 16, AUTOGRAD = 24, VERSION = 40, DICT_KEYS = 32;
 
+// A kernel for at most so many elements is short: it takes a millisecond or two.
+constexpr i64 SHORT = 1 << 20;
+
 void fetch(const void* place) { __builtin_prefetch(place); }
 
 void fetch(const void* place, i64 lines) {
@@ -141,7 +156,8 @@ struct Reader {
 
     void put(i64 stream, i64 t, const Tensor& tensor) const {
         request.address[stream * request.tensors + t] = tensor.address;
-        request.types[t] |= u64(tensor.type) << 4 * stream;
+        request.handles[stream * request.tensors + t] = tensor.handle;
+        request.types[t] |= in_stream(u64(tensor.type), stream);
     }
 
     bool is_tensor(Object object) const {
@@ -230,7 +246,7 @@ struct Reader {
         const u64 needed = request.needed[request.group[t]];
         for (i64 seen = 0; seen < 16 && layout.dict_next(state, &position, &key, &value); ++seen) {
             const i64 stream = stream_of(key);
-            if (stream < 0 || !(needed >> 4 * stream & 15)) continue;
+            if (stream < 0 || !of_stream(needed, stream)) continue;
             fetch(value);
             found.tensor[found.count] = t;
             found.stream[found.count] = stream;
@@ -266,7 +282,9 @@ struct Reader {
             i64 count = 0, tensors[BLOCK];
             Object states[BLOCK];
             Found found;
-            while (count < BLOCK && (more = layout.dict_next(request.state, &position, &key, &value))) {
+            while (count < BLOCK) {
+                more = layout.dict_next(request.state, &position, &key, &value);
+                if (!more) break;
                 if (entry == request.entries) return false;
                 const i64 t = request.order[entry++];
                 if (t < 0) continue;
@@ -286,6 +304,15 @@ struct Reader {
         return entry == request.entries;
     }
 
+    // Calls what with the handle of every tensor that was read.
+    template <class What>
+    void each(What what) const {
+        for (i64 stream = 0; stream < request.streams + request.scalars; ++stream)
+            for (i64 t = 0; t < request.tensors; ++t)
+                if (of_stream(request.types[t], stream))
+                    what(request.handles[stream * request.tensors + t]);
+    }
+
     // Autograd must see that parameters change, as it does when torch's own operations change them.
     void bump_versions() const {
         for (i64 t = 0; t < request.tensors; ++t)
@@ -295,12 +322,33 @@ struct Reader {
     // Whether every tensor with a gradient has the streams its group asks for.
     bool complete() const {
         for (i64 t = 0; t < request.tensors; ++t) {
-            const u64 needed = request.needed[request.group[t]];
-            if (request.types[t] && !needed) return false;
-            for (u64 stream = 15; request.types[t] && stream; stream <<= 4)
-                if (needed & stream && !(request.types[t] & stream)) return false;
+            const u64 needed = request.needed[request.group[t]], types = request.types[t];
+            if (types && !needed) return false;
+            for (i64 stream = 0; types && stream < request.streams + request.scalars; ++stream)
+                if (of_stream(needed, stream) && !of_stream(types, stream)) return false;
         }
         return true;
+    }
+
+    // Other Python threads wait for a short kernel. During a long one they run, and may replace or
+    // drop any tensor: then it gets a second owner for as long. Without memory for that they wait.
+    void call_kernel() const {
+        i64 elements = 0;
+        for (i64 t = 0; t < request.tensors; ++t)
+            if (request.types[t]) elements += request.elements[t];
+        if (elements <= SHORT) return request.kernel(request.table, request.threads);
+        bool owned = true;
+        each([&](void*& handle) {
+            void* owner = nullptr;
+            owned &= !layout.new_handle(handle, &owner);
+            handle = owner;
+        });
+        void* const thread = owned ? layout.release_lock() : nullptr;
+        request.kernel(request.table, request.threads);
+        if (owned) layout.take_lock(thread);
+        each([this](void*& handle) {
+            if (handle) layout.delete_handle(handle);
+        });
     }
 
     i64 end_of_block(i64 first) const {
@@ -316,14 +364,23 @@ struct Reader {
         }
         if (!states() || !complete()) return false;
         bump_versions();
+        call_kernel();
         return true;
     }
 };
 
 }  // namespace
 
-// 1 if everything was read, and the parameters are about to change; 0 if something is not as expected: then Python must look itself.
-extern "C" int optgen_read(const Request* request) {
+extern "C" {
+
+// What ctypes must have made of the two.
+i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
+
+// To be called with the interpreter's lock held. 1 if everything was read and the step was taken; 0
+// if something is not as expected: then nothing was changed, and Python must look itself.
+int optgen_repeat(const Request* request) {
     const Reader reader{*request, *request->layout};
     return reader.run();
+}
+
 }

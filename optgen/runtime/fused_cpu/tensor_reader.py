@@ -4,11 +4,15 @@ torch has no C interface that gets from a Python tensor to its gradient, so some
 objects are measured here: which word of a tensor holds its implementation, and which words of that
 its dispatch keys, its type and its size. They are found by comparing tensors that differ in one
 known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
-torch's stable C interface (`aoti_torch_*`) and Python's. Where anything is not as expected there is
-no reader, and steps gather their tensors in Python.
+torch's stable C interface (`aoti_torch_*`) and Python's.
+
+The measurement itself relies on what torch's memory looks like, and C++ symbols promise nothing:
+on a torch that keeps its objects in another way it might end the process. So it runs only on the
+versions it was tried on. Where there is no reader, steps gather their tensors in Python.
 """
 
 import ctypes
+import os
 import sys
 from ctypes import c_char_p, c_int, c_int64, c_uint64, c_void_p
 from functools import cache
@@ -17,20 +21,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu import build_cache, compiler
+from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime.fused_cpu.table import CODES
 
+_TRIED = ("2.13",)  # versions of torch
 _WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
 _PYTHON = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",
     "dict_next": "PyDict_Next",
     "compare": "PyUnicode_CompareWithASCIIString",
+    "release_lock": "PyEval_SaveThread",
+    "take_lock": "PyEval_RestoreThread",
 }
 _TORCH = {
     "address": "aoti_torch_get_data_ptr",
     "dimensions": "aoti_torch_get_dim",
     "sizes": "aoti_torch_get_sizes",
     "strides": "aoti_torch_get_strides",
+    "new_handle": "aoti_torch_new_tensor_handle",
+    "delete_handle": "aoti_torch_delete_tensor_object",
 }
 _GRAD = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
 # void torch::autograd::impl::bump_version(const Tensor&)
@@ -47,6 +57,7 @@ class Layout(ctypes.Structure):
         ("count", c_int64),
         ("plain", c_uint64),
         ("contiguous", c_uint64),
+        ("types", c_uint64),
         ("tensor", c_void_p),
         ("parameter", c_void_p),
         ("dict", c_void_p),
@@ -75,10 +86,14 @@ class Request(ctypes.Structure):
         ("names", ctypes.POINTER(c_char_p)),
         ("tensors", c_int64),
         ("params", c_void_p),
+        ("handles", c_void_p),
         ("address", c_void_p),
         ("elements", c_void_p),
         ("types", c_void_p),
         ("group", c_void_p),
+        ("kernel", c_void_p),
+        ("table", c_void_p),
+        ("threads", c_void_p),
     ]
 
 
@@ -90,33 +105,47 @@ class Reader:
     """The compiled reader, and the layout it is to assume."""
 
     def __init__(self) -> None:
-        self.layout = _measured()
+        _check_versions()
+        self.layout = measured()
         source = Path(__file__).with_suffix(".cpp").read_text()
         # PyDLL: the interpreter's lock stays held.
-        self.read = ctypes.PyDLL(str(build_cache.library("tensor_reader", source))).optgen_read
-        self.read.argtypes = (c_void_p,)
+        library = ctypes.PyDLL(str(build_cache.library("tensor_reader", source)))
+        sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
+        if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
+            raise UnknownLayoutError("C++ and ctypes lay structs out in different ways")
+        self.repeat = library.optgen_repeat
+        self.repeat.argtypes = (c_void_p,)
 
 
 @cache
 def reader() -> Reader | None:
-    """The reader, or None where it cannot be had."""
+    """The reader, or None where it cannot be had, for whatever reason: nothing depends on it."""
     try:
         return Reader()
-    except (UnknownLayoutError, compiler.CompileError, build_cache.NoCompilerError, OSError):
+    except Exception:
         return None
 
 
-def _measured() -> Layout:
+def _check_versions() -> None:
+    if os.environ.get("OPTGEN_TENSOR_READER") == "0":
+        raise UnknownLayoutError("switched off")
+    if ".".join(torch.__version__.split(".")[:2]) not in _TRIED:
+        raise UnknownLayoutError(f"not tried on torch {torch.__version__}")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
+
+
+def measured() -> Layout:
+    """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
     layout = Layout(
-        tensor=id(Tensor), parameter=id(torch.nn.Parameter), dict=id(dict), text=id(str)
+        tensor=id(Tensor),
+        parameter=id(torch.nn.Parameter),
+        dict=id(dict),
+        text=id(str),
+        types=sum(1 << code for code in CODES.values()),
     )
-    try:
-        _link(layout)
-    except (OSError, AttributeError, ValueError) as error:
-        raise UnknownLayoutError(str(error)) from error
-    one = torch.zeros(3)
+    _link(layout)
+    one = torch.zeros(3, dtype=torch.float32)
     other = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
     layout.implementation = _implementation(one, other)
     _find_keys(layout, one, other)
@@ -150,10 +179,9 @@ def _implementation(*tensors: Tensor) -> int:
     size = object.__basicsize__
     if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
         raise UnknownLayoutError("an object's type does not stand in its second word")
-    found = {size + 8 * _words(id(t) + size, 2).index(t._cdata) for t in tensors}
-    if len(found) != 1:
-        raise UnknownLayoutError("a tensor's implementation stands in changing places")
-    return found.pop()
+    found = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
+    places = [place for place, same in enumerate(zip(*found, strict=True)) if all(same)]
+    return size + 8 * _only(places, "the implementation")
 
 
 def _only(found: list[int], what: str) -> int:
@@ -172,26 +200,25 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     differ = [(x ^ y).bit_count() for x, y in zip(plain, changed, strict=True)]
     same = [x == y != 0 for x, y in zip(plain, again, strict=True)]
     place = _only([i for i in range(_WORDS) if same[i] and differ[i] == 1], "the keys")
-    if _implementation_words(torch.zeros(3).to_sparse())[place] == plain[place]:
+    if _implementation_words(one.to_sparse())[place] == plain[place]:
         raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
     layout.keys, layout.plain = 8 * place, plain[place]
 
 
 def _find_traits(layout: Layout) -> None:
     """One word holds the type's number, and bits that are the same for every contiguous tensor."""
-    types = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
-    plain = {t: _implementation_words(torch.zeros(5, 7, dtype=t)) for t in types}
-    first = plain[torch.float32]
+    plain = {t: _implementation_words(torch.zeros(5, 7, dtype=t)) for t in CODES}
+    code, first = CODES[torch.float32], plain[torch.float32]
     found = [
         i
         for i in range(_WORDS)
-        if all(words[i] == first[i] - 6 + types[t] for t, words in plain.items())
+        if all(words[i] == first[i] - code + CODES[t] for t, words in plain.items())
     ]
     place = _only(found, "the type")
-    turned = _implementation_words(torch.zeros(5, 7).t())[place]
-    if first[place] & 0xFFFF != 6 or turned & 0xFFFF != 6 or turned == first[place]:
+    turned = _implementation_words(torch.zeros(5, 7, dtype=torch.float32).t())[place]
+    if first[place] & 0xFFFF != code or turned & 0xFFFF != code or turned == first[place]:
         raise UnknownLayoutError("a tensor's traits are not what they seem")
-    layout.traits, layout.contiguous = 8 * place, first[place] - 6
+    layout.traits, layout.contiguous = 8 * place, first[place] - code
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     shapes = [_implementation_words(torch.zeros(size)) for size in sizes]
     counts = [35, 143, 1, 0]

@@ -1,0 +1,153 @@
+"""What a fused C++ step makes of a group's values, None and NaN among them; oversized rules."""
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen
+from optgen.optim import SGD, Adam
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu.table import excess
+from optgen.runtime.rule import Rule, State
+
+repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+
+
+@pytest.fixture(params=["read in C++", "gathered in Python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways in which a step can find its tensors."""
+    if request.param == "gathered in Python":
+        monkeypatch.setattr(repeat, "reader", lambda: None)
+
+
+def parameter(number: float = 1.0) -> Tensor:
+    param = torch.nn.Parameter(torch.full((3,), number))
+    param.grad = torch.ones(3)
+    return param
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 0.99, 0.5), 0.9])
+def test_a_tuple_of_the_wrong_length_is_an_error_and_nothing_else(betas: Any) -> None:
+    params = [parameter(), parameter()]
+    optimizer = Adam([{"params": params[:1], "lr": 0.5}, {"params": params[1:], "lr": 0.0}])
+    for _ in range(3):
+        optimizer.step()
+    before = [param.detach().clone() for param in params]
+    right = optimizer.param_groups[1]["betas"]
+    optimizer.param_groups[0]["lr"] = 0.25
+    optimizer.param_groups[1]["betas"] = betas
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"betas must be 2 numbers, not [13]"):
+            optimizer.step()
+    assert all(map(torch.equal, params, before))
+
+    optimizer.param_groups[1]["betas"] = right
+    optimizer.step()
+    moved = (before[0] - params[0]).detach()
+    assert moved.tolist() == pytest.approx([0.25] * 3)  # the new lr, not what was known
+    assert torch.equal(params[1], before[1])
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(("key", "error"), [("weight_decay", TypeError), ("lr", TypeError)])
+def test_none_is_no_number(key: str, error: type[Exception]) -> None:
+    optimizer = Adam([parameter()])
+    optimizer.step()
+    optimizer.param_groups[0][key] = None
+    with pytest.raises(error, match=f"{key} must be a number, not None"):
+        optimizer.step()
+
+
+@pytest.mark.usefixtures("way")
+def test_none_is_false_where_a_flag_is_asked_for() -> None:
+    param = parameter()
+    optimizer = SGD([param], lr=0.5)
+    optimizer.step()
+    optimizer.param_groups[0]["maximize"] = None
+    optimizer.step()
+    assert param.tolist() == [0.0] * 3
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("cls", [SGD, Adam])
+def test_nan_is_true_as_in_python(cls: Any) -> None:
+    param = parameter()
+    optimizer = cls([param])
+    optimizer.step()
+    optimizer.param_groups[0]["weight_decay"] = math.nan
+    optimizer.step()
+    assert param.isnan().all()
+
+
+OPTIONAL = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Limited(p, g, t, /, *, lr=hyper(1.0), limit=hyper(None, optional=True)):
+    """A step no longer than a limit."""
+    if limit is not None:
+        g = minimum(g, limit)
+    p = p - lr * g
+'''
+
+
+@pytest.mark.usefixtures("way")
+def test_an_optional_value_is_none_or_a_number_or_nan(tmp_path: Path) -> None:
+    path = tmp_path / "limited.py"
+    path.write_text(OPTIONAL)
+    param = parameter()
+    optimizer = optgen.load(path)([param])
+    found = []
+    for limit in (None, 0.5, None, math.nan):
+        optimizer.param_groups[0]["limit"] = limit
+        optimizer.step()
+        found.append(param[0].item())
+    assert found[:3] == [0.0, -0.5, -1.5]
+    assert math.isnan(found[3])
+
+
+def rule(states: int, fresh: int = 0, step: str | None = "tensor") -> Rule:
+    keys = [f"state{index}" for index in range(states)]
+    return Rule("big", tuple(map(State, keys)), ("lr",), step, tuple(keys[:fresh]))
+
+
+def test_a_rule_that_no_row_of_the_table_holds_says_so() -> None:
+    assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
+    assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
+    assert excess(rule(9, fresh=9)) == "more than 8 states ask whether they are fresh"
+
+
+MANY = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Many(p, g, t, /, {states}, *, lr=hyper(0.5)):
+    """Many states."""
+{body}
+    p = p - lr * s0
+'''
+
+
+@pytest.mark.parametrize(("count", "update"), [(15, "s{0} = s{0} + g"), (9, "")])
+def test_such_a_rule_takes_its_steps_unfused(count: int, update: str, tmp_path: Path) -> None:
+    states = ", ".join(f's{index}=state("state{index}")' for index in range(count))
+    asked = "if fresh(s{0}):\n        s{0} = g\n    else:\n        s{0} = s{0} + g"
+    body = "\n".join("    " + (update or asked).format(index) for index in range(count))
+    path = tmp_path / "many.py"
+    path.write_text(MANY.format(states=states, body=body))
+    param = parameter()
+    optimizer = optgen.load(path)([param])
+
+    assert "more than " in optgen.explain(optimizer)
+    for _ in range(2):
+        optimizer.step()
+    assert param.tolist() == [-0.5] * 3
+    with pytest.raises(RuntimeError, match="more than"), optgen.use_lowering("fused_cpu"):
+        optimizer.step()
+    assert "more than" in str(fused_cpu._kernel(type(optimizer)))
