@@ -1,89 +1,105 @@
 """Gather what a step works on: parameters with a gradient, gradients, states.
 
-Between two steps usually only the gradients are new tensors. A `Work` is therefore kept, and
-reused as long as parameters and states are the identical objects; anybody may exchange them at any
-time (wrappers swap parameters, off-loading replaces states), so their identities are looked at in
-every step.
+Anybody may exchange anything between two steps: wrappers swap parameters or their storage,
+off-loading replaces states, a load everything. So the tensors are fetched anew in every step and
+let go after it. What was found out about them is kept with their types, and holds as long as these
+are the same.
 """
 
 from dataclasses import dataclass, field
-from itertools import compress
-from operator import is_, itemgetter
+from itertools import chain, compress
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from optgen.runtime import gradients
 from optgen.runtime.gradients import Trait, reals, traits
-from optgen.runtime.private import check_fused, is_contiguous
+from optgen.runtime.private import check_fused, is_contiguous, plain
 from optgen.runtime.rule import Rule
-from optgen.runtime.state import Group, ensure, wanted
+from optgen.runtime.state import Created, Group, ensure, wanted
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
+_dtype = attrgetter("dtype")
+_layout = attrgetter("layout")
+
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """One group's tensors of one step; the lists are parallel."""
+    """One group's tensors of one step; the lists are parallel, and empty between steps."""
 
     group: Group
+    members: list[Tensor]  # the parameters: the keys of the optimizer's state
     params: list[Tensor]  # real, local views of `members`
-    grads: list[Tensor]  # a new list in each step
+    grads: list[Tensor]
     states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
     steps: list[Any]  # empty if the rule does not count steps
-    fresh: dict[str, list[bool]]  # per state that the rule asks it of: it has not been stepped yet
-    any_fresh: bool
-    contiguous: bool  # every gradient is
-    members: list[Tensor]  # the parameters: the keys of the optimizer's state
     dicts: list[dict[str, Any]]  # the members' states; empty if they have none
+    fresh: dict[str, list[bool]]  # per state that the rule asks it of: this step has created it
     traits: list[Trait]
-    facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about this work
+    types: list[list[Any]]  # classes and dtypes of members and states; a part has its whole's
+    facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about the types
     parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
     columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
-    proof: "Proof | None" = None  # of a whole: what shows that it is still true
 
     @property
     def trait(self) -> Trait:
         """What the tensors of a part, or of a whole without parts, have in common."""
         return self.traits[0] if self.traits else Trait()
 
+    @property
+    def any_fresh(self) -> bool:
+        """Tell whether this step has created a state that the rule asks `fresh` of."""
+        return any(map(any, self.fresh.values()))
 
-@dataclass(eq=False, slots=True)
-class Proof:
-    """What a work was made from: while all of it is the same, so is the work."""
+    @property
+    def contiguous(self) -> bool:
+        """Tell whether every gradient is."""
+        return all(map(is_contiguous, self.grads))
 
-    listed: list[Tensor]  # the group's parameters, with and without a gradient
-    present: list[bool]  # which of them have one
-    kinds: set[type]  # types of the gradients, NoneType among them
-    direct: bool  # parameters and gradients are what a lowering sees, no views of them
-    keys: list[str]  # the states that belong to the group
-    held: list[tuple[str, list[Any]]]  # these states' values, as they stand in the state
+    def take(self, other: "Work") -> None:
+        """Take over the tensors of another work of the same types."""
+        self.group, self.members, self.params = other.group, other.members, other.params
+        self.grads, self.states, self.steps = other.grads, other.states, other.steps
+        self.dicts, self.fresh = other.dicts, other.fresh
+        _share(self)
+
+    def let_go(self) -> None:
+        """Keep no tensor alive until the next step."""
+        self.group, self.members, self.params, self.grads = {}, [], [], []
+        self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
 
 
 @dataclass(eq=False, slots=True)
 class Survey:
-    """The works of one optimizer in the step at hand, and the states they were made from."""
+    """What an optimizer's steps know of its tensors."""
 
     works: dict[int, Work] = field(default_factory=dict)  # by the identity of the group
-    entries: list[Any] = field(default_factory=list)
+    created: list[Created] = field(default_factory=list)  # by the step at hand, to be taken back
 
 
 def survey(optimizer: "GeneratedOptimizer") -> list[Work]:
-    """Bring the work of every group up to date; create the states that are missing."""
+    """Find the work of every group; create the states that are missing."""
     kept = optimizer._survey
-    entries = optimizer.state.values()
-    same = len(entries) == len(kept.entries) and all(map(is_, entries, kept.entries))
-    old, kept.works = kept.works if same else {}, {}
+    old, kept.works, kept.created = kept.works, {}, []
     works = []
     for group in optimizer.param_groups:
-        work = old.get(id(group))
-        if work is None or work.group is not group or not _refresh(optimizer, work):
-            work = _build(optimizer, group)
-        works.append(work)
-        for each in (work, *work.parts):
+        listed = group["params"]
+        found = [param.grad for param in listed]
+        members = list(compress(listed, [grad is not None for grad in found]))
+        grads = visible(optimizer, group, [grad for grad in found if grad is not None])
+        work = assemble(optimizer, group, members, grads)
+        known = old.get(id(group))
+        if known is None or known.types != work.types or known.traits != work.traits:
+            known = _complete(optimizer, work)
+        else:
+            known.take(work)
+        works.append(known)
+        for each in (known, *known.parts):
             kept.works[id(each.group)] = each
-    kept.entries = list(optimizer.state.values())
     return works
 
 
@@ -92,103 +108,38 @@ def collect(optimizer: "GeneratedOptimizer", group: Group) -> Work:
     return optimizer._survey.works[id(group)]
 
 
-def settle(optimizer: "GeneratedOptimizer", work: Work) -> None:
-    """Note that a step has been taken with states that were fresh."""
-    for index, state in enumerate(optimizer.rule.states):
-        if state.key in work.fresh:
-            for values in work.dicts if work.states[index] else ():
-                optimizer._unstepped.pop(id(values[state.key]), None)
-    for each in (work, *work.parts):
-        each.any_fresh = False
-        each.fresh = {key: [False] * len(each.params) for key in each.fresh}
+def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
+    """Let go of all tensors; if the step did not happen, of the states that would say it did."""
+    kept = optimizer._survey
+    for values, key in () if stepped else kept.created:
+        values.pop(key, None)
+    kept.created = []
+    for work in kept.works.values():
+        work.let_go()
+    kept.works = {key: work for key, work in kept.works.items() if not work.columns}
 
 
-def release(works: list[Work]) -> None:
-    """Let go of the gradients: their memory is not to outlive zero_grad."""
-    for work in works:
-        for each in (work, *work.parts):
-            each.grads = []
-
-
-def _refresh(optimizer: "GeneratedOptimizer", work: Work) -> bool:
-    """Take the new gradients into a work, if nothing else about it has changed."""
-    proof, group = work.proof, work.group
-    assert proof is not None
-    if group.get("differentiable"):
-        return False  # a view belongs to the graph of the step that made it
-    listed = group["params"]
-    if len(listed) != len(proof.listed) or not all(map(is_, listed, proof.listed)):
-        return False
-    if wanted(optimizer.rule, group) != proof.keys or not _states_are_held(work, proof):
-        return False
-    grads = [param.grad for param in listed]
-    if set(map(type, grads)) != proof.kinds:
-        return False
-    if type(None) in proof.kinds:
-        if [grad is not None for grad in grads] != proof.present:
-            return False
-        grads = [grad for grad in grads if grad is not None]
-    contiguous = proof.direct and all(map(is_contiguous, grads))  # a sparse one is not
-    if not contiguous:
-        grads = visible(optimizer, group, grads)
-        if traits(work.members, work.params, grads) != work.traits:
-            return False
-        contiguous = all(map(is_contiguous, grads))
-    work.grads, work.contiguous = grads, contiguous
-    _share(work)
-    return True
-
-
-def _states_are_held(work: Work, proof: Proof) -> bool:
-    try:
-        return all(
-            all(map(is_, map(itemgetter(key), work.dicts), values)) for key, values in proof.held
-        )
-    except KeyError:
-        return False
-
-
-def _build(optimizer: "GeneratedOptimizer", group: Group) -> Work:
-    listed = list(group["params"])
-    found = [param.grad for param in listed]
-    present = [grad is not None for grad in found]
-    members = list(compress(listed, present))
-    grads = visible(optimizer, group, [grad for grad in found if grad is not None])
+def _complete(optimizer: "GeneratedOptimizer", work: Work) -> Work:
+    """Look closely at tensors that are of other types than before; create what is missing."""
+    group, rule = work.group, optimizer.rule
     if group.get("fused"):
-        for param in members:
+        for param in work.members:
             check_fused(param)
-    for made in ensure(optimizer.rule, optimizer.state, group, members):
-        optimizer._unstepped[id(made)] = made
-    work = assemble(optimizer, group, members, grads)
-    seen, given = [*work.params, *grads], [*members, *compress(found, present)]
-    work.proof = Proof(
-        listed=listed,
-        present=present,
-        kinds=set(map(type, found)),
-        direct=all(map(is_, seen, given)),
-        keys=wanted(optimizer.rule, group),
-        held=_held(optimizer.rule, work),
-    )
+    created = ensure(rule, optimizer.state, group, work.members)
+    optimizer._survey.created += created
+    work = assemble(optimizer, group, work.members, work.grads)
+    places = {(id(values), key) for values, key in created}
+    for key in rule.fresh if created else ():
+        work.fresh[key] = [(id(values), key) in places for values in work.dicts]
+    _share(work)
     return work
-
-
-def _held(rule: Rule, work: Work) -> list[tuple[str, list[Any]]]:
-    """The states that a work was made from; the work's own lists where it has no views of them.
-
-    A lowering that moves a state puts it into both, and the work stays true.
-    """
-    # A count in Python ints is another object after each step: its identity proves nothing.
-    held = [("step", work.steps)] if rule.step == "tensor" else []
-    for state, column in zip(rule.states, work.states, strict=True):
-        if column:
-            values = [entry[state.key] for entry in work.dicts]
-            held.append((state.key, column if all(map(is_, values, column)) else values))
-    return held
 
 
 def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> list[Tensor]:
     """Check the gradients, and return them as lowerings see them."""
     rule, fused = optimizer.rule, bool(group.get("fused"))
+    if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
+        return reals(grads)
     dense = any(state.shape == "like" and state.present(group) for state in rule.states)
     seen = []
     for grad in grads:
@@ -205,66 +156,80 @@ def assemble(
     """Make the work of given parameters and gradients from the states that there are."""
     rule = optimizer.rule
     keys = wanted(rule, group)
-    stateful = bool(keys) or rule.step is not None
-    dicts = [optimizer.state.get(param, {}) for param in members] if stateful else []
+    counted = [] if rule.step is None else ["step"]
+    dicts = _dicts(optimizer, members) if keys or counted else []
     try:
-        raw = {key: [values[key] for values in dicts] for key in keys}
-    except KeyError:  # an explanation asks before the first step
-        raw = {}
-    states = [reals(raw.get(state.key, [])) for state in rule.states]
-    params = reals(members)
-    fresh = {
-        key: [id(value) in optimizer._unstepped for value in raw[key]]
-        if key in raw
-        else [False] * len(members)
-        for key in rule.fresh
-    }
+        raw = {key: [values[key] for values in dicts] for key in [*keys, *counted]}
+        looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
+        types = _types(rule, [members, *map(raw.__getitem__, looked_at)])
+    except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
+        raw, types = {}, _types(rule, [members])
+    states = [raw.get(state.key, []) for state in rule.states]
+    real = all(map(_is_real, set(chain.from_iterable(types))))
+    params = members if real else reals(members)
     work = Work(
         group=group,
-        params=params,
-        grads=grads,
-        states=states,
-        steps=[values["step"] for values in dicts if "step" in values] if rule.step else [],
-        fresh=fresh,
-        any_fresh=any(map(any, fresh.values())),
-        contiguous=all(map(is_contiguous, grads)),
         members=members,
+        params=list(params),
+        grads=grads,
+        states=states if real else list(map(reals, states)),
+        steps=raw.get("step", []),
         dicts=dicts,
+        fresh={key: [False] * len(members) for key in rule.fresh},
         traits=traits(members, params, grads),
+        types=types,
     )
-    columns: dict[Trait, list[int]] = {}
-    for index, found in enumerate(work.traits):
-        columns.setdefault(found, []).append(index)
-    if len(columns) > 1:
-        work.parts = [_part(work, places) for places in columns.values()]
-        _share(work)
+    _divide(work)
     return work
 
 
-def _part(work: Work, columns: list[int]) -> Work:
-    def pick(items: list[Any]) -> list[Any]:
-        return [items[column] for column in columns] if items else []
+def _dicts(optimizer: "GeneratedOptimizer", members: list[Tensor]) -> list[dict[str, Any]]:
+    state = optimizer.state
+    if len(state) == len(members) and all(map(is_, state, members)):  # no tensor is hashed
+        return list(state.values())
+    return [state.get(param, {}) for param in members]
 
-    return Work(
-        group={},
-        params=pick(work.params),
-        grads=[],
-        states=[pick(values) for values in work.states],
-        steps=pick(work.steps),
-        fresh={key: pick(values) for key, values in work.fresh.items()},
-        any_fresh=work.any_fresh,
-        contiguous=True,
-        members=pick(work.members),
-        dicts=pick(work.dicts),
-        traits=pick(work.traits),
-        columns=columns,
-    )
+
+def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
+    # torch keeps SGD's momentum as sparse as its gradients; anything else is never sparse.
+    asked = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
+    types: list[list[Any]] = [list(map(of, column)) for of in asked for column in columns]
+    return [*types, list(map(Tensor.get_device, columns[0]))]
+
+
+def _is_real(kind: Any) -> bool:
+    """Tell whether tensors of this class, or this dtype, are what lowerings see."""
+    if isinstance(kind, torch.dtype):
+        return not kind.is_complex
+    return not isinstance(kind, type) or plain(kind)
+
+
+def _divide(work: Work) -> None:
+    """Make a part of every set of tensors that one lowering can take."""
+    if not work.traits or work.traits.count(work.traits[0]) == len(work.traits):
+        return
+    columns: dict[Trait, list[int]] = {}
+    for index, found in enumerate(work.traits):
+        columns.setdefault(found, []).append(index)
+    work.parts = [
+        Work({}, [], [], [], [], [], [], {}, [trait] * len(places), [], columns=places)
+        for trait, places in columns.items()
+    ]
+    _share(work)
 
 
 def _share(work: Work) -> None:
-    """Hand this step's gradients and hyperparameters to the parts."""
+    """Hand this step's tensors and hyperparameters to the parts."""
     for part in work.parts:
-        part.group.update(work.group)
-        part.group["params"] = part.members
-        part.grads = [work.grads[column] for column in part.columns]
-        part.contiguous = work.contiguous
+
+        def pick(items: list[Any], places: list[int] = part.columns) -> list[Any]:
+            return [items[place] for place in places] if items else []
+
+        part.members, part.params, part.grads = map(pick, (work.members, work.params, work.grads))
+        part.states, part.steps, part.dicts = (
+            [*map(pick, work.states)],
+            pick(work.steps),
+            pick(work.dicts),
+        )
+        part.fresh = {key: pick(flags) for key, flags in work.fresh.items()}
+        part.group = {**work.group, "params": part.members}

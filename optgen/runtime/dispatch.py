@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import unfused
-from optgen.runtime.collect import Work, assemble, release, settle, survey, visible
+from optgen.runtime.collect import Work, assemble, release, survey, visible
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
@@ -25,6 +25,9 @@ TITLES = {
     "fused_triton": "fused Triton",
 }
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
+
+DECIDING = ("foreach", "fused", "capturable", "differentiable")
+"""What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
 
 _forced: ContextVar[str | None] = ContextVar("forced lowering", default=None)
 
@@ -44,22 +47,32 @@ def use_lowering(name: str) -> Iterator[None]:
         _forced.reset(token)
 
 
+def forced() -> str | None:
+    """The lowering that `use_lowering` asks for here."""
+    return _forced.get()
+
+
+def kind(value: object) -> object:
+    """What of a hyperparameter decides: a tensor may have to be computed with in its own dtype."""
+    return getattr(value, "dtype", value.__class__)
+
+
 def step(optimizer: "GeneratedOptimizer") -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering."""
-    if optimizer._repeat is not None and _forced.get() in (None, "fused_cpu"):
+    repeat = optimizer._repeat
+    if repeat is not None and repeat.forced == forced():
         from optgen.runtime import fused_cpu
 
         if fused_cpu.repeat(optimizer):
             return
-    works = survey(optimizer)
+    stepped = False
     try:
+        works = survey(optimizer)
         _run(optimizer, [part for work in works for part in work.parts or (work,)])
-        fresh = [work for work in works if work.any_fresh]
-        if fresh and not unfused.skipped(optimizer):
-            for work in fresh:
-                settle(optimizer, work)
+        # Only where it matters: on a device, the answer must be waited for.
+        stepped = not (optimizer._survey.created and unfused.skipped(optimizer))
     finally:
-        release(works)
+        release(optimizer, stepped)
 
 
 def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
@@ -111,14 +124,7 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
 def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
     """Return the lowering for this work and the reason, in a few words."""
     group = work.group
-    asked = (
-        _forced.get(),
-        group.get("fused"),
-        group.get("foreach"),
-        group.get("capturable"),
-        group.get("differentiable"),
-        group.get("lr").__class__,
-    )
+    asked = (forced(), *map(group.get, DECIDING), kind(group.get("lr")))
     known = work.facts.get("choice")
     if known is None or known[0] != asked:
         known = work.facts["choice"] = (asked, _choose(optimizer, work))
@@ -126,12 +132,12 @@ def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
 
 
 def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
-    group, rule, forced = work.group, optimizer.rule, _forced.get()
-    if forced is not None:
-        if reason := _why_not(optimizer, work, forced):
+    group, rule, wish = work.group, optimizer.rule, forced()
+    if wish is not None:
+        if reason := _why_not(optimizer, work, wish):
             name = type(optimizer).__name__
-            raise RuntimeError(f"{name} cannot take a step through {forced!r}: {reason}")
-        return forced, "asked for by use_lowering"
+            raise RuntimeError(f"{name} cannot take a step through {wish!r}: {reason}")
+        return wish, "asked for by use_lowering"
     if reason := _only_forloop(work):
         return "forloop", reason
     if group.get("fused"):

@@ -1,5 +1,6 @@
 """What a gradient, a parameter or a state looks like to a lowering."""
 
+from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -25,13 +26,19 @@ class Trait(NamedTuple):
     again: int = 0  # how often the parameter stands in the group before: it is stepped each time
 
 
+@cache
+def _plain_on(device: str) -> Trait:
+    return Trait(device)
+
+
 def traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
     """Find the trait of every parameter and its gradient."""
     dense = set(map(_layout, grads)) <= {torch.strided} and all_plain([*params, *grads])
     if dense and len(set(map(id, members))) == len(members):  # as good as always
-        devices = list(map(_device, params))
-        known = {device: Trait(device.type) for device in set(devices)}
-        return [known[device] for device in devices]
+        types = {device.type for device in set(map(_device, params))}
+        if len(types) == 1:
+            return [_plain_on(types.pop())] * len(params)
+        return [_plain_on(param.device.type) for param in params]
     seen: dict[int, int] = {}
     found = []
     for member, param, grad in zip(members, params, grads, strict=True):

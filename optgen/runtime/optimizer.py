@@ -75,7 +75,6 @@ class GeneratedOptimizer(Optimizer):
 
     def _begin(self) -> None:
         self._survey = Survey()
-        self._unstepped: dict[int, Tensor] = {}  # states that no step has used, by identity
         self._repeat: Repeat | None = None  # of a step that was fused C++ and nothing else
 
     @overload
@@ -105,15 +104,17 @@ class GeneratedOptimizer(Optimizer):
         return loss
 
     def init_state(self) -> None:
-        """Create the state that the first step would create, without taking a step."""
+        """Create the state that the first step would create, without taking a step.
+
+        But what the rule treats unlike at first, as SGD its momentum: the first step creates it.
+        """
         self._create(lambda param: param.requires_grad)
 
     def _create(self, chosen: Callable[[Tensor], bool]) -> None:
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                for made in ensure(self.rule, self.state, group, params):
-                    self._unstepped[id(made)] = made
+                ensure(self.rule, self.state, group, params, ahead=True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])

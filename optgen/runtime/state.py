@@ -12,6 +12,7 @@ from optgen.runtime.private import scalar_dtype
 from optgen.runtime.rule import Rule, State
 
 Group = dict[str, Any]
+Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
 
 
 def wanted(rule: Rule, group: Group) -> list[str]:
@@ -20,15 +21,21 @@ def wanted(rule: Rule, group: Group) -> list[str]:
 
 
 def ensure(
-    rule: Rule, states: MutableMapping[Tensor, Any], group: Group, params: Iterable[Tensor]
-) -> list[Tensor]:
-    """Create what the parameters' states lack; return created states that the rule asks `fresh` of.
+    rule: Rule,
+    states: MutableMapping[Tensor, Any],
+    group: Group,
+    params: Iterable[Tensor],
+    ahead: bool = False,
+) -> list[Created]:
+    """Create what the parameters' states lack; return what the rule asks `fresh` of among it.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
-    without it, or an old one holds None.
+    without it, or an old one holds None. That a state is missing is what makes it fresh, in torch's
+    checkpoints as in ours: so `ahead` of a step such a state is not created.
     """
-    present = [state for state in rule.states if state.present(group)]
-    fresh: list[Tensor] = []
+    left = rule.fresh if ahead else ()
+    present = [s for s in rule.states if s.present(group) and s.key not in left]
+    fresh: list[Created] = []
     if not present and rule.step is None:
         return fresh
     with _uncollected():
@@ -36,15 +43,20 @@ def ensure(
             values = states[param]
             if rule.step is not None and "step" not in values:
                 values["step"] = 0 if rule.step == "int" else as_scalar(0.0, group, param)
+            elif rule.step == "tensor" and not isinstance(values["step"], Tensor):
+                raise RuntimeError(_NO_TENSOR)
             for state in present:
                 value = values.get(state.key)
                 if value is None:
                     values[state.key] = initial(state, group, param)
                     if state.key in rule.fresh:
-                        fresh.append(values[state.key])
+                        fresh.append((values, state.key))
                 elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
                     values[state.key] = value.to_dense()
     return fresh
+
+
+_NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A work is kept from step to step exactly as long as it is true."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
 from optgen import use_lowering
-from optgen.optim import Adam
+from optgen.optim import SGD, Adam
 from optgen.runtime.collect import Work, survey
 
 
@@ -94,14 +94,13 @@ def switched_flag(optimizer: Adam, params: list[Tensor]) -> None:
         switched_flag,
     ],
 )
-def test_any_other_object_makes_a_new_work(change: Callable[[Adam, list[Tensor]], None]) -> None:
+def test_a_work_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]], None]) -> None:
     optimizer, params = stepped()
-    before = the_work(optimizer)
+    the_work(optimizer)
 
     change(optimizer, params)
     after = the_work(optimizer)
 
-    assert after is not before
     members = [p for p in optimizer.param_groups[0]["params"] if p.grad is not None]
     assert [id(p) for p in after.params] == [id(p) for p in members]
     keys = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
@@ -110,6 +109,21 @@ def test_any_other_object_makes_a_new_work(change: Callable[[Adam, list[Tensor]]
             entries = [optimizer.state[param][key] for param in members]
             assert all(a is b for a, b in zip(column, entries, strict=True))
     assert bool(after.states[2]) == optimizer.param_groups[0]["amsgrad"]
+    assert [id(step) for step in after.steps] == [id(optimizer.state[p]["step"]) for p in members]
+
+
+def test_other_types_make_a_new_work() -> None:
+    """What lowerings remember about the types is not to be taken for true of others."""
+    optimizer, params = stepped()
+    before = the_work(optimizer)
+
+    optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2, dtype=torch.float64)
+    after = the_work(optimizer)
+    params[0].grad = None
+    params[0].data = params[0].data.bfloat16()
+    params[0].grad = torch.ones(3, 2, dtype=torch.bfloat16)
+
+    assert len({id(work) for work in (before, after, the_work(optimizer))}) == 3
 
 
 def test_a_state_that_is_none_is_made_again() -> None:
@@ -224,11 +238,52 @@ def test_memory_layouts(layout: str) -> None:
     assert found[0][1] == found[1][1]
 
 
-def test_no_gradient_is_kept_alive_after_a_step() -> None:
-    optimizer, params = stepped()
-    optimizer.step()
-    gradient = weakref.ref(params[0].grad)
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("steps", [1, 3])
+class TestNothingIsKeptAlive:
+    """After a step an optimizer holds what torch's holds: its groups and its state."""
 
-    optimizer.zero_grad()
+    @pytest.fixture
+    def trained(self, lowering: str, steps: int) -> Iterator[tuple[SGD, list[Tensor]]]:
+        params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
+        optimizer = SGD(params, momentum=0.9)
+        with use_lowering(lowering):
+            for _ in range(steps):
+                give_gradients(params)
+                optimizer.step()
+            yield optimizer, params
 
-    assert gradient() is None
+    def test_gradients(self, trained: tuple[SGD, list[Tensor]]) -> None:
+        optimizer, params = trained
+        gradient = weakref.ref(params[0].grad)
+
+        optimizer.zero_grad()
+
+        assert gradient() is None
+
+    def test_replaced_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+        optimizer, params = trained
+        entry = optimizer.state[params[0]]
+        state = weakref.ref(entry["momentum_buffer"])
+
+        entry["momentum_buffer"] = entry["momentum_buffer"].clone()
+
+        assert state() is None
+
+    def test_cleared_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
+        optimizer, params = trained
+        state = weakref.ref(optimizer.state[params[0]]["momentum_buffer"])
+
+        optimizer.state.clear()
+
+        assert state() is None
+
+    def test_removed_parameters(self, trained: tuple[SGD, list[Tensor]]) -> None:
+        optimizer, params = trained
+        param = weakref.ref(params[0])
+
+        params.clear()
+        optimizer.state.clear()
+        optimizer.param_groups.clear()
+
+        assert param() is None

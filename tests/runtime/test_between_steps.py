@@ -1,0 +1,222 @@
+"""What may change between two steps: the next one must be taken with what there is then."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from runtime.training import error, gradients, parameters, train
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.device_mesh import init_device_mesh
+from torch.optim import Optimizer
+
+import optgen
+from optgen import use_lowering
+from optgen.optim import SGD, Adam, AdamW
+from optgen.runtime import unfused
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+
+
+def moved(param: Tensor) -> None:
+    param.data = param.data.clone()
+
+
+def widened(param: Tensor) -> None:
+    param.grad = None
+    param.data = param.data.to(torch.complex128 if param.is_complex() else torch.float64)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("change", [moved, widened])
+def test_a_parameters_storage_is_swapped(
+    lowering: str, dtype: torch.dtype, change: Callable[[Tensor], None]
+) -> None:
+    found = []
+    for kind in (SGD, torch.optim.SGD):
+        params = parameters(dtype)
+        optimizer = kind(params, lr=0.1)
+        with use_lowering(lowering):
+            train(optimizer, params, 4)
+            for param in params:
+                change(param)
+            train(optimizer, params, 4, seed=2)
+        found.append(params)
+
+    assert error(*found) < 1e-5
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_states_storage_is_swapped(lowering: str) -> None:
+    found = []
+    for kind in (SGD, torch.optim.SGD):
+        params = parameters(torch.complex128)
+        optimizer = kind(params, lr=0.1, momentum=0.9)
+        with use_lowering(lowering):
+            train(optimizer, params, 6)
+            for entry in optimizer.state.values():
+                entry["momentum_buffer"].data = entry["momentum_buffer"].data * 0.5
+            train(optimizer, params, 4, seed=2)
+        found.append(params)
+
+    assert error(*found) < 1e-12
+
+
+@pytest.fixture
+def shard(tmp_path: "object") -> Iterator[Callable[[Tensor], DTensor]]:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    mesh = init_device_mesh("cpu", (1,))
+    yield lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)])
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor], DTensor]) -> None:
+    found = []
+    for kind in (AdamW, torch.optim.AdamW):
+        param = torch.nn.Parameter(shard(torch.ones(8, 4)))
+        optimizer = kind([param], lr=0.1)
+        with use_lowering(lowering):
+            for step in range(6):
+                if step == 3:
+                    param._local_tensor = param._local_tensor.clone()
+                param.grad = shard(torch.ones(8, 4))
+                optimizer.step()
+        found.append(param.to_local().detach())
+
+    assert error(found[:1], found[1:]) < 1e-6
+
+
+def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
+    param = torch.nn.Parameter(torch.ones(4))
+    optimizer = SGD([param], lr=0.5)
+    for _ in range(2):
+        param.grad = torch.ones(4)
+        optimizer.step()
+
+    param.grad = None
+    param.data = param.data.to(torch.float8_e5m2)
+    param.grad = torch.ones(4).to(torch.float8_e5m2)
+
+    assert optgen.explain(optimizer) == "group 0: for-loop: no kernel for torch.float8_e5m2"
+    with pytest.raises(NotImplementedError, match="Float8_e5m2"):  # nor has torch one
+        optimizer.step()
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The unfused lowerings that steps went through."""
+    names: list[str] = []
+    step = unfused.step
+
+    def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> None:
+        names.append(lowering)
+        step(optimizer, groups, lowering)
+
+    monkeypatch.setattr(unfused, "step", watched)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("option", "lowering"),
+    [({"foreach": True}, "foreach"), ({"foreach": False}, "forloop"), ({"fused": False}, None)],
+)
+def test_a_forced_lowering_is_forced_no_longer_than_its_context(
+    option: dict[str, bool], lowering: str | None, taken: list[str]
+) -> None:
+    params = parameters()
+    optimizer = Adam(params, **option)
+    with use_lowering("fused_cpu"):
+        train(optimizer, params, 3)
+    assert not taken
+
+    train(optimizer, params, 2)
+
+    assert len(taken) == 2
+    assert lowering is None or set(taken) == {lowering}
+
+
+def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> None:
+    params = parameters()
+    optimizer = Adam(params)
+    for _ in gradients(params, 3):
+        optimizer.step()
+    with use_lowering("forloop"):
+        train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
+
+
+def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
+    ours, theirs = parameters(), parameters()
+    for kind, params in ((Adam, ours), (torch.optim.Adam, theirs)):
+        optimizer = kind(params, lr=torch.tensor(0.01, dtype=torch.float64))
+        train(optimizer, params, 6)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+        train(optimizer, params, 6)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        params = parameters()
+        optimizer = kind(params)
+        train(optimizer, params, 2)
+        optimizer.state[params[1]]["step"] = 5
+        with pytest.raises(RuntimeError) as caught:
+            train(optimizer, params, 1)
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+MOMENTUM = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+
+
+def copied(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+    return copy.deepcopy((optimizer, params))
+
+
+def loaded(optimizer: SGD, params: list[Tensor]) -> tuple[SGD, list[Tensor]]:
+    other = SGD(params, **MOMENTUM)
+    other.load_state_dict(optimizer.state_dict())
+    return other, params
+
+
+@pytest.mark.parametrize("change", [copied, loaded])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_state_made_ahead_is_fresh_in_a_copy_too(
+    change: Callable[[SGD, list[Tensor]], tuple[SGD, list[Tensor]]], lowering: str
+) -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = SGD(ours, **MOMENTUM)
+    optimizer.init_state()
+    optimizer, ours = change(optimizer, ours)
+
+    with use_lowering(lowering):
+        train(optimizer, ours, 3)
+    train(torch.optim.SGD(theirs, foreach=False, **MOMENTUM), theirs, 3)
+
+    assert error(ours, theirs) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> None:
+    found = []
+    for kind in (SGD, torch.optim.SGD):
+        params = parameters()
+        optimizer = kind(params, **MOMENTUM)
+        if isinstance(optimizer, SGD):
+            optimizer.init_state()
+        with use_lowering(lowering):
+            train(optimizer, params[:2], 4)
+            train(optimizer, params, 4)
+        found.append(params)
+
+    assert error(*found) < 1e-12
