@@ -10,10 +10,14 @@ from array import array
 from collections.abc import Callable
 from itertools import chain
 from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
 
 from optgen.runtime import dispatch
-from optgen.runtime.fused_cpu.table import Kernel, Table, flat
+from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.table import Kernel, Table
 from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
 
 if TYPE_CHECKING:
@@ -25,24 +29,31 @@ Group = dict[str, Any]
 _OPTIONS = dispatch.DECIDING
 
 
+class Values(NamedTuple):
+    """What a step depends on in a group."""
+
+    options: tuple[Any, ...]
+    params: list[Tensor]
+    hypers: tuple[Any, ...]
+
+
 class Repeat:
     """What a step that was taken through the kernel leaves for the next one."""
 
     def __init__(self, kernel: Kernel, found: Reader, groups: list[Group], stepped: set[int]):
         self.forced = dispatch.forced()  # another wish may call for another lowering
-        self._kernel = kernel
-        self._read = found.read
-        self._values_of: Callable[[Group], tuple[Any, ...]] = itemgetter(
-            *_OPTIONS, *kernel.rule.hypers, "params"
+        self._kernel, self._repeat = kernel, found.repeat
+        self._busy = Lock()  # all of what follows is scratch of one step
+        self._items: Callable[[Group], tuple[Any, ...]] = itemgetter(
+            *_OPTIONS, "params", *kernel.rule.hypers
         )
-        self._values = [self._values_of(group)[:-1] for group in groups]  # no list is kept alive
-        self._constant = [all(map(_is_constant, v[len(_OPTIONS) :])) for v in self._values]
+        self._values = [self._values_of(group)._replace(params=[]) for group in groups]
+        self._constant = [all(map(_is_constant, values.hypers)) for values in self._values]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
         self._needed = array("Q", [kernel.needed(g) * (id(g) in stepped) for g in groups])
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
-        for index, values in enumerate(self._values):
-            self._table.hypers[index] = flat(kernel.rule.numbered(values[len(_OPTIONS) :]))
+        self._table.hypers = [kernel.row(values.hypers) for values in self._values]
         self._table.set_hypers()
         self._request = self._make_request(found)
         self._address = ctypes.addressof(self._request)
@@ -62,17 +73,29 @@ class Repeat:
 
     def run(self, optimizer: "GeneratedOptimizer") -> bool:
         """Take a step, or do nothing and return False if it needs another look."""
+        if not self._busy.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            return self._run(optimizer)
+        finally:
+            self._busy.release()
+
+    def _run(self, optimizer: "GeneratedOptimizer") -> bool:
         groups = optimizer.param_groups
         if len(groups) != len(self._values) or not self._take_groups(groups):
             return False
+        self._table.set_scale(optimizer)
+        current = threads.current()
         request, state = self._request, optimizer.state
-        request.state = id(state)
-        if not self._read(self._address):
-            self._take_order(groups, state)
-            if not self._read(self._address):
-                return False
-        self._kernel.run(self._table, optimizer)
-        return True
+        request.state, request.threads = id(state), ctypes.addressof(current)
+        if self._repeat(self._address):
+            return True
+        self._take_order(groups, state)
+        return bool(self._repeat(self._address))
+
+    def _values_of(self, group: Group) -> Values:
+        items, first = self._items(group), len(_OPTIONS)
+        return Values(items[:first], items[first], items[first + 1 :])
 
     def _take_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
@@ -82,30 +105,28 @@ class Repeat:
                 values = self._values_of(group)
             except KeyError:
                 return False
-            known, params = self._values[index], values[-1]
-            if type(params) is not list:
+            known = self._values[index]
+            if not all(map(is_, values.options, known.options)) or type(values.params) is not list:
                 return False
-            if not (self._constant[index] and all(map(is_, values, known))):
-                if not self._take_values(index, group, values[:-1]):
+            if not (self._constant[index] and all(map(is_, values.hypers, known.hypers))):
+                if not self._take_hypers(index, group, values):
                     return False
                 changed = True
-            self._lists[index] = id(params)
+            self._lists[index] = id(values.params)
         if changed:
             self._table.set_hypers()
         return True
 
-    def _take_values(self, index: int, group: Group, values: tuple[Any, ...]) -> bool:
-        known, first = self._values[index], len(_OPTIONS)
-        if not all(map(is_, values[:first], known)):
-            return False
+    def _take_hypers(self, index: int, group: Group, values: Values) -> bool:
         # A learning rate that becomes a tensor may have to be computed with in its own type.
-        if list(map(dispatch.kind, values[first:])) != list(map(dispatch.kind, known[first:])):
+        known = self._values[index].hypers
+        if list(map(dispatch.kind, values.hypers)) != list(map(dispatch.kind, known)):
             return False
+        self._table.hypers[index] = self._kernel.row(values.hypers)
         if self._needed[index]:
             self._needed[index] = self._kernel.needed(group)
-        self._values[index] = values
-        self._constant[index] = all(map(_is_constant, values[first:]))
-        self._table.hypers[index] = flat(self._kernel.rule.numbered(values[first:]))
+        self._values[index] = values._replace(params=[])  # no parameter is kept alive
+        self._constant[index] = all(map(_is_constant, values.hypers))
         return True
 
     def _take_order(self, groups: list[Group], state: dict[Any, Any]) -> None:
@@ -119,10 +140,17 @@ class Repeat:
     def _make_request(self, found: Reader) -> Request:
         table, keys = self._table, self._kernel.keys
         self._params = array("q", bytes(8 * len(table.elements)))
+        self._handles = array("q", bytes(8 * len(table.address)))
         self._keys = array("q", map(id, keys))
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
-        arrays = (self._params, table.address, table.elements, table.types, table.group)
-        places = [column.buffer_info()[0] for column in arrays]
+        arrays = {
+            "params": self._params,
+            "handles": self._handles,
+            "address": table.address,
+            "elements": table.elements,
+            "types": table.types,
+            "group": table.group,
+        }
         return Request(
             layout=ctypes.pointer(found.layout),
             groups=len(self._lists),
@@ -133,7 +161,9 @@ class Repeat:
             keys=self._keys.buffer_info()[0],
             names=self._names,
             tensors=len(table.elements),
-            **dict(zip(("params", "address", "elements", "types", "group"), places, strict=True)),
+            **{name: column.buffer_info()[0] for name, column in arrays.items()},
+            kernel=ctypes.cast(self._kernel.step, ctypes.c_void_p),
+            table=ctypes.addressof(table.struct),
         )
 
 
