@@ -1,0 +1,274 @@
+"""The C++ reader: where there is none, and what other threads may do while a kernel runs."""
+
+import ctypes
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from optgen.optim import SGD, Adam
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import build_cache, tensor_reader
+from optgen.runtime.fused_cpu.tensor_reader import UnknownLayoutError, measured, reader
+
+repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Every test finds out anew whether there is a reader."""
+    reader.cache_clear()
+    yield
+    reader.cache_clear()
+
+
+def switch_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("OPTGEN_TENSOR_READER", "0")
+
+
+def another_torch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "__version__", "2.130.0")
+
+
+def another_python(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sys, "implementation", SimpleNamespace(name="pypy"))
+
+
+def no_lock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+
+
+def no_symbol(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tensor_reader, "_GRAD", "no_such_symbol")
+
+
+def no_library(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "__file__", "/nowhere/torch/__init__.py")
+
+
+def another_layout(patch: pytest.MonkeyPatch) -> None:
+    fields = [*tensor_reader.Request._fields_, ("more", ctypes.c_int64)]
+    larger = type("Request", (ctypes.Structure,), {"_fields_": fields})
+    patch.setattr(tensor_reader, "Request", larger)
+
+
+def no_compiler(patch: pytest.MonkeyPatch) -> None:
+    def fail(name: str, source: str) -> None:
+        raise build_cache.NoCompilerError
+
+    patch.setattr(build_cache, "library", fail)
+
+
+def anything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tensor_reader, "measured", lambda: {}["what nobody thought of"])
+
+
+OBSTACLES: list[Patch] = [
+    switch_off,
+    another_torch,
+    another_python,
+    no_lock,
+    no_symbol,
+    no_library,
+    another_layout,
+    no_compiler,
+    anything,
+]
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES, ids=lambda obstacle: obstacle.__name__)
+def test_without_a_reader_steps_are_gathered(
+    obstacle: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = SGD([param], lr=0.5)
+    assert not isinstance(fused_cpu._kernel(SGD), str)
+    assert reader() is not None
+    reader.cache_clear()
+    obstacle(monkeypatch)
+
+    optimizer.step()
+    optimizer.step()
+
+    assert reader() is None
+    assert param.tolist() == [0.0] * 3
+    assert optimizer._repeat is None
+
+
+def test_nothing_is_measured_on_an_unknown_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could end the process."""
+    another_torch(monkeypatch)
+    monkeypatch.setattr(tensor_reader, "measured", lambda: pytest.fail("measured"))
+    assert reader() is None
+
+
+Words = Callable[[int, int], list[int]]
+
+
+def other_type_word(words: Words) -> Words:
+    return lambda address, count: [0] * count if count == 2 else words(address, count)
+
+
+def other_implementation(words: Words) -> Words:
+    def read(address: int, count: int) -> list[int]:
+        found = words(address, count)
+        return found if count != 2 or found[1] in TYPES else [1, 2]
+
+    return read
+
+
+def other_keys(words: Words) -> Words:
+    return lambda address, count: [1] * count if count > 2 else words(address, count)
+
+
+def other_gradient(words: Words) -> Words:
+    return lambda address, count: [address] if count == 1 else words(address, count)
+
+
+TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
+SURPRISES = [
+    (other_type_word, "second word"),
+    (other_implementation, "implementation of a tensor stands in 0 places"),
+    (other_keys, "keys of a tensor stands in 0 places"),
+    (other_gradient, "a missing gradient cannot be told"),
+]
+
+
+@pytest.mark.parametrize(
+    ("surprise", "message"), SURPRISES, ids=lambda x: getattr(x, "__name__", "")
+)
+def test_a_surprise_in_memory_is_no_reader(
+    surprise: Callable[[Words], Words], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_reader, "_words", surprise(tensor_reader._words))
+    with pytest.raises(UnknownLayoutError, match=message):
+        measured()
+    assert reader() is None
+
+
+@pytest.mark.parametrize("name", ["grad", "address", "bump_version"])
+def test_a_function_that_does_something_else_is_no_reader(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, other = tensor_reader._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    same = other(lambda tensor: HELD)  # for every tensor the same, and nothing is changed
+
+    def link_another(layout: tensor_reader.Layout) -> None:
+        link(layout)
+        setattr(layout, name, ctypes.cast(same, ctypes.c_void_p))
+
+    monkeypatch.setattr(tensor_reader, "_link", link_another)
+    with pytest.raises(UnknownLayoutError, match=r"gradient|interface|version"):
+        measured()
+
+
+_held = torch.zeros(3)
+_word = ctypes.c_uint64(_held._cdata)
+HELD = ctypes.addressof(_word)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert reader() is not None
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_two_threads_never_share_the_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = Adam([param])
+    optimizer.step()
+    known = optimizer._repeat
+    assert known is not None
+
+    with known._busy:
+        assert not known.run(optimizer)
+    assert known.run(optimizer)
+
+
+def run(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# The tensors are large enough for their memory to be given back as soon as nobody owns it.
+OTHERS = """
+import sys, threading, time, torch, optgen.optim
+torch.set_num_threads(1)
+n = 8_000_000
+param = torch.nn.Parameter(torch.zeros(n))
+optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
+param.grad = torch.ones(n)
+for _ in range(2):
+    optimizer.step()
+assert optimizer._repeat is not None
+stop = False
+def disturb():
+    while not stop:
+        time.sleep(0.001)
+        {what}
+thread = threading.Thread(target=disturb)
+thread.start()
+try:
+    for _ in range(60):
+        param.grad = torch.ones(n)
+        optimizer.step()
+finally:
+    stop = True
+    thread.join()
+assert param.isfinite().all()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
+        "param.grad = None",
+        "param.grad = torch.ones(n); optimizer.step()",
+    ],
+    ids=["a state", "a gradient", "a step"],
+)
+def test_another_thread_may_replace_tensors_during_a_step(what: str) -> None:
+    run(OTHERS.format(what=what))
+
+
+def test_what_a_long_kernel_owned_is_free_afterwards() -> None:
+    run(
+        """
+import torch, optgen.optim
+param = torch.nn.Parameter(torch.zeros(2_000_000))
+optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
+for _ in range(4):
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+assert optimizer._repeat is not None
+def owners(tensor):
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+tensors = param, param.grad, optimizer.state[param]["momentum_buffer"]
+before = list(map(owners, tensors))
+optimizer.step()
+assert before == list(map(owners, tensors)), before
+storage = param.grad.untyped_storage()
+owned = torch._C._storage_Use_Count(storage._cdata)
+del tensors
+param.grad = None
+assert torch._C._storage_Use_Count(storage._cdata) == owned - 1
+"""
+    )
