@@ -40,7 +40,7 @@ class Work:
     dicts: list[dict[str, Any]]  # the members' states; empty if they have none
     fresh: dict[str, list[bool]]  # per state that the rule asks it of: this step has created it
     traits: list[Trait]
-    types: list[list[Any]]  # classes and dtypes of members and states; a part has its whole's
+    types: list[list[Any]]  # classes, dtypes, sizes of members and states; none of a part
     facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about the types
     parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
     columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
@@ -128,11 +128,23 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work) -> Work:
     created = ensure(rule, optimizer.state, group, work.members)
     optimizer._survey.created += created
     work = assemble(optimizer, group, work.members, work.grads)
+    _check_shapes(rule, work)
     places = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
         work.fresh[key] = [(id(values), key) in places for values in work.dicts]
     _share(work)
     return work
+
+
+def _check_shapes(rule: Rule, work: Work) -> None:
+    """A kernel would write beyond a state that is smaller than its parameter."""
+    for state, column in zip(rule.states, work.states, strict=True):
+        for param, values in zip(work.params, column, strict=False):
+            if state.shape == "like" and values.shape != param.shape:
+                raise RuntimeError(
+                    f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
+                    f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
+                )
 
 
 def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> list[Tensor]:
@@ -162,6 +174,10 @@ def assemble(
         raw = {key: [values[key] for values in dicts] for key in [*keys, *counted]}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(raw.__getitem__, looked_at)])
+        sized = [
+            raw[state.key] for state in rule.states if state.shape == "like" and state.key in raw
+        ]
+        types += [list(map(Tensor.numel, column)) for column in (members, *sized)]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         raw, types = {}, _types(rule, [members])
     states = [raw.get(state.key, []) for state in rule.states]

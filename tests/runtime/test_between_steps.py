@@ -176,6 +176,30 @@ def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
     assert messages[0] == messages[1]
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_a_parameter_of_another_size_than_its_state_is_an_error(
+    lowering: str, warm: bool, size: int
+) -> None:
+    param = torch.nn.Parameter(torch.ones(9))
+    optimizer = Adam([param])
+    with use_lowering(lowering):
+        for _ in range(3):
+            param.grad = torch.ones(9)
+            optimizer.step()
+        if not warm:
+            optimizer.load_state_dict(optimizer.state_dict())
+        param.grad = None
+        param.data = torch.ones(size)
+        param.grad = torch.ones(size)
+
+        with pytest.raises(RuntimeError, match=rf"exp_avg has the shape \(9,\).*\({size},\)"):
+            optimizer.step()
+
+    assert (param == 1).all()
+
+
 MOMENTUM = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
 
 

@@ -23,6 +23,7 @@ from optgen.runtime.fused_cpu import build_cache, compiler
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
+from optgen.runtime.unfused import skipped
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -37,7 +38,7 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     kernel = _kernel(type(optimizer))
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
-    if _overflowed(optimizer):
+    if skipped(optimizer):
         return
     works = [collect(optimizer, group) for group in groups]
     scaled = getattr(optimizer, "grad_scale", None) is not None
@@ -53,7 +54,7 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
 def repeat(optimizer: "GeneratedOptimizer") -> bool:
     """Take the whole step as the one before was taken; or do nothing and return False."""
     known, optimizer._repeat = optimizer._repeat, None  # also if a group's values raise an error
-    if known is None or not (_overflowed(optimizer) or known.run(optimizer)):
+    if known is None or not (skipped(optimizer) or known.run(optimizer)):
         return False
     optimizer._repeat = known
     return True
@@ -70,12 +71,6 @@ def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
 
 def _tensors(work: Work) -> Iterator[Tensor]:
     return chain(work.params, work.grads, *work.states, work.steps)
-
-
-def _overflowed(optimizer: "GeneratedOptimizer") -> bool:
-    """Tell whether a gradient scaler found an infinity: then nothing at all is updated."""
-    found: Tensor | None = getattr(optimizer, "found_inf", None)
-    return found is not None and bool(found)
 
 
 def _kernel(cls: "type[GeneratedOptimizer]") -> Kernel | str:
