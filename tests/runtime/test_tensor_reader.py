@@ -5,6 +5,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -272,3 +273,32 @@ param.grad = None
 assert torch._C._storage_Use_Count(storage._cdata) == owned - 1
 """
     )
+
+
+# Each compiler waits for the other to have been started too.
+WAITING = """#!/bin/sh
+touch {folder}/started.$$
+for try in $(seq 100); do
+    [ $(ls {folder} | grep -c started) -ge 2 ] && exec g++ "$@"
+    sleep 0.1
+done
+exit 1
+"""
+
+
+def test_the_kernel_and_the_reader_are_built_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "waiting"
+    compiler.write_text(WAITING.format(folder=tmp_path))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    run("""
+import torch, optgen.optim
+param = torch.nn.Parameter(torch.zeros(3))
+param.grad = torch.ones(3)
+optimizer = optgen.optim.SGD([param])
+optimizer.step()
+assert optimizer._repeat is not None
+""")

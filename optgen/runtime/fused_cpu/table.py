@@ -160,7 +160,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
             codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
             types = list(map(add, types, map(codes.__getitem__, dtypes)))
     table.types[first:last] = array("Q", [common + each for each in types])
-    table.elements[first:last] = array("q", [param.numel() for param in work.params])
+    table.elements[first:last] = array("q", list(map(Tensor.numel, work.params)))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh):
         for place, fresh in enumerate(work.fresh[key], first):
@@ -169,7 +169,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
 
 def _walkable(columns: list[list[Tensor]], copied: Copied) -> list[list[Tensor]]:
     """The columns of a work, with copies of what is no flat memory beside its parameter."""
-    if any(map(torch.is_neg, columns[1])):
+    if any(map(Tensor.is_neg, columns[1])):
         columns = [columns[0], [grad.resolve_neg() for grad in columns[1]], *columns[2:]]
     if all(map(is_contiguous, chain.from_iterable(columns))):
         return columns
