@@ -149,15 +149,18 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
 
 @inside
 @pytest.mark.parametrize("size", [5, 3000])
-def test_a_state_of_another_shape_is_refused(size: int) -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> None:
+    """A kernel goes as far as the parameter in all of them."""
     param = torch.nn.Parameter(torch.ones(2000))
-    optimizer = optgen.optim.SGD([param], momentum=0.9)
+    optimizer = optgen.optim.SGD([param], momentum=momentum)
     with use_lowering("fused_triton"):
         param.grad = torch.ones(2000)
         optimizer.step()
         param.data = torch.ones(size)
-        param.grad = torch.ones(size)
-        with pytest.raises(RuntimeError, match=rf"shape \[{size}\] has .* state of shape \[2000\]"):
+        if momentum:
+            param.grad = torch.ones(size)
+        with pytest.raises(RuntimeError, match="shape"):
             optimizer.step()
 
     assert param.tolist() == [1.0] * size

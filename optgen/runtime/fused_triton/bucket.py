@@ -14,7 +14,7 @@ from torch import Tensor
 from optgen.runtime.fused_triton.table import Staging, Table
 from optgen.runtime.layout import copies, copy_of
 
-_kind = attrgetter("dtype")
+_dtype = attrgetter("dtype")
 
 TAIL = 256
 """Elements a trip where a block is short or its streams are not aligned."""
@@ -54,8 +54,7 @@ class Layout:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._numels = list(map(Tensor.numel, tensors))
-        self._kinds = set(map(_kind, tensors))
-        self._places = set(map(Tensor.get_device, tensors))
+        self._kinds = _kinds(tensors)
         self._plain = _are_plain(tensors)
         self._walks = [] if self._plain else _walks(tensors)
 
@@ -64,9 +63,13 @@ class Layout:
         return (
             (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
             and list(map(Tensor.numel, tensors)) == self._numels
-            and set(map(_kind, tensors)) == self._kinds
-            and set(map(Tensor.get_device, tensors)) == self._places
+            and _kinds(tensors) == self._kinds
         )
+
+
+def _kinds(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
+    """The types of a stream, and the numbers of its devices; a bucket has one of each."""
+    return set(map(_dtype, tensors)), set(map(Tensor.get_device, tensors))
 
 
 def _are_plain(tensors: Sequence[Tensor]) -> bool:
@@ -97,7 +100,8 @@ class Bucket:
         self.key, self.shares, self.hypers = key, shares, hypers
         self._states = states
         self._copied = _copied(streams[: len(key.types)])
-        self._layouts = list(map(Layout, streams))
+        self._layouts = list(map(Layout, streams[: len(key.types)]))
+        self._scalar_kinds = list(map(_kinds, streams[len(key.types) :]))
         self._scalars: Tensor | None = None
         amd = torch.version.hip is not None
         self.options = options(key.types, amd)
@@ -129,7 +133,11 @@ class Bucket:
 
     def fits(self, streams: Streams) -> bool:
         """Whether these tensors have the types, sizes and layouts that the bucket was made for."""
-        return all(map(Layout.fits, self._layouts, streams))
+        scalars = streams[len(self._layouts) :]
+        return (
+            all(map(Layout.fits, self._layouts, streams))
+            and list(map(_kinds, scalars)) == self._scalar_kinds
+        )
 
     def run(self, update: Callable[[Bucket], None], streams: Streams) -> None:
         """Update the tensors; where a parameter's streams are laid out unlike, through copies."""
