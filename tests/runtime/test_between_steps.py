@@ -2,13 +2,14 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from runtime.training import error, gradients, parameters, train
+from interpreter import INTERPRETED, outside, run_inside
+from runtime.training import error
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.distributed.tensor.device_mesh import init_device_mesh
 from torch.optim import Optimizer
 
 import optgen
@@ -16,7 +17,28 @@ from optgen import use_lowering
 from optgen.optim import SGD, Adam, AdamW
 from optgen.runtime import unfused
 
-LOWERINGS = ("forloop", "foreach", "fused_cpu")
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+
+
+def parameters(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Parameters of which nothing keeps a step from being repeated."""
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((3, 4), (7,), (1,))]
+
+
+def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1) -> None:
+    """Take some steps, each with a gradient for every parameter."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for param in params:
+            grad = torch.randn(param.shape, dtype=torch.complex128, generator=generator)
+            param.grad = (grad if param.is_complex() else grad.real.clone()).to(param.dtype)
+        optimizer.step()
+
+
+@outside
+def test_fused_triton_in_its_interpreter() -> None:
+    run_inside(__file__)
 
 
 def moved(param: Tensor) -> None:
@@ -65,17 +87,21 @@ def test_a_states_storage_is_swapped(lowering: str) -> None:
 
 
 @pytest.fixture
-def shard(tmp_path: "object") -> Iterator[Callable[[Tensor], DTensor]]:
+def shard(tmp_path: Path) -> Iterator[Callable[[Tensor], Any]]:
+    if not torch.distributed.is_available():
+        pytest.skip("no torch.distributed")
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
     )
-    mesh = init_device_mesh("cpu", (1,))
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
     yield lambda tensor: distribute_tensor(tensor, mesh, [Shard(0)])
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor], DTensor]) -> None:
+def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor], Any]) -> None:
     found = []
     for kind in (AdamW, torch.optim.AdamW):
         param = torch.nn.Parameter(shard(torch.ones(8, 4)))
@@ -91,6 +117,7 @@ def test_a_shard_is_swapped_as_fsdp_does(lowering: str, shard: Callable[[Tensor]
     assert error(found[:1], found[1:]) < 1e-6
 
 
+@outside
 def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
     param = torch.nn.Parameter(torch.ones(4))
     optimizer = SGD([param], lr=0.5)
@@ -121,6 +148,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@outside
 @pytest.mark.parametrize(
     ("option", "lowering"),
     [({"foreach": True}, "foreach"), ({"foreach": False}, "forloop"), ({"fused": False}, None)],
@@ -140,17 +168,18 @@ def test_a_forced_lowering_is_forced_no_longer_than_its_context(
     assert lowering is None or set(taken) == {lowering}
 
 
+@outside
 def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> None:
     params = parameters()
     optimizer = Adam(params)
-    for _ in gradients(params, 3):
-        optimizer.step()
+    train(optimizer, params, 3)
     with use_lowering("forloop"):
         train(optimizer, params, 2)
 
     assert taken == ["forloop", "forloop"]
 
 
+@outside
 def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
     ours, theirs = parameters(), parameters()
     for kind, params in ((Adam, ours), (torch.optim.Adam, theirs)):
@@ -162,6 +191,7 @@ def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
     assert error(ours, theirs) < 1e-12
 
 
+@outside
 def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
     for kind in (Adam, torch.optim.Adam):
