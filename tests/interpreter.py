@@ -61,5 +61,23 @@ def behave_like_a_device() -> None:
     builder.cast_impl, builder.create_splat = cast_as_devices_do, splat_as_devices_do
 
 
+def patch_once_a_launch() -> None:
+    """A launch has made the language the interpreter's; every call of a helper would do it again,
+    which takes a third of the time. Triton's own helpers see the language under other names.
+    """
+    from triton.runtime import interpreter
+
+    function = interpreter.InterpretedFunction
+    patching = function.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn.__module__.startswith("triton."):
+            return patching(self, *args, **kwargs)
+        return self.rewrite()(*args, **kwargs)
+
+    function.__call__ = call
+
+
 if INTERPRETED:
     behave_like_a_device()
+    patch_once_a_launch()

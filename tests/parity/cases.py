@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from interpreter import INTERPRETED
 from torch.optim import Optimizer
 from torch.testing._internal.common_optimizers import optim_db
 
@@ -59,7 +59,6 @@ OWN: dict[str, list[Options]] = {
 """Beside the inputs of torch's own tests: flags together, numbers at the ends of their ranges."""
 
 NAMES = tuple(OWN)
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 """Triton's interpreter is for a whole process: test_triton.py starts one for the tests here."""
 
@@ -116,9 +115,15 @@ FULL = {
 
 CASES = sorted(
     [
-        *(FULL.values() if INTERPRETED else _of_torchs_tests()),
+        *_of_torchs_tests(),
         *(Case(name, options) for name in NAMES for options in OWN[name]),
     ],
     key=lambda case: NAMES.index(case.name),
 )
-"""Every input of torch's own tests, and ours; fewer where an interpreter runs them."""
+"""Every input of torch's own tests, and ours."""
+
+
+def steps(case: Case) -> int:
+    """How many to compare: fewer of our own where an interpreter takes them."""
+    own = any(case.options is options for options in OWN[case.name])
+    return 10 if own and INTERPRETED else 50

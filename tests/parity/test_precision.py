@@ -7,18 +7,22 @@ Torch's for-loop sets the measure.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from interpreter import INTERPRETED
 from parity.cases import FULL, LOWERINGS, NAMES, Case
 from parity.oracle import oracle
 from parity.trajectories import Make, error, parameters, through, values
 from torch import Tensor
 
+from optgen.runtime.fused_triton import bucket
+
 Ended = dict[str, Any]  # a parameter, under "param", and its state
 
-SHAPE = (100_003,)
+SHAPE = (20_003,) if INTERPRETED else (100_003,)
 STEPS = 50
 CASES = [
     *(Case(name, {"lr": 0.01}) for name in NAMES),
@@ -42,6 +46,18 @@ SHARED = {
 }
 """With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
 in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared."""
+
+
+@pytest.fixture(autouse=True)
+def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter takes as long for few elements as for many."""
+    if INTERPRETED:
+        given = bucket.options
+
+        def options(types: Sequence[torch.dtype | None], amd: bool) -> dict[str, Any]:
+            return {**given(types, amd), "BLOCK": 2**14, "TAIL": 2**12}
+
+        monkeypatch.setattr(bucket, "options", options)
 
 
 @functools.cache

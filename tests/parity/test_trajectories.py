@@ -7,23 +7,22 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import CASES, INTERPRETED, LOWERINGS, Case
+from parity.cases import CASES, LOWERINGS, Case, steps
 from parity.trajectories import Run, assert_close, eventful, through
 
-STEPS = 10 if INTERPRETED else 50
 WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
 
 
 @functools.cache
 def reference(case: Case) -> Run:
-    return eventful(case.theirs, STEPS)
+    return eventful(case.theirs, steps(case))
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_lowering_follows_torch(case: Case, lowering: str) -> None:
     with through(lowering):
-        run = eventful(case.ours, STEPS)
+        run = eventful(case.ours, steps(case))
 
     assert_close(run, reference(case))
 
@@ -40,6 +39,6 @@ def test_an_argument_that_chooses_the_way_changes_no_result(
     ):
         pytest.skip("torch refuses")
 
-    run = eventful(functools.partial(case.ours, **way), STEPS)
+    run = eventful(functools.partial(case.ours, **way), steps(case))
 
     assert_close(run, reference(case))

@@ -1,4 +1,4 @@
-"""The same tests through fused Triton, in a process with its interpreter: fewer steps, as slow."""
+"""The same tests through fused Triton, in a process with its interpreter."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from parity.cases import FULL, INTERPRETED, OWN
+from interpreter import INTERPRETED
+from parity.cases import CASES, FULL
 
 TESTS = Path(__file__).parents[1]
 TRAJECTORIES = "test_a_lowering_follows_torch"
-LEAST = sum(map(len, OWN.values())) + 5 * len(FULL)
+PRECISION = "test_single_precision or test_half_precision"
 CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
 
 
@@ -20,7 +21,9 @@ CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
 @pytest.mark.parametrize(
     ("folder", "chosen", "least"),
     [
-        ("parity", f"{TRAJECTORIES} or ({CHECKPOINTS})", LEAST),
+        ("parity", TRAJECTORIES, len(CASES)),
+        ("parity", PRECISION, 48),
+        ("parity", CHECKPOINTS, 4 * len(FULL)),
         ("lowerings", "test_a_word_means_what_it_says", 30),
         ("properties", "test_every_lowering_is_the_rule", 1),
     ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from interpreter import INTERPRETED
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -66,6 +67,8 @@ def train(run: Run, steps: int, start: int = 0, skip: bool = False) -> None:
 
 SHAPES = ((3, 4), (), (0,), (2, 3, 2), (17,))
 LATE = ((4, 3), (5,))
+FEW: tuple[tuple[int, ...], ...] = ((515,), ())
+"""Where every block takes an interpreter a millisecond: one block and a bit, and one element."""
 
 
 def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) -> Run:
@@ -74,8 +77,10 @@ def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) ->
     Two groups with different numbers, gradients that are sometimes absent, a group that joins after
     a fifth of the steps, and learning rates that change after three fifths.
     """
-    params, late = parameters(SHAPES, dtype), parameters(LATE, dtype, seed=7)
-    run = Run(make([{"params": params[:3]}, {"params": params[3:]}]), params)
+    shapes, joining = (FEW, LATE[1:]) if INTERPRETED else (SHAPES, LATE)
+    params, late = parameters(shapes, dtype), parameters(joining, dtype, seed=7)
+    half = -(-len(params) // 2)
+    run = Run(make([{"params": params[:half]}, {"params": params[half:]}]), params)
     first, second = run.optimizer.param_groups
     _vary(second, 1.5)
     fifth = steps // 5
