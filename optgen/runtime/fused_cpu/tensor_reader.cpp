@@ -16,7 +16,8 @@ struct Layout {
     i64 traits;               // and where type, device and contiguity, in one word
     i64 count;                // and where the number of elements
     u64 plain;                // the keys of a tensor that is dense memory and no more
-    u64 contiguous;           // the traits of a contiguous CPU tensor, without its type
+    u64 contiguity;           // the bits of the traits that tell whether a tensor is contiguous
+    u64 contiguous;           // and what they are if it is
     u64 types;                // bit k: kernels know the type that torch numbers k
     Object tensor, parameter; // the two types read here; subclasses are left to Python
     Object dict, text;        // the types of a state and of its keys
@@ -101,7 +102,7 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor) {
     tensor.handle = const_cast<void*>(handle);
     tensor.type = int(traits & TYPE);
     if (tensor.type >= 16 || !(layout.types >> tensor.type & 1)) return false;
-    tensor.contiguous = (traits & ~TYPE) == layout.contiguous;
+    tensor.contiguous = (traits & layout.contiguity) == layout.contiguous;
     tensor.elements = at<i64>(implementation, layout.count);
     layout.address(handle, &tensor.address);
     return tensor.address || !tensor.elements;

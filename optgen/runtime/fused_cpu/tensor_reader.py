@@ -15,7 +15,8 @@ import ctypes
 import os
 import sys
 from ctypes import c_char_p, c_int, c_int64, c_uint64, c_void_p
-from functools import cache
+from functools import cache, reduce
+from operator import and_, invert
 from pathlib import Path
 
 import torch
@@ -56,6 +57,7 @@ class Layout(ctypes.Structure):
         ("traits", c_int64),
         ("count", c_int64),
         ("plain", c_uint64),
+        ("contiguity", c_uint64),
         ("contiguous", c_uint64),
         ("types", c_uint64),
         ("tensor", c_void_p),
@@ -196,31 +198,50 @@ def _implementation_words(tensor: Tensor) -> list[int]:
 
 def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
-    plain, again, changed = map(_implementation_words, (one, other, torch._neg_view(one)))
-    differ = [(x ^ y).bit_count() for x, y in zip(plain, changed, strict=True)]
-    same = [x == y != 0 for x, y in zip(plain, again, strict=True)]
-    place = _only([i for i in range(_WORDS) if same[i] and differ[i] == 1], "the keys")
-    if _implementation_words(one.to_sparse())[place] == plain[place]:
-        raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
-    layout.keys, layout.plain = 8 * place, plain[place]
-
-
-def _find_traits(layout: Layout) -> None:
-    """One word holds the type's number, and bits that are the same for every contiguous tensor."""
-    plain = {t: _implementation_words(torch.zeros(5, 7, dtype=t)) for t in CODES}
-    code, first = CODES[torch.float32], plain[torch.float32]
+    plain = _samples([one, other, *(torch.zeros(2, dtype=dtype) for dtype in CODES)])
+    negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
     found = [
         i
         for i in range(_WORDS)
-        if all(words[i] == first[i] - code + CODES[t] for t, words in plain.items())
+        if len(plain[i]) == len(negated[i]) == 1
+        and min(plain[i]) != 0
+        and (min(plain[i]) ^ min(negated[i])).bit_count() == 1
+    ]
+    place = _only(found, "the keys")
+    if _samples([one.to_sparse()])[place] == plain[place]:
+        raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
+    layout.keys, layout.plain = 8 * place, min(plain[place])
+
+
+def _samples(tensors: list[Tensor]) -> list[set[int]]:
+    """What stands in each word of the implementations."""
+    return list(map(set, zip(*map(_implementation_words, tensors), strict=True)))
+
+
+def _always(words: set[int]) -> tuple[int, int]:
+    """The bits that are 1 in all of some words, and those that are 0 in all."""
+    return reduce(and_, words), reduce(and_, map(invert, words))
+
+
+def _find_traits(layout: Layout) -> None:
+    """One word holds the type's number, and a bit that is set if the tensor is contiguous.
+
+    Other bits of it may be padding, in which anything stands.
+    """
+    straight = [torch.zeros(n, 7, dtype=dtype) for n in range(2, _WORDS) for dtype in CODES]
+    words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
+    found = [
+        i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
     ]
     place = _only(found, "the type")
-    turned = _implementation_words(torch.zeros(5, 7, dtype=torch.float32).t())[place]
-    if first[place] & 0xFFFF != code or turned & 0xFFFF != code or turned == first[place]:
-        raise UnknownLayoutError("a tensor's traits are not what they seem")
-    layout.traits, layout.contiguous = 8 * place, first[place] - code
+    ones, zeros = _always(_samples(straight)[place])
+    others = _always(_samples([tensor.t() for tensor in straight])[place])
+    layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
+    if not layout.contiguity:
+        raise UnknownLayoutError("the contiguity of a tensor cannot be told")
+    layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
     sizes = [(5, 7), (11, 13), (), (0, 3)]
-    shapes = [_implementation_words(torch.zeros(size)) for size in sizes]
+    shapes = [_implementation_words(tensor) for tensor in [torch.zeros(size) for size in sizes]]
     counts = [35, 143, 1, 0]
     count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
     layout.count = 8 * _only(count, "the number of elements")
