@@ -125,11 +125,8 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work) -> Work:
     if group.get("fused"):
         for param in work.members:
             check_fused(param)
-    created: list[Created] = []
-    try:
-        ensure(rule, optimizer.state, group, work.members, created)
-    finally:
-        optimizer._survey.created += created
+    created = ensure(rule, optimizer.state, group, work.members)
+    optimizer._survey.created += created
     work = assemble(optimizer, group, work.members, work.grads)
     _check_shapes(rule, work)
     places = {(id(values), key) for values, key in created}
@@ -177,13 +174,14 @@ def assemble(
         raw = {key: [values[key] for values in dicts] for key in [*keys, *counted]}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(raw.__getitem__, looked_at)])
+        sized = [
+            raw[state.key] for state in rule.states if state.shape == "like" and state.key in raw
+        ]
+        types += [list(map(Tensor.numel, column)) for column in (members, *sized)]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         raw, types = {}, _types(rule, [members])
     states = [raw.get(state.key, []) for state in rule.states]
     real = all(map(_is_real, set(chain.from_iterable(types))))
-    likes = [c for c, s in zip(states, rule.states, strict=True) if s.shape == "like"]
-    types.append(list(map(Tensor.get_device, members)))
-    types += [list(map(Tensor.numel, column)) for column in (members, *likes)]
     params = members if real else reals(members)
     work = Work(
         group=group,
@@ -211,14 +209,15 @@ def _dicts(optimizer: "GeneratedOptimizer", members: list[Tensor]) -> list[dict[
 def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     # torch keeps SGD's momentum as sparse as its gradients; anything else is never sparse.
     asked = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
-    return [list(map(of, column)) for of in asked for column in columns]
+    types: list[list[Any]] = [list(map(of, column)) for of in asked for column in columns]
+    return [*types, list(map(Tensor.get_device, columns[0]))]
 
 
 def _is_real(kind: Any) -> bool:
     """Tell whether tensors of this class, or this dtype, are what lowerings see."""
     if isinstance(kind, torch.dtype):
         return not kind.is_complex
-    return isinstance(kind, torch.layout) or plain(kind)
+    return not isinstance(kind, type) or plain(kind)
 
 
 def _divide(work: Work) -> None:

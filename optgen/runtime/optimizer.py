@@ -114,7 +114,7 @@ class GeneratedOptimizer(Optimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                ensure(self.rule, self.state, group, params, None)
+                ensure(self.rule, self.state, group, params, ahead=True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])

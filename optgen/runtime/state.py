@@ -25,18 +25,19 @@ def ensure(
     states: MutableMapping[Tensor, Any],
     group: Group,
     params: Iterable[Tensor],
-    created: list[Created] | None,
-) -> None:
-    """Create what the parameters' states lack; note in `created` what the rule asks `fresh` of.
+    ahead: bool = False,
+) -> list[Created]:
+    """Create what the parameters' states lack; return what the rule asks `fresh` of among it.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without it, or an old one holds None. That a state is missing is what makes it fresh, in torch's
-    checkpoints as in ours: so ahead of a step, with None for `created`, it is left missing.
+    checkpoints as in ours: so `ahead` of a step such a state is not created.
     """
-    left = rule.fresh if created is None else ()
+    left = rule.fresh if ahead else ()
     present = [s for s in rule.states if s.present(group) and s.key not in left]
+    fresh: list[Created] = []
     if not present and rule.step is None:
-        return
+        return fresh
     with _uncollected():
         for param in params:
             values = states[param]
@@ -48,10 +49,11 @@ def ensure(
                 value = values.get(state.key)
                 if value is None:
                     values[state.key] = initial(state, group, param)
-                    if created is not None and state.key in rule.fresh:
-                        created.append((values, state.key))
+                    if state.key in rule.fresh:
+                        fresh.append((values, state.key))
                 elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
                     values[state.key] = value.to_dense()
+    return fresh
 
 
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
