@@ -1,0 +1,114 @@
+"""What other threads, and other processes, may do while a fused C++ step is prepared or runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# The tensors are large enough for their memory to be given back as soon as nobody owns it.
+OTHERS = """
+import sys, threading, time, torch, optgen.optim
+torch.set_num_threads(1)
+n = 8_000_000
+param = torch.nn.Parameter(torch.zeros(n))
+optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
+param.grad = torch.ones(n)
+for _ in range(2):
+    optimizer.step()
+assert optimizer._repeat is not None
+stop = False
+def disturb():
+    while not stop:
+        time.sleep(0.001)
+        {what}
+thread = threading.Thread(target=disturb)
+thread.start()
+try:
+    for _ in range(60):
+        param.grad = torch.ones(n)
+        optimizer.step()
+finally:
+    stop = True
+    thread.join()
+assert param.isfinite().all()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
+        "param.grad = None",
+        "param.grad = torch.ones(n); optimizer.step()",
+    ],
+    ids=["a state", "a gradient", "a step"],
+)
+def test_another_thread_may_replace_tensors_during_a_step(what: str) -> None:
+    run(OTHERS.format(what=what))
+
+
+def test_what_a_long_kernel_owned_is_free_afterwards() -> None:
+    run(
+        """
+import torch, optgen.optim
+param = torch.nn.Parameter(torch.zeros(2_000_000))
+optimizer = optgen.optim.SGD([param], lr=0.1, momentum=0.9)
+for _ in range(4):
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+assert optimizer._repeat is not None
+def owners(tensor):
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+tensors = param, param.grad, optimizer.state[param]["momentum_buffer"]
+before = list(map(owners, tensors))
+optimizer.step()
+assert before == list(map(owners, tensors)), before
+storage = param.grad.untyped_storage()
+owned = torch._C._storage_Use_Count(storage._cdata)
+del tensors
+param.grad = None
+assert torch._C._storage_Use_Count(storage._cdata) == owned - 1
+"""
+    )
+
+
+# Each compiler waits for the other to have been started too.
+WAITING = """#!/bin/sh
+touch {folder}/started.$$
+for try in $(seq 100); do
+    [ $(ls {folder} | grep -c started) -ge 2 ] && exec g++ "$@"
+    sleep 0.1
+done
+exit 1
+"""
+
+
+def test_the_kernel_and_the_reader_are_built_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "waiting"
+    compiler.write_text(WAITING.format(folder=tmp_path))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    run("""
+import torch, optgen.optim
+param = torch.nn.Parameter(torch.zeros(3))
+param.grad = torch.ones(3)
+optimizer = optgen.optim.SGD([param])
+optimizer.step()
+assert optimizer._repeat is not None
+""")
