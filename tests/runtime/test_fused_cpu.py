@@ -461,3 +461,21 @@ def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPat
         Adam(params).step()
 
     assert re.fullmatch(rf"group 0: [^:\n]+: \S+ {way_out}", optgen.explain(Adam(params)))
+
+
+def test_a_state_that_the_flags_promise_must_be_there() -> None:
+    """The kernel would follow a null address."""
+    param = torch.nn.Parameter(torch.ones(3))
+    work = SimpleNamespace(
+        params=[param],
+        grads=[torch.ones(3)],
+        states=[[]],
+        steps=[],
+        fresh={"momentum_buffer": [False]},
+        group=SGD([param], momentum=0.5).param_groups[0],
+    )
+    kernel = fused_cpu._kernel(SGD)
+    assert not isinstance(kernel, str)
+
+    with pytest.raises(RuntimeError, match="sgd needs 'momentum_buffer'"):
+        gather(kernel, [work], scaled=False)  # type: ignore[list-item]

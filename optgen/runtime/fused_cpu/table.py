@@ -146,6 +146,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
         [work.params, work.grads, *(states[state.key] for state in kernel.like)], copied
     )
     columns += [states[key] for key in kernel.keys[kernel.streams :]]
+    _check(kernel, work.group, columns)
     table.held.append(columns)
     types, common = [0] * count, 0
     for stream, column in enumerate(columns):
@@ -165,6 +166,17 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
     for bit, key in enumerate(kernel.rule.fresh):
         for place, fresh in enumerate(work.fresh[key], first):
             table.fresh[place] |= fresh << bit
+
+
+def _check(kernel: Kernel, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
+    """The kernel believes a group's flags: without a state they promise it would crash."""
+    needed = kernel.needed(group)
+    for stream, column in enumerate(columns):
+        if needed & in_stream(15, stream) and not column:
+            raise RuntimeError(
+                f"{kernel.rule.name} needs {kernel.keys[stream]!r} with these values of the group, "
+                "and its parameters have none"
+            )
 
 
 def _walkable(columns: list[list[Tensor]], copied: Copied) -> list[list[Tensor]]:
