@@ -1,4 +1,4 @@
-"""One backend, one file: what an algorithm's generated folder holds."""
+"""One backend, one file or folder: what an algorithm's generated folder holds."""
 
 from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH

@@ -178,6 +178,7 @@ def assemble(
             raw[state.key] for state in rule.states if state.shape == "like" and state.key in raw
         ]
         types += [list(map(Tensor.numel, column)) for column in (members, *sized)]
+        types.append(["complete", *keys])
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         raw, types = {}, _types(rule, [members])
     states = [raw.get(state.key, []) for state in rule.states]

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 import optgen
 from optgen import use_lowering
-from optgen.optim import SGD, Adam, AdamW
+from optgen.optim import SGD, Adam, AdamW, RMSprop
 from optgen.runtime import unfused
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
@@ -274,3 +274,24 @@ def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> 
         found.append(params)
 
     assert error(*found) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
+def test_states_are_switched_on_and_off(lowering: str) -> None:
+    """As many states of the same kinds as before may still be other states."""
+
+    def trained(lowering: str) -> list[Tensor]:
+        params = parameters()
+        optimizer = RMSprop([{"params": params[:1]}, {"params": params[1:]}], momentum=0.5)
+        group = optimizer.param_groups[1]
+        with use_lowering(lowering):
+            train(optimizer, params, 3)
+            group |= {"momentum": 0, "centered": True}
+            train(optimizer, params, 3, seed=2)
+            group["centered"] = False
+            train(optimizer, params, 3, seed=3)
+            group["momentum"] = 0.9
+            train(optimizer, params, 3, seed=4)
+        return params
+
+    assert error(trained(lowering), trained("forloop")) < 1e-12
