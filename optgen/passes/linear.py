@@ -118,17 +118,14 @@ def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
 def _collect(terms: Terms) -> Terms:
     """Add up the coefficients of terms that are otherwise alike.
 
-    What cancels goes, but for one tensor where only numbers would be left: a sum has its shape.
+    A tensor that cancels stays, times 0: what is no number, or infinite, must not vanish.
     """
     sums: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Expr] = {}
     for term in terms:
         key = (term.factors, term.divisors)
         sums[key] = add(sums[key], term.coefficient) if key in sums else term.coefficient
-    collected = tuple(Term(c, *key) for key, c in sums.items())
-    left = tuple(t for t in collected if not is_number(t.coefficient, 0))
-    if any(map(_has_tensors, left)):
-        return left
-    return (*left, next(filter(_has_tensors, collected)))
+    collected = (Term(c, *key) for key, c in sums.items())
+    return tuple(t for t in collected if _has_tensors(t) or not is_number(t.coefficient, 0))
 
 
 def _has_tensors(term: Term) -> bool:
