@@ -99,7 +99,10 @@ def test_catalogue(name: str, golden: Golden) -> None:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=specs())
 def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
