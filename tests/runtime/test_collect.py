@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
 from optgen import use_lowering
-from optgen.optim import SGD, Adam
-from optgen.runtime.collect import Work, survey
+from optgen.optim import SGD, Adam, RMSprop
+from optgen.runtime.collect import Work, assemble, survey
 
 
 def give_gradients(params: list[Tensor]) -> None:
@@ -287,3 +288,18 @@ class TestNothingIsKeptAlive:
         optimizer.param_groups.clear()
 
         assert param() is None
+
+
+def test_a_work_knows_its_states_by_name() -> None:
+    """As many states of the same kinds may be others: a kept work of those is not this one."""
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = RMSprop([param], momentum=0.5, centered=True)
+    optimizer.step()
+    group = optimizer.param_groups[0]
+
+    def types(**flags: Any) -> list[list[Any]]:
+        return assemble(optimizer, {**group, **flags}, [param], [param.grad]).types
+
+    assert types(momentum=0) != types(centered=False)
+    assert types(momentum=0) == types(momentum=0)

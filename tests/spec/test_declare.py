@@ -128,7 +128,7 @@ def test_a_bare_decorator_in_process() -> None:
 
 def test_a_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """As IPython runs one: its text is nowhere but in linecache."""
-    name = "/tmp/ipykernel_1/2.py"
+    name = "ipykernel_1/2.py"
     cell = BARE.replace("@optimizer", "HALF = 0.5\n\n@optimizer()").replace("* g", "* HALF * g")
     lines = cell.splitlines(keepends=True)
     monkeypatch.setitem(linecache.cache, name, (len(cell), None, lines, name))
