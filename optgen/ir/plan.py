@@ -1,27 +1,32 @@
-"""A plan: how one bucket of tensors is updated. A scalar program, then trips through memory.
+"""A plan: how one bucket of tensors is updated. A scalar program, then phases.
 
 `scalars` computes every number a sweep needs, per parameter, in float64: from the step count, the
-hyperparameters and scalar state. A `Sweep` is one trip: in its body tensor values are `Linear`
-forms whose coefficients are numbers, named scalars or their negations, and opaque words over such
-forms.
+hyperparameters and scalar state. A `Sweep` is one trip through memory: in its body tensor values
+are `Linear` forms whose coefficients are numbers, named scalars or their negations, and opaque
+words over such forms. An elementwise rule is one sweep. A reduction ends a phase: a sweep makes the
+sum, a `Finish` makes of it what the next sweep reads. So does a matrix word: `MatrixCall`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Kind, kind_of
-from optgen.ir.nodes import Call, Expr, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.words import WORDS
 
-Role = Literal["param", "grad", "state"]
+Role = Literal["param", "grad", "state", "local"]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A list of tensors a sweep reads or writes: `name` is its variable."""
+    """A list of tensors a sweep reads or writes: `name` is its variable.
+
+    A "local" one is no state: a sweep stores it for a matrix word, or reads what the word made.
+    """
 
     name: str
     role: Role
@@ -36,38 +41,116 @@ class Stream:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One trip through memory: the streams it touches and what it does to each element."""
+    """One trip through memory: the streams it touches and what it does to each element.
+
+    A statement whose value is a `sum`, `row_sum`, `col_sum` or `max_abs` of a tensor leaves a
+    number, rows or columns for the `Finish` that follows.
+    """
 
     streams: tuple[Stream, ...]
     body: Program
 
+    @property
+    def reductions(self) -> tuple[Assign, ...]:
+        """The statements that reduce, in order."""
+        return tuple(a for a in assigns(self.body) if is_reduction(a.value))
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a parameter's phases share, made between them: numbers, rows and columns.
+
+    It reads reductions, scalars, properties of the parameter and row or column state, and assigns
+    such state (stored here) and what later phases read. A reduction of rows or columns is a
+    statement of its own.
+    """
+
+    body: Program
+
+
+@dataclass(frozen=True)
+class MatrixCall:
+    """A matrix word between two sweeps: `args[0]` is a local that the sweep before has stored."""
+
+    target: Ref
+    word: str
+    args: tuple[Expr, ...]
+    quote: tuple[str, ...] = ()
+
+
+Phase: TypeAlias = Sweep | Finish | MatrixCall
+
 
 @dataclass(frozen=True)
 class Plan:
-    """The scalar program and the phases of one algorithm; `kinds` says what every name is."""
+    """The scalar program and the phases of one algorithm; `kinds` says what every name is.
+
+    `facts` are the answers to what the rule asks of a parameter's shape (`factored`) that this plan
+    is for; the algorithm's branches on them are gone.
+    """
 
     algorithm: Algorithm
     scalars: Program
-    sweeps: tuple[Sweep, ...]
+    phases: tuple[Phase, ...]
     kinds: Mapping[Ref, Kind]
+    facts: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        """The trips through memory, in order."""
+        return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
+
+    def map_sweeps(self, change: Callable[[Program], Program]) -> Plan:
+        """The same plan with the body of every sweep replaced by `change` of it."""
+        return replace(
+            self,
+            phases=tuple(
+                replace(phase, body=change(phase.body)) if isinstance(phase, Sweep) else phase
+                for phase in self.phases
+            ),
+        )
+
+    def map_programs(self, change: Callable[[Program], Program]) -> Plan:
+        """The same plan with every program in it replaced by `change` of it."""
+        return replace(
+            self,
+            scalars=change(self.scalars),
+            phases=tuple(
+                phase if isinstance(phase, MatrixCall) else replace(phase, body=change(phase.body))
+                for phase in self.phases
+            ),
+        )
+
+    def values(self) -> Iterator[Expr]:
+        """Every value and condition of the phases, in order."""
+        for phase in self.phases:
+            yield from phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
 
     def kind(self, expr: Expr) -> Kind:
         """The kind of any expression of the plan."""
         return kind_of(expr, self.kinds.__getitem__)
 
     def coefficients(self) -> Iterator[Ref]:
-        """Every scalar name the sweeps read, in order, each once."""
+        """Every name of the scalar program that the phases read, in order, each once."""
         seen: dict[Ref, None] = {}
-        for sweep in self.sweeps:
-            for expr in expressions(sweep.body):
-                seen.update((r, None) for r in refs(expr) if not self.kinds[r].is_tensor)
+        for expr in self.values():
+            seen.update((r, None) for r in refs(expr) if is_scalar(self.kinds[r]))
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
         """The states the rule asks `fresh` of, in checkpoint order."""
-        asked = _asked_fresh(e for s in self.sweeps for e in expressions(s.body))
-        asked |= _asked_fresh(expressions(self.scalars))
+        asked = _asked_fresh(self.values()) | _asked_fresh(expressions(self.scalars))
         return tuple(s for s in self.algorithm.states if s.symbol in asked)
+
+
+def is_scalar(kind: Kind) -> bool:
+    """Whether it is a number known before the first sweep: the scalar program's business."""
+    return kind.axes is Axes.NONE and kind.home is not Home.DEVICE
+
+
+def is_reduction(value: Expr) -> bool:
+    """Whether a value is a reduction of something, as a statement of its own."""
+    return isinstance(value, Call) and WORDS[value.word].sort == "reduction"
 
 
 def _asked_fresh(exprs: Iterator[Expr]) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.words import ATOM, PRECEDENCE, WORDS
 
 
@@ -15,10 +15,24 @@ def to_text(what: Algorithm | Plan) -> str:
     if isinstance(what, Algorithm):
         return "\n".join([_header(what), *_statements(what.rule, "  ")]) + "\n"
     lines = [f"plan {what.algorithm.name}", "scalars", *_statements(what.scalars, "  ")]
-    for number, sweep in enumerate(what.sweeps, 1):
-        streams = ", ".join(s.name + ("*" if s.stored else "") for s in sweep.streams)
-        lines += [f"sweep {number}: {streams}", *_statements(sweep.body, "  ")]
+    number = 0
+    for phase in what.phases:
+        number += isinstance(phase, Sweep)
+        lines += _phase(phase, number)
     return "\n".join(lines) + "\n"
+
+
+def _phase(phase: Phase, number: int) -> Iterator[str]:
+    match phase:
+        case Sweep(streams, body):
+            names = ", ".join(s.name + ("*" if s.stored else "") for s in streams)
+            yield f"sweep {number}: {names}"
+            yield from _statements(body, "  ")
+        case Finish(body):
+            yield f"finish {number}"
+            yield from _statements(body, "  ")
+        case MatrixCall(target, word, args):
+            yield f"call {expr_text(target)} = {expr_text(Call(word, args))}"
 
 
 def _header(algorithm: Algorithm) -> str:

@@ -15,8 +15,7 @@ from optgen.passes.scalars import ONE, multiply
 
 def fold_denominators(plan: Plan) -> Plan:
     """The same plan with the leading scale of every denominator moved into the coefficient."""
-    sweeps = tuple(replace(s, body=_folded(s.body)) for s in plan.sweeps)
-    return replace(plan, sweeps=sweeps)
+    return plan.map_sweeps(_folded)
 
 
 def _folded(body: Program) -> Program:

@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Phase, Plan, Sweep
 from optgen.ir.variables import is_free
 from optgen.ir.words import WORDS
 from optgen.passes.scalar_names import scalar_name
@@ -40,13 +40,15 @@ def hoist_scalars(plan: Plan) -> Plan:
     """The same plan, every coefficient of its sweeps named in its scalar program."""
     hoister = _Hoister(plan)
     scalars = plan.scalars
-    sweeps = []
-    for sweep in plan.sweeps:
-        scalars, body = hoister.block(scalars, sweep.body, _Scope())
-        sweeps.append(replace(sweep, body=body))
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        if isinstance(phase, Sweep):
+            scalars, body = hoister.block(scalars, phase.body, _Scope())
+            phase = replace(phase, body=body)
+        phases.append(phase)
     for position, stmt in enumerate(hoister.first):
         scalars = _after_operands(stmt, scalars, hoister.first[:position])
-    return replace(plan, scalars=scalars, sweeps=tuple(sweeps), kinds=hoister.kinds)
+    return replace(plan, scalars=scalars, phases=tuple(phases), kinds=hoister.kinds)
 
 
 @dataclass

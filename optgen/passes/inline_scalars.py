@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from optgen.ir.nodes import (
     Call,
@@ -40,13 +39,11 @@ def inline_scalars(plan: Plan) -> Plan:
     def shorter(program: Program) -> Program:
         return map_values(filter_assigns(program, lambda a: a.target not in inlined), change)
 
-    sweeps = tuple(replace(s, body=shorter(s.body)) for s in plan.sweeps)
-    return replace(plan, scalars=shorter(plan.scalars), sweeps=sweeps)
+    return plan.map_programs(shorter)
 
 
 def _chosen(plan: Plan) -> dict[Ref, Expr]:
-    bodies = [e for s in plan.sweeps for e in expressions(s.body)]
-    uses = Counter(r for e in (*bodies, *expressions(plan.scalars)) for r in refs(e))
+    uses = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
     own = {a.target for a in assigns(plan.scalars) if not a.quote}
     states = {s.symbol for s in plan.algorithm.states}
     return {

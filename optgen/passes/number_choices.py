@@ -27,8 +27,4 @@ def number_choices(plan: Plan) -> Plan:
 
     if not choices:
         return plan
-    return replace(
-        plan,
-        scalars=map_expressions(plan.scalars, numbered),
-        sweeps=tuple(replace(s, body=map_expressions(s.body, numbered)) for s in plan.sweeps),
-    )
+    return plan.map_programs(lambda program: map_expressions(program, numbered))

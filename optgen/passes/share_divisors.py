@@ -12,8 +12,7 @@ from optgen.passes.scalars import negate, unsigned
 
 def share_divisors(plan: Plan) -> Plan:
     """The same plan with terms over equal divisors added up before they are divided."""
-    sweeps = tuple(replace(s, body=map_values(s.body, _share)) for s in plan.sweeps)
-    return replace(plan, sweeps=sweeps)
+    return plan.map_sweeps(lambda body: map_values(body, _share))
 
 
 def _share(expr: Expr) -> Expr:

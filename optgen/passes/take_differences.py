@@ -30,7 +30,7 @@ def take_differences(plan: Plan) -> Plan:
             return stmt
         return replace(stmt, value=_blended(stmt.target.name, stmt.value, known))
 
-    return replace(plan, sweeps=tuple(replace(s, body=changed(s.body)) for s in plan.sweeps))
+    return plan.map_sweeps(changed)
 
 
 def _blended(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:

@@ -78,7 +78,7 @@ def with_body(change: Program) -> Plan:
     """The plan with its last statement, the one that writes the parameter, replaced."""
     good = planned()
     (sweep,) = good.sweeps
-    return replace(good, sweeps=(replace(sweep, body=(*sweep.body[:-1], *change)),))
+    return replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))
 
 
 def last(value: Linear) -> Plan:
@@ -104,13 +104,13 @@ def bad_plans() -> dict[str, Plan]:
         "old scalar state": last(total(Term(Ref("mu"), (M,)))),
         "unknown scalar": last(total(Term(Ref("nobody"), (M,)))),
         "bare expression": with_body((Assign(Ref("param", 1), M),)),
-        "parameter not stored": replace(good, sweeps=(replace(sweep, body=sweep.body[:-1]),)),
+        "parameter not stored": replace(good, phases=(replace(sweep, body=sweep.body[:-1]),)),
         "state not stored": replace(good, scalars=()),
         "streams of another order": replace(
-            good, sweeps=(replace(sweep, streams=sweep.streams[::-1]),)
+            good, phases=(replace(sweep, streams=sweep.streams[::-1]),)
         ),
-        "stored twice": replace(good, sweeps=(sweep, sweep)),
-        "stored and never assigned": replace(good, sweeps=twice),
+        "stored twice": replace(good, phases=(sweep, sweep)),
+        "stored and never assigned": replace(good, phases=twice),
     }
 
 
@@ -134,4 +134,4 @@ def test_a_scalar_is_read_only_where_it_is_computed() -> None:
     assert isinstance(branch, If)
     swapped = replace(branch, then=branch.orelse, orelse=branch.then)
     with pytest.raises(VerifyError, match="undefined on this path"):
-        verify_plan(replace(good, sweeps=(replace(sweep, body=(*sweep.body[:-1], swapped)),)))
+        verify_plan(replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], swapped)),)))

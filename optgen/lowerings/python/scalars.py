@@ -51,7 +51,7 @@ def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -
 def _openings(plan: Plan, form: ScalarText) -> list[str]:
     """Counting the step, and reading scalar states whose old value the rule asks for."""
     lines = []
-    values = [*expressions(plan.scalars), *(e for s in plan.sweeps for e in expressions(s.body))]
+    values = [*expressions(plan.scalars), *plan.values()]
     reads = {r for e in values for r in refs(e)}
     if plan.algorithm.step:
         counted = Ref(plan.algorithm.step) in reads

@@ -61,12 +61,8 @@ def name_fresh(plan: Plan) -> Plan:
                 return names[name]
         return rebuild(expr, named)
 
-    return replace(
-        plan,
-        scalars=map_expressions(plan.scalars, named),
-        sweeps=tuple(replace(s, body=map_expressions(s.body, named)) for s in plan.sweeps),
-        kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)},
-    )
+    asked = plan.map_programs(lambda program: map_expressions(program, named))
+    return replace(asked, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
 
 
 def _annotation(hyper: Hyper) -> str:
