@@ -23,10 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from benchmarks.classes import CLASSES
 from benchmarks.gpu_checks import run_checks
 from benchmarks.gpu_speed import run_speed
-
-CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam")
 
 
 def main() -> int:

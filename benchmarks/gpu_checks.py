@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 import optgen.optim
+from benchmarks.classes import accepted, accepts, generated, reference
 from optgen import use_lowering
 
 DEVICE = "cuda"
 LOWERINGS = ("forloop", "foreach", "fused_triton")
 SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (100_003,), (64, 33), (8, 16, 3, 3))
+SIZES += ((3, 40_000), (300, 400), (5, 16, 17), (1, 1), (700, 1))
 LARGE = 100_000  # rounding errors are compared on tensors of at least so many elements
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
@@ -28,8 +30,10 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "AdamW": [{}],
     "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
     "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
-    "NAdam": [{}, {"weight_decay": 0.1}],
 }
+"""What is checked of a class; of any other, its defaults and weight decay."""
+BOUNDS = {"ASGD": 1e-6, "Muon": 5e-3}
+"""The error in float64 where torch itself keeps `eta` in float32, or multiplies in bfloat16."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Check = dict[str, Any]
 Measured = tuple[float, float]
@@ -41,7 +45,7 @@ def run_checks(names: Sequence[str], quick: bool) -> list[Check]:
     steps = 8 if quick else 50
     checks = []
     for name in names:
-        for settings in SETTINGS[name]:
+        for settings in settings_of(name):
             for dtype in DTYPES:
                 for lowering in LOWERINGS:
                     label = f"{name} {settings} {str(dtype)[6:]} {lowering}"
@@ -59,6 +63,17 @@ def run_checks(names: Sequence[str], quick: bool) -> list[Check]:
     return checks
 
 
+def settings_of(name: str) -> list[dict[str, Any]]:
+    """The arguments a class is checked with."""
+    decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
+    return SETTINGS.get(name, [{}, *decayed])
+
+
+def bound_of(name: str) -> float:
+    """The error of float64 that passes."""
+    return BOUNDS.get(name, 1e-12)
+
+
 def verdict(name: str, check: Callable[[], Measured]) -> Check:
     try:
         error, bound = check()
@@ -69,7 +84,7 @@ def verdict(name: str, check: Callable[[], Measured]) -> Check:
     return result
 
 
-def parameters(rounded: torch.dtype, dtype: torch.dtype, device: str) -> list[Tensor]:
+def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype, device: str) -> list[Tensor]:
     """Values rounded to one type, held in another: unaligned, transposed and with holes, too."""
     generator = torch.Generator().manual_seed(0)
 
@@ -79,7 +94,7 @@ def parameters(rounded: torch.dtype, dtype: torch.dtype, device: str) -> list[Te
 
     made = [draw(*size) for size in SIZES]
     made += [draw(1100)[1:1041], draw(25, 44).t(), draw(25, 44)[:, ::2]]
-    return [tensor.detach().requires_grad_() for tensor in made]
+    return accepted(name, [tensor.detach().requires_grad_() for tensor in made])
 
 
 def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:
@@ -124,14 +139,14 @@ def trajectory(
     name: str, settings: dict[str, Any], dtype: torch.dtype, lowering: str, steps: int
 ) -> Measured:
     """Against torch's for-loop in float64 from the same rounded values and gradients."""
-    theirs = partial(getattr(torch.optim, name), foreach=False, **settings)
-    ours = partial(getattr(optgen.optim, name), **settings)
-    in_float64 = parameters(dtype, torch.float64, "cpu")
+    theirs = partial(reference(name), **settings)
+    ours = partial(generated(name), **settings)
+    in_float64 = parameters(name, dtype, torch.float64, "cpu")
     exact = trained(theirs, in_float64, dtype, steps, nullcontext())
-    start = partial(parameters, dtype, dtype, DEVICE)
+    start = partial(parameters, name, dtype, dtype, DEVICE)
     found = trained(ours, start(), dtype, steps, use_lowering(lowering))
     if dtype == torch.float64:
-        return error(found, exact), 1e-12
+        return error(found, exact), bound_of(name)
     loop = trained(theirs, start(), dtype, steps, nullcontext())
     allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
@@ -140,10 +155,10 @@ def trajectory(
 
 def graph(name: str) -> Measured:
     """Warm up, capture one step, replay it with other gradients and another learning rate."""
-    params, others = (parameters(torch.float64, torch.float64, DEVICE) for _ in range(2))
+    params, others = (parameters(name, torch.float64, torch.float64, DEVICE) for _ in range(2))
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
-    optimizer = getattr(optgen.optim, name)(params, lr=lr, capturable=True)
-    other = getattr(torch.optim, name)(others, lr=1e-3, foreach=False)
+    optimizer = generated(name)(params, lr=lr, capturable=True)
+    other = reference(name)(others, lr=1e-3)
     with use_lowering("fused_triton"):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -165,7 +180,7 @@ def graph(name: str) -> Measured:
             copy_gradients(params, step)
             captured.replay()
     torch.cuda.synchronize()
-    return error(params, others), 1e-12
+    return error(params, others), bound_of(name)
 
 
 def copy_gradients(params: Sequence[Tensor], step: int) -> None:
@@ -182,11 +197,8 @@ def copy_gradients(params: Sequence[Tensor], step: int) -> None:
 def scaler(name: str) -> Measured:
     """Scaled gradients, twice with an infinity among them, against torch's unfused class."""
     finals = []
-    for make in (
-        partial(getattr(optgen.optim, name), fused=True),
-        partial(getattr(torch.optim, name), foreach=False),
-    ):
-        params = parameters(torch.float32, torch.float32, DEVICE)
+    for make in (partial(generated(name), fused=True), reference(name)):
+        params = parameters(name, torch.float32, torch.float32, DEVICE)
         optimizer = make(params)
         grad_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
         for step in range(8):
@@ -196,18 +208,18 @@ def scaler(name: str) -> Measured:
                 if param.grad is not None:
                     param.grad.mul_(scale)
             if step in (0, 4):
-                params[7].grad = torch.full_like(params[7], torch.inf)
+                params[-1].grad = torch.full_like(params[-1], torch.inf)
             grad_scaler.step(optimizer)
             grad_scaler.update()
         finals.append(params)
-    return error(*finals), 1e-6
+    return error(*finals), max(1e-6, bound_of(name))
 
 
 def side_stream(name: str) -> Measured:
     """Steps on another stream, gradients moving at each, the host running ahead."""
-    params, others = (parameters(torch.float64, torch.float64, DEVICE) for _ in range(2))
-    optimizer = getattr(optgen.optim, name)(params)
-    other = getattr(torch.optim, name)(others, foreach=False)
+    params, others = (parameters(name, torch.float64, torch.float64, DEVICE) for _ in range(2))
+    optimizer = generated(name)(params)
+    other = reference(name)(others)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), use_lowering("fused_triton"):
@@ -218,13 +230,13 @@ def side_stream(name: str) -> Measured:
     for step in range(20):
         give_gradients(others, torch.float64, step)
         other.step()
-    return error(params, others), 1e-12
+    return error(params, others), bound_of(name)
 
 
 def checkpoint(name: str) -> Measured:
     """What the default hands out looks like torch's, and torch continues from it."""
-    params = parameters(torch.float64, torch.float64, DEVICE)
-    optimizer = getattr(optgen.optim, name)(params)
+    params = parameters(name, torch.float64, torch.float64, DEVICE)
+    optimizer = generated(name)(params)
     for step in range(3):
         give_gradients(params, torch.float64, step)
         optimizer.step()
@@ -233,14 +245,14 @@ def checkpoint(name: str) -> Measured:
         if "step" in values and not values["step"].is_cpu:
             raise AssertionError("torch keeps `step` on the CPU here")
     others = [t.detach().clone().requires_grad_() for t in params]
-    other = getattr(torch.optim, name)(others, foreach=False)
+    other = reference(name)(others)
     other.load_state_dict(saved)
     optimizer.load_state_dict(copy.deepcopy(saved))
     for step in range(3, 6):
         for each, tensors in ((optimizer, params), (other, others)):
             give_gradients(tensors, torch.float64, step)
             each.step()
-    return error(params, others), 1e-12
+    return error(params, others), bound_of(name)
 
 
 def beyond_32_bits() -> Measured:

@@ -6,16 +6,18 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 import optgen
-import optgen.optim
-from benchmarks.lists import LISTS
+from benchmarks.classes import accepted, generated, reference
+from benchmarks.lists import SHAPES, Shape
 
-STREAMS = {"SGD": 3, "Adam": 7, "AdamW": 7, "RMSprop": 5, "RAdam": 7, "NAdam": 7}
-"""Reads and writes of a parameter's size that a step cannot do without."""
+RESULTS_OF_REDUCTIONS = {"Adafactor": 6, "Muon": 5}
+"""Reads and writes of a parameter's size where a rule needs more than one trip, or keeps no more
+than rows and columns."""
 
 Result = dict[str, Any]
 
@@ -27,11 +29,11 @@ def run_speed(names: Sequence[str], quick: bool, compiled: bool) -> list[Result]
     bandwidth = copy_bandwidth()
     print(f"\na copy moves {bandwidth:.0f} GB/s")
     for name in names:
-        for title, sizes in LISTS.items():
-            if quick and sum(sizes) > 2_000_000:
+        for title, shapes in SHAPES.items():
+            if quick and sum(map(prod, shapes)) > 2_000_000:
                 continue
-            result = compare(name, sizes, rounds, steps, compiled)
-            least = STREAMS[name] * 4 * sum(sizes) / 1e6
+            result = compare(name, shapes, rounds, steps, compiled)
+            least = least_streams(name) * 4 * result["elements"] / 1e6
             result |= {"name": name, "list": title, "copy_gb_per_s": bandwidth}
             for figures in result["variants"].values():
                 if "device_ms" in figures:
@@ -39,6 +41,14 @@ def run_speed(names: Sequence[str], quick: bool, compiled: bool) -> list[Result]
             results.append(result)
             show(result)
     return results
+
+
+def least_streams(name: str) -> int:
+    """Reads and writes of a parameter's size that a step cannot do without."""
+    kind = generated(name)
+    group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
+    like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
+    return RESULTS_OF_REDUCTIONS.get(name, 3 + 2 * len(like))
 
 
 def copy_bandwidth() -> float:
@@ -51,11 +61,11 @@ def copy_bandwidth() -> float:
 
 def variants(name: str, compiled: bool) -> dict[str, Callable[[Any], Any]]:
     """How to make each optimizer; one that torch does not have is found out by making it."""
-    ours, theirs = getattr(optgen.optim, name), getattr(torch.optim, name)
+    ours, theirs = generated(name), getattr(torch.optim, name)
     made: dict[str, Callable[[Any], Any]] = {
         "optgen fused Triton": lambda params: ours(params),
         "optgen foreach": lambda params: ours(params, foreach=True),
-        "torch for-loop": lambda params: theirs(params, foreach=False),
+        "torch for-loop": reference(name),
         "torch foreach": lambda params: theirs(params, foreach=True),
         "torch fused": lambda params: theirs(params, fused=True),
     }
@@ -64,12 +74,13 @@ def variants(name: str, compiled: bool) -> dict[str, Callable[[Any], Any]]:
     return made
 
 
-def compare(name: str, sizes: Sequence[int], rounds: int, steps: int, compiled: bool) -> Result:
+def compare(name: str, shapes: Sequence[Shape], rounds: int, steps: int, compiled: bool) -> Result:
     """First step, then medians over rounds, of every variant on tensors of its own."""
     running: dict[str, Callable[[], Any]] = {}
     figures: dict[str, dict[str, Any]] = {}
     for title, make in variants(name, compiled).items():
-        params = [torch.randn(size, device="cuda", requires_grad=True) for size in sizes]
+        made = [torch.randn(shape, device="cuda", requires_grad=True) for shape in shapes]
+        params = accepted(name, made)
         for param in params:
             param.grad = torch.randn_like(param)
         try:
@@ -89,7 +100,8 @@ def compare(name: str, sizes: Sequence[int], rounds: int, steps: int, compiled: 
             "device_ms_min": min(device),
             "host_ms": statistics.median(host),
         }
-    return {"tensors": len(sizes), "elements": sum(sizes), "variants": figures}
+    elements = sum(param.numel() for param in params)
+    return {"tensors": len(params), "elements": elements, "variants": figures}
 
 
 def start(

@@ -1,0 +1,51 @@
+"""Which classes there are to measure, and what the mirrored one of torch is called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import optgen.optim
+from optgen.runtime import GeneratedOptimizer
+
+
+def generated(name: str) -> Any:
+    return getattr(optgen.optim, name)
+
+
+def _takes_dense_gradients(kind: object) -> bool:
+    if not isinstance(kind, type) or not issubclass(kind, GeneratedOptimizer):
+        return False
+    return kind.rule.gradient != "sparse_only"
+
+
+CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
+"""Every generated class that steps on dense gradients: a new algorithm is measured as it lands."""
+
+
+def reference(name: str) -> Callable[..., torch.optim.Optimizer]:
+    """torch's class of this name, to run one parameter at a time where it has a choice."""
+    kind = getattr(torch.optim, name)
+    return partial(kind, foreach=False) if accepts(kind, "foreach") else kind
+
+
+def accepts(kind: Any, argument: str) -> bool:
+    """Whether a class's constructor has this argument."""
+    return argument in inspect.signature(kind).parameters
+
+
+def accepted(name: str, params: Sequence[Tensor]) -> list[Tensor]:
+    """The parameters that a class may be made of: some take matrices only."""
+    found = []
+    for param in params:
+        try:
+            generated(name)([param])
+        except ValueError:
+            continue
+        found.append(param)
+    return found
