@@ -5,6 +5,7 @@ before came through here and nothing has changed that could call for another low
 reader fetches every address anew, and Python touches groups only, no tensor.
 """
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from optgen.runtime.unfused import skipped
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-_INCLUDE = '#include "optgen/runtime/fused_cpu/kernel.h"\n'
+_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
 _kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
 _warned: set[str] = set()
 
@@ -102,6 +103,14 @@ def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
 
 
 def complete(source: str) -> str:
-    """A generated source with the header it includes pasted in."""
-    header = Path(__file__).with_name("kernel.h").read_text()
-    return source.replace(_INCLUDE, header, 1)
+    """A generated source with the headers it includes pasted in, each once."""
+    pasted: set[str] = set()
+
+    def paste(include: re.Match[str]) -> str:
+        name = include[1]
+        if name in pasted:
+            return ""
+        pasted.add(name)
+        return _INCLUDE.sub(paste, Path(__file__).with_name(name).read_text())
+
+    return _INCLUDE.sub(paste, source)
