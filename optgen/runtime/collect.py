@@ -6,6 +6,7 @@ let go after it. What was found out about them is kept with their types, and hol
 are the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 from operator import attrgetter, is_
@@ -81,14 +82,19 @@ class Survey:
     created: list[Created] = field(default_factory=list)  # by the step at hand, to be taken back
 
 
-def survey(optimizer: "GeneratedOptimizer") -> list[Work]:
-    """Find the work of every group; create the states that are missing."""
+def survey(
+    optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None = None
+) -> list[Work]:
+    """Find the work of every group; create the states that are missing.
+
+    The gradients are the parameters' own, or `given` for those of the only group.
+    """
     kept = optimizer._survey
     old, kept.works, kept.created = kept.works, {}, []
     works = []
     for group in optimizer.param_groups:
         listed = group["params"]
-        found = [param.grad for param in listed]
+        found = [param.grad for param in listed] if given is None else given
         members = list(compress(listed, [grad is not None for grad in found]))
         grads = visible(optimizer, group, [grad for grad in found if grad is not None])
         work = assemble(optimizer, group, members, grads)

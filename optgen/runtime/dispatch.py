@@ -1,7 +1,7 @@
 """Choose the lowering that takes a group's next step, and take the step."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, cast
@@ -57,8 +57,11 @@ def kind(value: object) -> object:
     return getattr(value, "dtype", value.__class__)
 
 
-def step(optimizer: "GeneratedOptimizer") -> None:
-    """Take one step of all groups: one call for all the groups that share a fused lowering."""
+def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None = None) -> None:
+    """Take one step of all groups: one call for all the groups that share a fused lowering.
+
+    `given` are gradients for the parameters of the only group, instead of the parameters' own.
+    """
     repeat = optimizer._repeat
     if repeat is not None and repeat.forced == forced():
         from optgen.runtime import fused_cpu
@@ -67,7 +70,7 @@ def step(optimizer: "GeneratedOptimizer") -> None:
             return
     stepped = False
     try:
-        works = survey(optimizer)
+        works = survey(optimizer, given)
         _run(optimizer, [part for work in works for part in work.parts or (work,)])
         # Only where it matters: on a device, the answer must be waited for.
         stepped = not (optimizer._survey.created and unfused.skipped(optimizer))

@@ -65,6 +65,11 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
     optimizer._accelerator_graph_capture_health_check()
 
 
+def capturing() -> bool:
+    """Tell whether a CUDA graph is being captured here and now."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def scalar_dtype(fused: bool = False) -> torch.dtype:
     """The dtype of `step` and of scalar states."""
     if fused or torch.get_default_dtype() != torch.float64:

@@ -1,0 +1,276 @@
+"""The functional forms against torch's: signatures, and steps of what torch's classes hand over."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from optim.classes import CLASSES
+from parity.cases import FULL, Case
+from parity.trajectories import error, values
+from torch import Tensor
+from torch.optim import _functional
+from torch.optim.adam import adam as torchs_adam
+from torch.optim.sgd import sgd as torchs_sgd
+
+import optgen.optim
+import optgen.optim._functional
+from optgen.optim.adam import adam
+from optgen.optim.sgd import sgd
+from optgen.runtime.functional import functional
+
+WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
+SHAPES = [(4, 3), (5,), (6, 2)]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Form = Callable[..., None]
+
+
+def module_name(name: str) -> str:
+    return {"SparseAdam": "sparse_adam"}.get(name, name.lower())
+
+
+def home(name: str) -> dict[str, Any]:
+    """The names torch's class finds its functional form among."""
+    if name == "SparseAdam":
+        return vars(_functional)
+    return inspect.unwrap(getattr(torch.optim, name).step).__globals__
+
+
+def forms(name: str) -> tuple[Form, Form]:
+    """Ours and torch's."""
+    form = module_name(name)
+    ours = sys.modules[getattr(optgen.optim, name).__module__]
+    ours = optgen.optim._functional if name == "SparseAdam" else ours
+    theirs = importlib.import_module("torch.optim.adamw") if name == "AdamW" else None
+    return getattr(ours, form), getattr(theirs, form) if theirs else home(name)[form]
+
+
+def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
+    """What torch's class hands to its functional form, step by step."""
+    form = "adam" if name == "AdamW" else module_name(name)
+    original, calls = home(name)[form], []
+
+    def record(*args: Any, **kwargs: Any) -> None:
+        calls.append(copy.deepcopy((args, kwargs)))
+        original(*args, **kwargs)
+
+    monkeypatch.setitem(home(name), form, record)
+    shapes = SHAPES if name != "Muon" else SHAPES[::2]
+    params = [torch.nn.Parameter(v) for v in values(shapes, torch.float64, 1)]
+    optimizer = case.theirs(params)
+    for step in range(7):
+        for param, grad in zip(params, values(shapes, torch.float64, 20 + step), strict=True):
+            param.grad = grad.to_sparse(1) if name == "SparseAdam" else grad
+        optimizer.step()
+        args, kwargs = calls.pop()
+        if name == "AdamW":
+            assert kwargs.pop("decoupled_weight_decay") is True
+        yield args, kwargs
+
+
+def tensors(call: Call) -> list[Tensor]:
+    """Every tensor of the arguments, in order."""
+    args, kwargs = call
+    flat = [item for v in (*args, *kwargs.values()) if isinstance(v, list) for item in v]
+    return [item for item in flat if isinstance(item, Tensor)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_signature_is_torchs(name: str) -> None:
+    ours, theirs = map(inspect.signature, forms(name))
+
+    assert list(ours.parameters.values()) == list(theirs.parameters.values())
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    "way", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}], ids=str
+)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_step_is_torchs(name: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From states that are not there yet to the seventh step."""
+    ours, theirs = forms(name)
+    if set(way) - set(inspect.signature(ours).parameters):
+        pytest.skip("torch's form has no such argument")
+    for call in recorded(name, monkeypatch, FULL.get(name, Case(name))):
+        (args, kwargs), expected = copy.deepcopy(call), copy.deepcopy(call)
+        before = tensors((args, kwargs))
+        with torch.no_grad():
+            ours(*args, **{**kwargs, **way})
+            theirs(*expected[0], **{**expected[1], "foreach": False})
+
+        after, wanted = tensors((args, kwargs)), tensors(expected)
+        assert [error(a, b) < 1e-12 for a, b in zip(after, wanted, strict=True)].count(False) == 0
+        kept = {id(tensor) for tensor in after}
+        assert all(id(tensor) in kept for tensor in before)  # changed in place
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_counts_must_be_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, _ = forms(name)
+    if getattr(optgen.optim, name).rule.step != "tensor":
+        pytest.skip("it counts otherwise, or not at all")
+    args, kwargs = next(recorded(name, monkeypatch, Case(name)))
+    bound = inspect.signature(ours).bind(*args, **kwargs)
+    bound.arguments["state_steps"] = [1] * len(args[0])
+
+    with pytest.raises(RuntimeError, match="argument must contain a list of singleton tensors"):
+        ours(*bound.args, **bound.kwargs)
+
+
+def test_they_stand_under_one_roof_as_torchs() -> None:
+    for name in CLASSES:
+        form = module_name(name)
+        if hasattr(_functional, form):
+            assert getattr(optgen.optim._functional, form) is forms(name)[0]
+            assert form in optgen.optim._functional.__all__
+
+
+def two(seed: int = 0) -> list[Tensor]:
+    return values([(3,), (2, 2)], torch.float64, seed)
+
+
+def adam_lists() -> tuple[list[Tensor], ...]:
+    zeros = [[torch.zeros_like(v) for v in two()] for _ in range(2)]
+    return two(1), two(2), *zeros, [], [torch.tensor(0.0) for _ in range(2)]
+
+
+ADAM = {
+    "amsgrad": False,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "lr": 0.1,
+    "weight_decay": 0.1,
+    "eps": 1e-8,
+    "maximize": False,
+}
+SGD = {
+    "weight_decay": 0.1,
+    "momentum": 0.9,
+    "lr": 0.1,
+    "dampening": 0.5,
+    "nesterov": False,
+    "maximize": False,
+}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_some_of_the_momentum_is_there(way: dict[str, Any]) -> None:
+    """What is None is made, undampened, and joins the list; what is there is changed in place."""
+    buffer = two(3)[0]
+    ours, theirs = [buffer, None], [buffer.clone(), None]
+    pairs = [(two(1), two(2)) for _ in range(2)]
+    sgd(*pairs[0], ours, **SGD, **way)
+    torchs_sgd(*pairs[1], theirs, **SGD, foreach=False)
+
+    assert ours[0] is buffer
+    for found, expected in zip([*pairs[0][0], *ours], [*pairs[1][0], *theirs], strict=True):
+        assert found is not None
+        assert expected is not None
+        assert error(found, expected) < 1e-12
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_gradient_scaler_is_obeyed(way: dict[str, Any]) -> None:
+    """Torch's forms take `grad_scale` and `found_inf` for fused kernels only."""
+    scaled, plain, skipped = adam_lists(), adam_lists(), adam_lists()
+    for grad in scaled[1]:
+        grad.mul_(4)
+    adam(*scaled, **ADAM, **way, grad_scale=torch.tensor(4.0), found_inf=torch.tensor(0.0))
+    adam(*skipped, **ADAM, **way, found_inf=torch.tensor(1.0))
+    adam(*plain, **ADAM, **way)
+
+    assert [error(a, b) for a, b in zip(scaled[0], plain[0], strict=True)] == [0, 0]
+    for given, untouched in zip(skipped, adam_lists(), strict=True):
+        assert all(map(torch.equal, given, untouched))
+
+
+def test_sgd_follows_autograd_where_it_records() -> None:
+    """As torch's form, which has no argument for it."""
+
+    def step(form: Form, lr: Tensor, grad: Tensor) -> Tensor:
+        params = [torch.ones(3, dtype=torch.float64)]
+        form(params, [grad], [None], **{**SGD, "lr": lr, "momentum": 0})
+        return params[0]
+
+    grad, lr = two(1)[0].requires_grad_(), torch.tensor(0.1, dtype=torch.float64)
+    lr.requires_grad_()
+    assert torch.autograd.gradcheck(lambda *given: step(sgd, *given), (lr, grad))
+    assert torch.equal(step(sgd, lr, grad), step(torchs_sgd, lr, grad))
+    with torch.no_grad():
+        assert not step(sgd, lr, grad).requires_grad
+
+
+def test_adam_is_differentiable_where_asked_for() -> None:
+    def step(*given: Tensor) -> tuple[Tensor, ...]:
+        param, grad, m, v = (value.clone() for value in given)
+        adam([param], [grad], [m], [v], [], [torch.tensor(3.0)], differentiable=True, **ADAM)
+        return param, m, v
+
+    drawn = [value.abs().requires_grad_() for value in values([(3,)] * 4, torch.float64, 4)]
+    assert torch.autograd.gradcheck(step, tuple(drawn))
+
+
+def test_a_leaf_that_requires_grad_is_torchs_error() -> None:
+    leaf = torch.ones(3, requires_grad=True)
+
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        sgd([leaf], [torch.ones(3)], [None], **SGD)
+
+
+def test_complex_parameters_need_no_telling() -> None:
+    lists = adam_lists()
+    ours = [[v.to(torch.complex128) * (1 + 2j) for v in given] for given in lists[:4]]
+    theirs = copy.deepcopy(ours)
+    adam(*ours, [], lists[5], **ADAM)
+    counts = [torch.tensor(0.0) for _ in range(2)]
+    torchs_adam(*theirs, [], counts, **ADAM, foreach=False, has_complex=True)
+
+    assert all(error(a, b) < 1e-12 for a, b in zip(ours[0], theirs[0], strict=True))
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    params, grads, m, v, _, counts = adam_lists()
+    with pytest.raises(TypeError, match=r"adam\(\) missing 1 required keyword-only argument: 'lr'"):
+        adam(params, grads, m, v, [], counts, **{k: x for k, x in ADAM.items() if k != "lr"})
+    with pytest.raises(ValueError, match="`max_exp_avg_sqs` has 0 entries for 2 parameters"):
+        adam(params, grads, m, v, [], counts, **{**ADAM, "amsgrad": True})
+    with pytest.raises(ValueError, match="`exp_avgs` has 1 entries for 2 parameters"):
+        adam(params, grads, m[:1], v, [], counts, **ADAM)
+    with pytest.raises(ValueError, match="stands in the list more than once"):
+        adam([params[0]] * 2, grads, m, v, [], counts, **ADAM)
+    with pytest.raises(RuntimeError, match="`fused` does not support `differentiable`"):
+        adam(params, grads, m, v, [], counts, **ADAM, fused=True, differentiable=True)
+
+
+def test_a_declaration_that_is_not_the_rules_is_an_error() -> None:
+    def declared(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor]) -> None:
+        """It lacks the state and has something else."""
+
+    with pytest.raises(TypeError, match=r"SGD: \['buffers'\] unknown, \['momentum_buffers'\] mis"):
+        functional(optgen.optim.SGD)(declared)
+
+
+def test_a_compiled_caller_runs_it_as_it_is() -> None:
+    compiled, plain = adam_lists(), adam_lists()
+    torch.compile(lambda *lists: adam(*lists, **ADAM), backend="eager")(*compiled)
+    adam(*plain, **ADAM)
+
+    assert all(map(torch.equal, compiled[0], plain[0]))
+
+
+def test_a_captured_graph_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr("optgen.runtime.functional._captured", kept)
+    adam(*adam_lists(), **ADAM)
+    assert not kept
+
+    monkeypatch.setattr("optgen.runtime.functional.capturing", lambda: True)
+    adam(*adam_lists(), **ADAM)
+    assert [type(optimizer) for optimizer in kept] == [optgen.optim.Adam]
