@@ -33,7 +33,7 @@ import optgen.optim
 from benchmarks.lists import LISTS
 
 ROOT = Path(__file__).resolve().parents[1]
-CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam")
+CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta")
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 TORCH: dict[str, dict[str, Any]] = {
     "torch for-loop": {"foreach": False},

@@ -36,6 +36,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "RMSprop": {"lr": 1e-3},
     "RAdam": {"lr": 2e-3},
     "NAdam": {"lr": 1e-3},
+    "Adamax": {"lr": 2e-3},
+    "Adadelta": {"lr": 1.0},
 }
 FUSED_IN_TORCH = ("SGD", "Adam", "AdamW")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")

@@ -10,7 +10,7 @@ import torch.optim
 
 import optgen.optim
 
-CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"]
+CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"]
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -9,7 +9,9 @@ import torch.optim
 from torch.optim import Optimizer
 
 from optgen.optim import lr_scheduler, swa_utils
+from optgen.optim.adadelta import Adadelta
 from optgen.optim.adam import Adam
+from optgen.optim.adamax import Adamax
 from optgen.optim.adamw import AdamW
 from optgen.optim.nadam import NAdam
 from optgen.optim.radam import RAdam
@@ -18,8 +20,10 @@ from optgen.optim.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adadelta",
     "Adam",
     "AdamW",
+    "Adamax",
     "NAdam",
     "Optimizer",
     "RAdam",

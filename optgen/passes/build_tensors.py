@@ -12,7 +12,7 @@ from optgen.ir.variables import is_free
 from optgen.passes.instructions import Alias, Op, Operand
 from optgen.passes.scalars import ONE, is_number, negate
 
-_ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
+ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
 """Words whose result is of another type than what they read, or a tensor of its own by purpose."""
 
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
@@ -219,7 +219,7 @@ class TensorBuilder:
         inplace: bool = False,
     ) -> None:
         if source == target and (target in self.stored or target in self.owned):
-            inplace = word not in _ALWAYS_NEW
+            inplace = word not in ALWAYS_NEW
         self.made = {e: name for e, name in self.made.items() if name != target}
         self.steps.append(Op(word, target, source, args, scalar, inplace))
         if target not in self.stored:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, refs
 from optgen.ir.plan import Plan, Sweep
 from optgen.passes.algebra import sums_to_one
-from optgen.passes.build_tensors import TensorBuilder
+from optgen.passes.build_tensors import ALWAYS_NEW, TensorBuilder
 from optgen.passes.definitions import definitions, written_out
 from optgen.passes.instructions import Alias, Branch, Instruction, Ops
 
@@ -102,17 +102,28 @@ class _InPlace(TensorBuilder):
                 self._accumulate(name, term, parts)
 
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
-        """A new value that is no change of the old one: an operation on it, or a copy."""
+        """A new value that is no change of the old one: operations on it, or a copy."""
+        value = Linear(terms)
+        reads = sum(name in self._storage(r.name) for r in refs(value))
         match terms:
-            case (
-                Term(Const(1), (Call("maximum" | "minimum" as word, (Ref(first), second)),), ()),
-            ) if first == name:
-                self._extreme(word, name, name, second)
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
+            case _ if reads == 1 and self._leads(name, value):
+                self._materialise(value, name)
             case _:
-                value = self._materialise(Linear(terms), self._temporary("update"))
-                self._emit("copy", name, name, (value,), inplace=True)
+                made = self._materialise(value, self._temporary("update"))
+                self._emit("copy", name, name, (made,), inplace=True)
+
+    def _leads(self, name: str, value: Expr) -> bool:
+        """Whether a value begins with an operation on that variable."""
+        match value:
+            case Ref():
+                return value.name == name
+            case Linear(terms):
+                return any(self._leads(name, f) for f in terms[0].factors[:1])
+            case Call(word, args) if word not in ALWAYS_NEW:
+                return self._leads(name, args[0])
+        return False
 
     def _lerp_weight(self, own: Term, others: tuple[Term, ...]) -> Expr | None:
         """The weight, if this is (1 - weight) * own + weight * other."""

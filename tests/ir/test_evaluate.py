@@ -40,6 +40,8 @@ FLAGS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "RAdam": ({}, {"weight_decay": 0.1}, {"betas": (0.5, 0.6)}, *DECOUPLED),
     "NAdam": ({}, {"weight_decay": 0.1}, {"momentum_decay": 0.1}, *DECOUPLED),
+    "Adamax": ({}, {"weight_decay": 0.1}, {"betas": (0.5, 0.6), "eps": 0.1}),
+    "Adadelta": ({}, {"weight_decay": 0.1}, {"rho": 0.5, "eps": 1e-3}),
 }
 CASES = [
     pytest.param(name, flags | more, id="-".join([name, *map(str, [*flags, *more])]))

@@ -36,6 +36,10 @@ TRAFFIC: list[tuple[str, dict[str, Any], tuple[int, float], tuple[int, float]]] 
     ("NAdam", {"weight_decay": 0.1}, (9, 25), (8, 23)),
     ("RAdam", {}, (9, 22), (6, 16)),
     ("RAdam", {"weight_decay": 0.1}, (10, 25), (7, 19)),
+    ("Adamax", {}, (6, 16), (6, 16)),
+    ("Adamax", {"weight_decay": 0.1}, (7, 19), (7, 19)),
+    ("Adadelta", {}, (11, 27), (11, 27)),
+    ("Adadelta", {"weight_decay": 0.1}, (12, 30), (12, 30)),
     ("RMSprop", {}, (5, 13), (5, 13)),
     ("RMSprop", {"weight_decay": 0.1}, (6, 16), (6, 16)),
     ("RMSprop", {"momentum": 0.9}, (7, 18), (7, 18)),
@@ -88,6 +92,8 @@ CASES = {
     "RMSprop": {"momentum": 0.9, "centered": True, "weight_decay": 0.1, "maximize": True},
     "RAdam": {"weight_decay": 0.1, "maximize": True},
     "NAdam": {"weight_decay": 0.1, "maximize": True},
+    "Adamax": {"weight_decay": 0.1, "maximize": True},
+    "Adadelta": {"weight_decay": 0.1, "maximize": True},
 }
 """Every option that could want another temporary."""
 

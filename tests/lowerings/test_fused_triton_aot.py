@@ -30,6 +30,8 @@ ALGORITHMS = {
     "rmsprop": "RMSprop",
     "radam": "RAdam",
     "nadam": "NAdam",
+    "adamax": "Adamax",
+    "adadelta": "Adadelta",
 }
 SM80, SM90 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)
 GFX942 = GPUTarget("hip", "gfx942", 64)

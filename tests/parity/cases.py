@@ -55,6 +55,18 @@ OWN: dict[str, list[Options]] = {
         {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
         {"lr": LR},
     ],
+    "Adamax": [
+        {"betas": (0.5, 0.6), "eps": 0.5},  # what eps adds decides which of the two is larger
+        {"weight_decay": 0.1, "maximize": True},
+        {"lr": LR},
+    ],
+    "Adadelta": [
+        {"rho": 0.5, "eps": 1e-3, "lr": 0.1},
+        {"rho": 0, "lr": 0.1},
+        {"rho": 1},
+        {"weight_decay": 0.1, "maximize": True},
+        {"lr": LR},
+    ],
 }
 """Beside the inputs of torch's own tests: flags together, numbers at the ends of their ranges."""
 
@@ -110,6 +122,8 @@ FULL = {
     "RMSprop": Case("RMSprop", {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
     "RAdam": Case("RAdam", {"weight_decay": 0.1}),
     "NAdam": Case("NAdam", {"weight_decay": 0.1}),
+    "Adamax": Case("Adamax", {"weight_decay": 0.1}),
+    "Adadelta": Case("Adadelta", {"weight_decay": 0.1}),
 }
 """One case a class, with every state it can have."""
 

@@ -51,7 +51,8 @@ def test_finite_differences(case: Case) -> None:
     def function(param: Tensor, grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         return step(case.ours, dict(zip(keys, given, strict=True)), param, grad)
 
-    assert torch.autograd.gradcheck(function, (*inputs(), *state.values()))
+    # Smaller than the smallest state, which is the 1e-6 of Adadelta.
+    assert torch.autograd.gradcheck(function, (*inputs(), *state.values()), eps=1e-9)
 
 
 @pytest.fixture

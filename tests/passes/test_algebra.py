@@ -25,6 +25,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "**": lambda a, b: a**b,
     "neg": lambda a: -a,
     "sqrt": sympy.sqrt,
+    "abs": sympy.Abs,
     "maximum": sympy.Max,
     "copy": lambda a: a,
 }
@@ -100,6 +101,8 @@ QUESTIONS = {
     "Adam": ("weight_decay", "decoupled_weight_decay", "amsgrad", "maximize"),
     "NAdam": ("weight_decay", "decoupled_weight_decay"),
     "RAdam": ("weight_decay", "decoupled_weight_decay", "rho"),
+    "Adamax": ("weight_decay", "maximize"),
+    "Adadelta": ("weight_decay", "maximize"),
     "RMSprop": ("weight_decay", "momentum", "centered", "maximize"),
     "SGD": ("weight_decay", "momentum", "nesterov", "momentum_buffer"),
 }

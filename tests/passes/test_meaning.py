@@ -113,6 +113,8 @@ ON = {
     "Adam": ({}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
     "NAdam": ({}, {"weight_decay": 0.1}, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
     "RAdam": ({}, {"betas": (0.5, 0.6)}),
+    "Adamax": ({}, {"weight_decay": 0.1}),
+    "Adadelta": ({}, {"weight_decay": 0.1}),
     "RMSprop": ({}, {"momentum": 0.9, "centered": True}),
     "SGD": ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
 }

@@ -31,6 +31,8 @@ CASES = [
     ("RAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "betas": (0.8, 0.8)}),
     ("NAdam", {"weight_decay": 0.1}),
     ("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "maximize": True}),
+    ("Adamax", {"weight_decay": 0.1}),
+    ("Adadelta", {"weight_decay": 0.1}),
 ]
 
 
@@ -98,7 +100,7 @@ def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> No
 
 
 @inside
-@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam"])
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"])
 def test_computes_in_float32_for_float32(name: str) -> None:
     both = pair(name, torch.float32, weight_decay=0.1)
     train(*both, steps=4)

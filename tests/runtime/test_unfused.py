@@ -28,6 +28,8 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
     ("NAdam", {"weight_decay": 0.1}),
     ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "momentum_decay": 0.01}),
+    ("Adamax", {"weight_decay": 0.1}),
+    ("Adadelta", {"weight_decay": 0.1, "maximize": True}),
 ]
 
 
@@ -49,7 +51,9 @@ def test_trajectories_are_torchs(
     assert error(states(optimizer), states(reference)) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam"])
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_a_tensor_lr_of_lower_precision_rounds_as_torchs_does(

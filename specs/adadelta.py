@@ -1,0 +1,49 @@
+from optgen.spec import hyper, optimizer, sqrt, state
+
+
+@optimizer(
+    paper="https://arxiv.org/abs/1212.5701",
+    keywords=(
+        "lr",
+        "rho",
+        "eps",
+        "weight_decay",
+        "foreach",
+        "*",
+        "capturable",
+        "maximize",
+        "differentiable",
+    ),
+    group=(
+        "lr",
+        "rho",
+        "eps",
+        "weight_decay",
+        "maximize",
+        "capturable",
+        "foreach",
+        "differentiable",
+    ),
+)
+def Adadelta(
+    p,
+    g,
+    t,
+    /,
+    v=state("square_avg"),
+    u=state("acc_delta"),
+    *,
+    lr=hyper(1.0, ge=0, tensor="always"),
+    rho=hyper(0.9, ge=0, le=1),
+    eps=hyper(1e-6, ge=0),
+    weight_decay=hyper(0, ge=0),
+):
+    """Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012)."""
+    if weight_decay:
+        g = g + weight_decay * p
+
+    v = rho * v + (1 - rho) * g**2
+    delta = sqrt(u + eps) / sqrt(v + eps) * g
+    u = rho * u + (1 - rho) * delta**2
+
+    p = p - lr * delta
