@@ -30,10 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import optgen.optim
+from benchmarks.classes import CLASSES
 from benchmarks.lists import LISTS
 
 ROOT = Path(__file__).resolve().parents[1]
-CLASSES = ("SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta")
 OPTIONS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 TORCH: dict[str, dict[str, Any]] = {
     "torch for-loop": {"foreach": False},

@@ -1,10 +1,12 @@
 """The mirror of torch.optim._functional: every functional form under one roof."""
 
+from optgen.optim.adadelta import adadelta
 from optgen.optim.adam import adam
+from optgen.optim.adamax import adamax
 from optgen.optim.adamw import adamw
 from optgen.optim.nadam import nadam
 from optgen.optim.radam import radam
 from optgen.optim.rmsprop import rmsprop
 from optgen.optim.sgd import sgd
 
-__all__ = ["adam", "adamw", "nadam", "radam", "rmsprop", "sgd"]
+__all__ = ["adadelta", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd"]

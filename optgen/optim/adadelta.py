@@ -1,7 +1,31 @@
 """The mirror of torch.optim.adadelta."""
 
-from optgen.generated.adadelta import Adadelta
+from torch import Tensor
 
-__all__ = ["Adadelta"]
+from optgen.generated.adadelta import Adadelta
+from optgen.runtime.functional import functional
+
+__all__ = ["Adadelta", "adadelta"]
 
 Adadelta.__module__ = __name__
+
+
+@functional(Adadelta)
+def adadelta(
+    params: list[Tensor],
+    grads: list[Tensor],
+    square_avgs: list[Tensor],
+    acc_deltas: list[Tensor],
+    state_steps: list[Tensor],
+    capturable: bool = False,
+    foreach: bool | None = None,
+    differentiable: bool = False,
+    has_complex: bool = False,
+    *,
+    lr: float,
+    rho: float,
+    eps: float,
+    weight_decay: float,
+    maximize: bool,
+) -> None:
+    """Take one step of :class:`Adadelta` in place, on lists of tensors."""

@@ -66,18 +66,31 @@ def lines(rule: str) -> list[str]:
         ),
         (
             "v = maximum(c * v, abs(g) + eps); p = p - lr * v",
-            ["mul_ exp_avg_sq #", "operand = abs grad", "add_ operand #"]
-            + ["maximum_ exp_avg_sq operand", "add_ param exp_avg_sq"],
+            [
+                "mul_ exp_avg_sq #",
+                "operand = abs grad",
+                "add_ operand #",
+                "maximum_ exp_avg_sq operand",
+            ],
         ),
         (
             "v = maximum(c * v, abs(v) * g); p = p - lr * v",
-            ["update = mul exp_avg_sq #", "operand = abs exp_avg_sq", "mul_ operand grad"]
-            + ["maximum_ update operand", "copy_ exp_avg_sq update"],
+            [
+                "update = mul exp_avg_sq #",
+                "operand = abs exp_avg_sq",
+                "mul_ operand grad",
+                "maximum_ update operand",
+                "copy_ exp_avg_sq update",
+            ],
         ),
         (
             "v = where(g > c, v, 0 * g); p = p - lr * v",
-            ["condition = > grad #", "value = mul grad #"]
-            + ["update = where condition exp_avg_sq value", "copy_ exp_avg_sq update"],
+            [
+                "condition = > grad #",
+                "value = mul grad #",
+                "update = where condition exp_avg_sq value",
+                "copy_ exp_avg_sq update",
+            ],
         ),
         ("v = sqrt(v) + g; p = p - lr * v", ["sqrt_ exp_avg_sq", "add_ exp_avg_sq grad"]),
         ("g = g + c * p; p = p - lr * g", ["grad = add grad param", "add_ param grad"]),
