@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from optgen.ir.nodes import NOWHERE, Expr, Place, Program
+from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, walk
+from optgen.ir.words import PROPERTIES
 
 HyperSort = Literal["number", "tuple", "flag", "choice"]
+Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
@@ -63,13 +65,16 @@ class Hyper:
 class State:
     """Something remembered: `symbol` in the rule, `key` in the checkpoint.
 
-    `when` is the truth of a hyperparameter ("amsgrad", "not amsgrad") that brings it into being.
+    `shape` is "like" the parameter; "row", the same with one element along the last axis; "col",
+    with one along the axis before it; or "scalar", one number per parameter. `when` brings it into
+    being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
+    ("factored": it has rows and columns).
     """
 
     symbol: str
     key: str
     init: float | str = 0.0
-    shape: str = "like"
+    shape: Shape = "like"
     dtype: str | None = None
     when: str | None = None
     eager: bool = False
@@ -78,11 +83,20 @@ class State:
 
 @dataclass(frozen=True)
 class Require:
-    """A condition on hyperparameters that the constructor checks, and what it says if it fails."""
+    """A condition that the constructor checks, and what it says if it fails.
+
+    It is about hyperparameters, or about the parameter (`ndim(p) == 2`); then it holds for every
+    parameter that an optimizer is given, and `{shape}` in the message is that one's.
+    """
 
     condition: Expr
     message: str
     place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+    @property
+    def of_param(self) -> bool:
+        """Whether it is about the parameter."""
+        return any(isinstance(e, Call) and e.word in PROPERTIES for e in walk(self.condition))
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,10 @@ class Algorithm:
     def hyper(self, name: str) -> Hyper | None:
         """The hyperparameter of that name, if there is one."""
         return next((h for h in self.hypers if h.name == name), None)
+
+    def factor_states(self) -> Iterator[State]:
+        """States that hold one number per row, or one per column, in checkpoint order."""
+        return (s for s in self.states if s.shape in ("row", "col"))
 
     def tensor_states(self) -> Iterator[State]:
         """States with the parameter's shape, in checkpoint order."""

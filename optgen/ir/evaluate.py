@@ -7,6 +7,7 @@ statement, in the author's order, taking the branch that holds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,12 +41,13 @@ def evaluate(
     Returns:
         The new parameter (float64) and the new state, `step` included if the rule counts steps.
     """
+    facts = facts_of(param)
     values: Values = {
         algorithm.param: param.detach().double(),
         algorithm.grad: grad.detach().double(),
     }
     values |= {name: _number(value) for name, value in hypers.items()}
-    kept = [s for s in algorithm.states if _exists(s, hypers)]
+    kept = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
     for entry in kept:
         old = state.get(entry.key)
         values[entry.symbol] = (
@@ -55,9 +57,22 @@ def evaluate(
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
         values[algorithm.step] = _number(step)
-    _run(algorithm, algorithm.rule, values, fresh, scalar_dtype)
+    _Step(algorithm, values, fresh, facts, scalar_dtype).run(algorithm.rule)
     new_state = {s.key: _stored(s, values[s.symbol]) for s in kept}
     return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
+
+
+def facts_of(param: Tensor) -> dict[str, bool | float]:
+    """The properties of a parameter that a rule may ask, by their words; sizes it lacks are 1."""
+    sizes = (1, 1, *param.shape)
+    return {
+        "factored": param.ndim > 1,
+        "ndim": param.ndim,
+        "numel": param.numel(),
+        "rows": sizes[-2],
+        "cols": sizes[-1],
+        "machine_eps": torch.finfo(param.dtype).eps,
+    }
 
 
 def _number(value: Any) -> Any:
@@ -70,10 +85,11 @@ def _number(value: Any) -> Any:
     return torch.as_tensor(value, dtype=torch.float64).detach().squeeze()
 
 
-def _exists(state: State, hypers: Mapping[str, Any]) -> bool:
+def exists(state: State, known: Mapping[str, Any]) -> bool:
+    """Whether a state is there, given hyperparameters and facts of the parameter by name."""
     if state.when is None:
         return True
-    truth = bool(hypers[state.when.removeprefix("not ")])
+    truth = bool(known[state.when.removeprefix("not ")])
     return truth is not state.when.startswith("not ")
 
 
@@ -84,7 +100,10 @@ def _initial(
     start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
         return start.to(scalar_dtype)
-    return torch.zeros_like(values[algorithm.param]) + start
+    shape = list(values[algorithm.param].shape)
+    if state.shape in ("row", "col"):
+        shape[-1 if state.shape == "row" else -2] = 1
+    return torch.zeros(shape, dtype=torch.float64, device=start.device) + start
 
 
 def _stored(state: State, value: Tensor) -> Tensor:
@@ -92,70 +111,70 @@ def _stored(state: State, value: Tensor) -> Tensor:
     return value.to(getattr(torch, state.dtype)) if state.dtype else value
 
 
-def _run(
-    algorithm: Algorithm, program: Program, values: Values, fresh: set[str], dtype: torch.dtype
-) -> None:
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            values[stmt.target.name] = _assigned(algorithm, stmt, values, fresh, dtype)
-        else:
-            holds = bool(_value(stmt.condition, values, fresh))
-            _run(algorithm, stmt.then if holds else stmt.orelse, values, fresh, dtype)
+@dataclass
+class _Step:
+    """One step of one parameter: what names mean so far."""
+
+    algorithm: Algorithm
+    values: Values
+    fresh: set[str]
+    facts: Mapping[str, bool | float]
+    dtype: torch.dtype
+
+    def run(self, program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self.values[stmt.target.name] = self.assigned(stmt)
+            else:
+                self.run(stmt.then if bool(self.value(stmt.condition)) else stmt.orelse)
+
+    def assigned(self, stmt: Assign) -> Any:
+        """The value of an assignment; scalar state is computed and kept in torch's scalar dtype."""
+        state = self.algorithm.state(stmt.target.name)
+        if state is None or state.shape != "scalar":
+            return self.value(stmt.value)
+        return self.value(stmt.value, rounded=state.symbol).to(self.dtype)
+
+    def value(self, expr: Expr, rounded: str | None = None) -> Any:
+        """What an expression is; `rounded`: the scalar state that is computed in its own dtype."""
+        match expr:
+            case Const(value):
+                return _number(value)
+            case Ref(name):
+                return _in(torch.float64, self.values[name])
+            case Call("fresh", (Ref(name),)):
+                return torch.tensor(name in self.fresh)
+            case Call(word, _) if word in self.facts:
+                return _number(self.facts[word])
+            case Call("item", (values_of, Const(int() as index))):
+                return self.value(values_of)[index]
+            case Call("truth" | "is_none" as word, (a,)):
+                value = self.value(a)
+                if word == "is_none" or value is None:
+                    return torch.tensor((value is None) is (word == "is_none"))
+                return value != 0
+            case Call("and" | "or" as word, (a, b)):
+                left = self.value(a)
+                decided = left.ndim == 0 and bool(left) is (word == "or")
+                return left if decided else WORDS[word].meaning(left, self.value(b))
+            case Call("==" | "!=" as word, (a, b)) if _is_choice(self.values, a, b):
+                return torch.tensor(WORDS[word].meaning(*(self.value(e) for e in (a, b))))
+            case Call(word, args):
+                operands = [self.value(a, rounded) for a in args]
+                if rounded is not None and any(ref.name == rounded for ref in refs(expr)):
+                    # torch computes with a 0-dim tensor, and with what derives from it, in its
+                    # dtype
+                    result = WORDS[word].meaning(*(_in(self.dtype, o) for o in operands))
+                    return _in(torch.float64, result)
+                return WORDS[word].meaning(*operands)
+            case Linear():
+                raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
 
 
-def _assigned(
-    algorithm: Algorithm, stmt: Assign, values: Values, fresh: set[str], dtype: torch.dtype
-) -> Any:
-    """The value of an assignment; scalar state is computed and kept in torch's scalar dtype."""
-    state = algorithm.state(stmt.target.name)
-    if state is None or state.shape != "scalar":
-        return _value(stmt.value, values, fresh)
-    return _value(stmt.value, values, fresh, rounded=(state.symbol, dtype)).to(dtype)
-
-
-def _value(
-    expr: Expr,
-    values: Values,
-    fresh: set[str],
-    rounded: tuple[str, torch.dtype] | None = None,
-) -> Any:
-    match expr:
-        case Const(value):
-            return _number(value)
-        case Ref(name):
-            value = values[name]
-            return (
-                value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-            )
-        case Call("fresh", (Ref(name),)):
-            return torch.tensor(name in fresh)
-        case Call("item", (values_of, Const(int() as index))):
-            return _value(values_of, values, fresh)[index]
-        case Call("truth" | "is_none" as word, (a,)):
-            value = _value(a, values, fresh)
-            if word == "is_none" or value is None:
-                return torch.tensor((value is None) is (word == "is_none"))
-            return value != 0
-        case Call("and" | "or" as word, (a, b)):
-            left = _value(a, values, fresh)
-            decided = left.ndim == 0 and bool(left) is (word == "or")
-            return left if decided else WORDS[word].meaning(left, _value(b, values, fresh))
-        case Call("==" | "!=" as word, (a, b)) if _is_choice(values, a, b):
-            return torch.tensor(WORDS[word].meaning(*(_value(e, values, fresh) for e in (a, b))))
-        case Call(word, args):
-            operands = [_value(a, values, fresh, rounded) for a in args]
-            if rounded is not None and any(ref.name == rounded[0] for ref in refs(expr)):
-                # torch computes with a 0-dim tensor, and with what derives from it, in its dtype
-                result = WORDS[word].meaning(*(_in(rounded[1], o) for o in operands))
-                return _in(torch.float64, result)
-            return WORDS[word].meaning(*operands)
-        case Linear():
-            raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
-
-
-def _in(dtype: torch.dtype, value: Tensor) -> Tensor:
-    """A number in a type; a truth value as it is."""
-    return value.to(dtype) if value.is_floating_point() else value
+def _in(dtype: torch.dtype, value: Any) -> Any:
+    """A number in a type; truth values, choices and tuples as they are."""
+    is_number = isinstance(value, Tensor) and value.is_floating_point()
+    return value.to(dtype) if is_number else value
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:

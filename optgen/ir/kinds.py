@@ -1,4 +1,4 @@
-"""Kind = where a value lives × its axes. Joining is the maximum of the one and of the other."""
+"""Kind = where a value lives × its axes: joined, the maximum of the one, the union of the other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Call, Const, Expr, Ref, children
+from optgen.ir.words import FACTS, PROPERTIES, REDUCTIONS
 
 
 class Home(IntEnum):
@@ -20,12 +21,18 @@ class Home(IntEnum):
 
 
 class Axes(IntEnum):
-    """The shape of a value. Rows and columns join to the whole tensor."""
+    """The shape of a value, as bits: one for the batch of matrices, one for each of the last two.
+
+    A row value has one number per row (the last axis is 1), a column value one per column (the axis
+    before it is 1); together they make the whole tensor. What both reduce to is one number per
+    matrix of the batch.
+    """
 
     NONE = 0
-    ROW = 1
-    COLUMN = 2
-    TENSOR = 3
+    MATRIX = 1
+    ROW = 3
+    COLUMN = 5
+    TENSOR = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,11 @@ class Kind:
         """Whether there is more than one number of it per parameter."""
         return self.axes is not Axes.NONE
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is one number per parameter that is known without looking at any tensor."""
+        return self.axes is Axes.NONE and self.home < Home.DEVICE
+
     def join(self, other: Kind) -> Kind:
         """The kind of something made from both."""
         return Kind(Home(max(self.home, other.home)), Axes(self.axes | other.axes))
@@ -52,6 +64,18 @@ TENSOR = Kind(Home.DEVICE, Axes.TENSOR)
 
 Lookup = Callable[[Ref], Kind]
 
+_STATE_KINDS = {
+    "like": TENSOR,
+    "row": Kind(Home.DEVICE, Axes.ROW),
+    "col": Kind(Home.DEVICE, Axes.COLUMN),
+    "scalar": PARAM,
+}
+_REDUCED = {
+    name: Axes.ROW if name.startswith("row_") else Axes.COLUMN if name.startswith("col_") else 0
+    for name in REDUCTIONS
+}
+"""The axes that a reduction leaves of those its argument has."""
+
 
 def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
     """The kinds of the names in a rule's signature."""
@@ -59,7 +83,7 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
     if algorithm.step:
         kinds[algorithm.step] = PARAM
     for state in algorithm.states:
-        kinds[state.symbol] = PARAM if state.shape == "scalar" else TENSOR
+        kinds[state.symbol] = _STATE_KINDS[state.shape]
     for hyper in algorithm.hypers:
         kinds[hyper.name] = STATIC if hyper.sort in ("flag", "choice") else GROUP
     return kinds
@@ -72,9 +96,17 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return STATIC
         case Ref():
             return kinds(expr)
+        case Call(word, _) if word in FACTS:
+            return STATIC
         case Call("fresh", _):
             return PARAM
-        case Call("truth" | "is_none", (Ref() as ref,)) if kinds(ref).home <= Home.GROUP:
+        case Call(word, _) if word in PROPERTIES:
+            return PARAM
+        case Call(word, (arg,)) if word in _REDUCED:
+            return Kind(Home.DEVICE, Axes(kind_of(arg, kinds).axes & _REDUCED[word]))
+        case Call("truth" | "is_none", (Ref() | Call("item") as asked,)) if (
+            kind_of(asked, kinds).home <= Home.GROUP
+        ):
             return STATIC
         case _:
             result = STATIC

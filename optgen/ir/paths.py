@@ -9,6 +9,7 @@ from typing import NoReturn
 from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
 from optgen.ir.text import expr_text
+from optgen.ir.words import PROPERTIES
 
 Versions = dict[str, int]
 Assumed = Mapping[Expr, bool]
@@ -79,11 +80,11 @@ class Paths:
         return after
 
     def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
-        """Check that every name an expression reads has that version here; `fresh` reads none."""
+        """Check that every name an expression reads has that version here (a property: none)."""
         match expr:
             case Ref():
                 self.read_ref(expr, now, path)
-            case Call("fresh", _):
+            case Call(word, _) if word == "fresh" or word in PROPERTIES:
                 return
             case _:
                 for child in children(expr):

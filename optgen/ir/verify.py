@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.paths import Paths, SweepPaths, VerifyError, fail, written_in
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.words import WORDS
+from optgen.ir.words import REDUCTIONS, WORDS
 
 __all__ = ["VerifyError", "verify_algorithm", "verify_plan"]
 
@@ -40,6 +40,7 @@ def verify_algorithm(algorithm: Algorithm) -> None:
     """
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     _learn_kinds(algorithm.rule, kinds)
+    _check_axes(algorithm, kinds)
     for expr in expressions(algorithm.rule):
         _check_words(expr)
         if any(isinstance(e, Linear) for e in walk(expr)):
@@ -133,6 +134,21 @@ class _Forms:
                     self._scalar(arg)
             case _ if self.hoisted:
                 fail("a scalar without a name", expr)
+
+
+def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
+    """A name keeps its axes from version to version, and a reduction has something to reduce."""
+    declared = declared_kinds(algorithm)
+    for stmt in assigns(algorithm.rule):
+        known = declared.get(stmt.target.name)
+        if known is not None and kinds[stmt.target].axes is not known.axes:
+            fail(f"{known.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target)
+    for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
+        if isinstance(node, Call) and node.word in REDUCTIONS:
+            (argument,) = node.args
+            axes = kind_of(argument, lambda ref: kinds.get(ref, STATIC)).axes
+            if axes is kind_of(node, lambda ref: kinds.get(ref, STATIC)).axes:
+                fail("a reduction of nothing", node)
 
 
 def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:

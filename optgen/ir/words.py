@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-WordSort = Literal["arithmetic", "comparison", "logic", "function", "fact"]
+WordSort = Literal[
+    "arithmetic", "comparison", "logic", "function", "fact", "reduction", "property", "matrix"
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,31 @@ def _lerp(start: Any, end: Any, weight: Any) -> Any:
 
 def _clamp(x: Any, low: Any, high: Any) -> Any:
     return x.clamp(low, high)
+
+
+def _max_abs(x: Any) -> Any:
+    """0 of nothing, as a sum of nothing is; NaN where any is."""
+    return x.abs().amax() if x.numel() else x.new_zeros(())
+
+
+def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+    """Newton-Schulz: an odd quintic drives every singular value towards 1, matrix by matrix."""
+    a, b, c = coefficients
+    tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if tall else x
+    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
+    for _ in range(int(steps)):
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * (gram @ gram)) @ y
+    return y.mT if tall else y
+
+
+def _row(name: str) -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\rightarrow}}}}({{0}})"
+
+
+def _col(name: str) -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
 
 
 _ROWS = (
@@ -77,11 +104,49 @@ _ROWS = (
     Word("is_none", 1, "fact", lambda x: x is None, r"{0} = \varnothing"),
     Word("copy", 1, "fact", lambda x: x.clone(), "{0}"),
     Word("fresh", 1, "fact", lambda x: x, r"{0} \text{{ is new}}"),
+    # Properties of the parameter, known before a step begins: a fact each, told the same way.
+    Word("factored", 1, "property", lambda x: x, r"\dim {0} > 1"),
+    Word("ndim", 1, "property", lambda x: x, r"\dim {0}"),
+    Word("numel", 1, "property", lambda x: x, r"\left|{0}\right|"),
+    Word("rows", 1, "property", lambda x: x, r"\operatorname{{rows}}({0})"),
+    Word("cols", 1, "property", lambda x: x, r"\operatorname{{cols}}({0})"),
+    Word("machine_eps", 1, "property", lambda x: x, r"\varepsilon_{{\text{{mach}}}}({0})"),
+    # A reduction of rows keeps the last axis, one of columns the one before: with one element.
+    Word("row_sum", 1, "reduction", lambda x: x.sum(-1, keepdim=True), _row("sum")),
+    Word("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
+    Word("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
+    Word("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col("mean")),
+    Word("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
+    Word("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
+    Word("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
+    Word("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
+    Word("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
+    # A matrix word takes whole matrices: the last two axes of a tensor, batched over the others.
+    Word(
+        "orthogonalize",
+        4,
+        "matrix",
+        _orthogonalize,
+        r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
+    ),
 )
 
 WORDS: dict[str, Word] = {word.name: word for word in _ROWS}
 FUNCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "function")
-"""What a spec may call by name, besides the facts."""
+"""What a spec may call by name that works element by element."""
+
+PROPERTIES: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "property")
+FACTS: tuple[str, ...] = ("factored",)
+"""Properties that are true or false: `when=` may name them, and a branch on one folds away."""
+REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "reduction")
+MATRIX_WORDS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "matrix")
+CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_WORDS, *PROPERTIES)
+"""What a spec may call by name."""
+
+BY_ELEMENT: tuple[str, ...] = tuple(
+    w for w in WORDS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_WORDS)
+)
+"""What every lowering prints inside a sweep: one element of the result asks one of each operand."""
 
 PRECEDENCE = {
     "or": 1,

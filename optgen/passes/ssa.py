@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import declared_kinds
-from optgen.ir.nodes import Assign, If, Program, Ref, Stmt, rename_program, rename_refs
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, rebuild, rename_program
+from optgen.ir.words import PROPERTIES
 
 
 def to_ssa(algorithm: Algorithm) -> Algorithm:
@@ -24,7 +25,7 @@ def _versioned(program: Program, current: dict[str, int], count: Counter[str]) -
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
-            value = rename_refs(stmt.value, lambda ref: _at(ref, current))
+            value = _read(stmt.value, current)
             name = stmt.target.name
             count[name] += 1
             current[name] = count[name]
@@ -34,12 +35,22 @@ def _versioned(program: Program, current: dict[str, int], count: Counter[str]) -
     return tuple(out)
 
 
+def _read(expr: Expr, current: dict[str, int]) -> Expr:
+    """The expression with versions; a property is of the parameter, whatever its value by now."""
+    match expr:
+        case Ref():
+            return _at(expr, current)
+        case Call(word, _) if word in PROPERTIES:
+            return expr
+    return rebuild(expr, lambda child: _read(child, current))
+
+
 def _at(ref: Ref, current: dict[str, int]) -> Ref:
     return replace(ref, version=current[ref.name])
 
 
 def _versioned_if(stmt: If, current: dict[str, int], count: Counter[str]) -> If:
-    condition = rename_refs(stmt.condition, lambda ref: _at(ref, current))
+    condition = _read(stmt.condition, current)
     ends = [dict(current), dict(current)]
     arms = [
         _versioned(arm, end, count) for arm, end in zip((stmt.then, stmt.orelse), ends, strict=True)

@@ -120,9 +120,11 @@ def state(
     Args:
         key: its name in a checkpoint: `state("exp_avg")`.
         init: where it starts: a number, a hyperparameter's name, or "p", a copy of the parameter.
-        shape: "like" the parameter, or one "scalar" per parameter.
+        shape: "like" the parameter; one number per "row" or per "col" of it (its shape, with one
+            element along the last axis or the axis before it); or one "scalar" per parameter.
         dtype: None, the parameter's (a scalar has torch's scalar dtype), or "float32".
-        when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad".
+        when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad"; or
+            "factored", "not factored", which the parameter is if it has rows and columns.
         eager: made by the constructor, not by the first step.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
-from optgen.ir.words import FUNCTIONS, WORDS
+from optgen.ir.words import WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
 from optgen.spec.sorts import sort_of, why_no_number
@@ -38,13 +38,13 @@ _HINTS: dict[type[ast.expr], str] = {
 
 
 class Expressions:
-    """Reads expressions in a scope. `inline` reads a call of one of the file's helper functions."""
+    """Reads expressions in a scope. `call` reads a call, of a word or of a helper of the file."""
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self.source = source
         self.scope = scope
 
-    def inline(self, node: ast.Call, name: str) -> Expr:
+    def call(self, node: ast.Call) -> Expr:
         raise NotImplementedError
 
     def number(self, node: ast.expr) -> Expr:
@@ -79,8 +79,8 @@ class Expressions:
             case ast.Subscript(value=ast.Name() as values, slice=ast.Constant(value=int() as i)):
                 return self._item(node, values, i)
             case ast.Call():
-                return self._call(node)
-        self._refuse(node)
+                return self.call(node)
+        self.refuse(node)
 
     def condition(self, node: ast.expr) -> Expr:
         """Something that is true or false."""
@@ -131,7 +131,10 @@ class Expressions:
 
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
         value = self.value(node)
-        if not isinstance(value, Ref) or self.scope.algorithm.hyper(value.name) is None:
+        if isinstance(value, Ref):  # eps1, of eps1, eps2 = eps
+            value = self.scope.items.get(value.name, value)
+        owner = value.args[0] if isinstance(value, Call) and value.word == "item" else value
+        if not isinstance(owner, Ref) or self.scope.algorithm.hyper(owner.name) is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
@@ -204,48 +207,8 @@ class Expressions:
             self.source.error(node, f"`{values.id}` has no item {index}", hint)
         return Call("item", (whole, Const(index)), self.source.place(node))
 
-    def _call(self, node: ast.Call) -> Expr:
-        if not isinstance(node.func, ast.Name):
-            self._refuse(node.func)
-        name = node.func.id
-        if name in self.scope.helpers:
-            return self.inline(node, name)
-        if name != "fresh" and name not in FUNCTIONS:
-            known = [*FUNCTIONS, "fresh", *self.scope.helpers]
-            hint = did_you_mean(name, known, f"words: {', '.join(FUNCTIONS)}, fresh")
-            self.source.error(node, f"unknown function `{name}`", hint)
-        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
-            hint = f"write {name}(x), without names or stars"
-            self.source.error(node, f"`{name}` takes positional arguments only", hint)
-        arity = WORDS[name].arity
-        if len(node.args) != arity:
-            message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            self.source.error(node, message, f"{name}({', '.join('xyz'[:arity])})")
-        if name == "fresh":
-            return self._fresh(node)
-        first = self._mask if name == "where" else self.number
-        args = (first(node.args[0]), *(self.number(a) for a in node.args[1:]))
-        return Call(name, args, self.source.place(node))
-
-    def _mask(self, node: ast.expr) -> Expr:
-        """The condition of a `where`: a comparison, since the truth of a tensor is no word."""
-        condition = self.condition(node)
-        if isinstance(condition, Call) and condition.word == "truth":
-            hint = f"write {self.source.quote(node)} != 0"
-            self.source.error(node, "`where` takes a comparison", hint)
-        return condition
-
-    def _fresh(self, node: ast.Call) -> Expr:
-        match node.args[0]:
-            case ast.Name(id=name):
-                known = (self.scope.renamed or {}).get(name, Ref(name))
-                if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
-                    self.check_exists(node.args[0], known.name)
-                    return Call("fresh", (Ref(known.name),), self.source.place(node))
-        hint = "write fresh(b) for a state b"
-        self.source.error(node.args[0], "`fresh` asks about a state", hint)
-
-    def _refuse(self, node: ast.expr) -> NoReturn:
+    def refuse(self, node: ast.expr) -> NoReturn:
+        """Raise the error about what the language does not have."""
         self.source.error(
             node,
             f"`{self.source.quote(node)}` is not in the language",
@@ -262,7 +225,11 @@ class Expressions:
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:
         """An `if` needs one answer per parameter."""
-        if self.scope.kind(condition).is_tensor:
+        kind = self.scope.kind(condition)
+        if kind.is_tensor:
             self.source.error(
                 node, "`if` on a tensor has no single answer", "write where(condition, a, b)"
             )
+        if not kind.is_scalar:
+            message = "`if` on a number that a reduction makes: it is known too late"
+            self.source.error(node, message, "write where(condition, a, b)")

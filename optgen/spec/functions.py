@@ -72,3 +72,91 @@ def clamp(x: Any, low: Any, high: Any) -> Any:
 def lerp(start: Any, end: Any, weight: Any) -> Any:
     """The value a fraction `weight` of the way: start + weight * (end - start)."""
     _refuse("lerp")
+
+
+def row_sum(x: Any) -> Any:
+    """The sum along the last axis, which stays with one element: one number per row."""
+    _refuse("row_sum")
+
+
+def col_sum(x: Any) -> Any:
+    """The sum along the axis before the last, which stays with one element: one per column."""
+    _refuse("col_sum")
+
+
+def row_mean(x: Any) -> Any:
+    """The mean along the last axis, which stays with one element: one number per row."""
+    _refuse("row_mean")
+
+
+def col_mean(x: Any) -> Any:
+    """The mean along the axis before the last, which stays with one element: one per column."""
+    _refuse("col_mean")
+
+
+def sum(x: Any) -> Any:
+    """The sum of all elements: one number per parameter."""
+    _refuse("sum")
+
+
+def mean(x: Any) -> Any:
+    """The mean of all elements: one number per parameter."""
+    _refuse("mean")
+
+
+def norm(x: Any) -> Any:
+    """The Euclidean norm of all elements: sqrt(sum(x**2))."""
+    _refuse("norm")
+
+
+def rms(x: Any) -> Any:
+    """The root of the mean square of all elements: sqrt(mean(x**2))."""
+    _refuse("rms")
+
+
+def max_abs(x: Any) -> Any:
+    """The largest absolute value among all elements; NaN where there is one."""
+    _refuse("max_abs")
+
+
+def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+    """Every matrix of x with its singular values near one, by Newton-Schulz iterations.
+
+    Args:
+        x: a tensor of matrices, which are its last two axes.
+        coefficients: a hyperparameter of three numbers a, b, c: a step is y -> a y + b y y' y +
+            c y y' y y' y, from y = x / norm(x).
+        steps: how many of them.
+        eps: the least norm to divide by.
+    """
+    _refuse("orthogonalize")
+
+
+def factored(p: Any) -> Any:
+    """Whether the parameter has rows and columns: more than one axis."""
+    _refuse("factored")
+
+
+def ndim(p: Any) -> Any:
+    """How many axes the parameter has."""
+    _refuse("ndim")
+
+
+def numel(p: Any) -> Any:
+    """How many elements the parameter has."""
+    _refuse("numel")
+
+
+def rows(p: Any) -> Any:
+    """How many rows each matrix of the parameter has: the size of its last axis but one."""
+    _refuse("rows")
+
+
+def cols(p: Any) -> Any:
+    """How many columns each matrix of the parameter has: the size of its last axis."""
+    _refuse("cols")
+
+
+def machine_eps(p: Any) -> Any:
+    """The distance from 1 to the next number of the parameter's dtype: torch.finfo(dtype).eps."""
+    _refuse("machine_eps")

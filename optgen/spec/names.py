@@ -9,11 +9,14 @@ import string
 from collections.abc import Iterator
 
 from optgen.ir.variables import PYTHON, relatives
-from optgen.ir.words import WORDS
+from optgen.ir.words import BY_ELEMENT, FACTS, WORDS
 from optgen.spec.source import Source
 
 ADDED = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Arguments that the generator adds to every optimizer."""
+
+YIELDING = frozenset(WORDS).difference(BY_ELEMENT, FACTS)
+"""Words that a spec may give away, `norm` or `rows`, as long as it does not call them."""
 
 DECLARATIONS = ("optimizer", "state", "hyper", "flag", "choice", "fixed", "require")
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -28,7 +31,7 @@ def is_snake_case(name: str) -> bool:
 
 def why_taken(name: str) -> str:
     """Why a spec may not call anything of its own by that name, or ""."""
-    if name in WORDS or name in DECLARATIONS:
+    if (name in WORDS and name not in YIELDING) or name in DECLARATIONS:
         return "shadows a word of the language"
     if name in ADDED:
         return "is added by the generator to every optimizer"

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.nodes import Place, Program
-from optgen.ir.words import FUNCTIONS
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Place
+from optgen.ir.words import CALLABLE
+from optgen.spec.checks import check_orders, check_references, check_rule, check_shapes
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
-from optgen.spec.names import DECLARATIONS, is_snake_case, why_taken, why_used
-from optgen.spec.orders import wrong_order
+from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
 from optgen.spec.requires import check_defaults, read_require, split_requires
 from optgen.spec.scope import Scope
 from optgen.spec.signature import Signature
@@ -31,7 +31,7 @@ _OPTIONS = {
     "gradient": one_of("dense", "rows", "sparse_only"),
     "sparse_hint": TEXT,
 }
-_LANGUAGE = ("Spec", *DECLARATIONS, "fresh", *FUNCTIONS)
+_LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 
 
 def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
@@ -146,15 +146,34 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
 
 
 def _check_words(source: Source, tree: ast.Module) -> None:
-    """A file imports the words it uses; the text of one function has its imports elsewhere."""
+    """A file imports the words it uses; the text of one function has its imports elsewhere.
+
+    `norm` and the like are words where they are called, and then nothing else of the file.
+    """
+    nodes = [node for top in tree.body for node in ast.walk(top)]
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    for node in nodes:
+        if _given_name(node) in YIELDING & called:
+            message = f"`{_given_name(node)}` shadows a word of the language"
+            source.error(node, message, "choose another name, or do not call the word")
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "optgen.spec"]
     imported = {alias.name for node in imports for alias in node.names}
     if "*" in imported or (source.is_part and not imports):
         return
-    for node in (n for top in tree.body for n in ast.walk(top)):
+    for node in nodes:
         if isinstance(node, ast.Name) and node.id in _LANGUAGE and node.id not in imported:
+            if node.id in YIELDING and node.id not in called:
+                continue
             hint = f"from optgen.spec import {node.id}"
             source.error(node, f"`{node.id}` is not imported", hint)
+
+
+def _given_name(node: ast.AST) -> str | None:
+    """The name that a node gives to something of the file."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+            return name
+    return None
 
 
 def _check_new(source: Source, node: ast.stmt, name: str, taken: set[str]) -> None:
@@ -190,16 +209,17 @@ def _algorithm(
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "say in one line what it is")
     signature.check_keys(algorithm.states)
-    _check_references(source, algorithm)
-    _check_orders(source, algorithm, node)
+    check_references(source, algorithm)
+    check_orders(source, algorithm, node)
     scope = Scope(algorithm, constants, helpers)
     reader = Statements(source, scope)
     body, required = split_requires(node.body)
     requires = tuple(read_require(reader, call) for call in required)
     check_defaults(requires, algorithm.hypers, source.whole)
+    check_shapes(source, algorithm, scope.holding)
     rule = reader.rule(body)
     algorithm = replace(algorithm, rule=rule, requires=requires)
-    _check_rule(source, algorithm, scope, node, rule)
+    check_rule(source, algorithm, scope, node, rule)
     return algorithm
 
 
@@ -216,72 +236,3 @@ def _decorator(
                 '@optimizer(paper="https://…")',
             )
     return {"paper": "", **options(keywords, _OPTIONS, source, constants)}
-
-
-def _check_references(source: Source, algorithm: Algorithm) -> None:
-    """`when` names a flag or a number of this spec, `init` a number, such a number or "p"."""
-    sorts = {h.name: h.sort for h in algorithm.hypers}
-    for state in algorithm.states:
-        name = (state.when or "").removeprefix("not ")
-        if state.when is not None and sorts.get(name) not in ("flag", "number"):
-            _unknown_hyper(source, state, "when", name, sorts)
-        if isinstance(state.init, str) and state.init != "p" and sorts.get(state.init) != "number":
-            _unknown_hyper(source, state, "init", state.init, sorts)
-        if state.init == "p" and state.shape == "scalar":
-            message = f"`{state.symbol}` is one number, and p is a tensor"
-            source.error_at(state.place, message, "start from a number: init=0")
-
-
-def _unknown_hyper(
-    source: Source, state: State, option: str, name: str, sorts: Mapping[str, str]
-) -> NoReturn:
-    allowed = ("flag", "number") if option == "when" else ("number",)
-    fit = [known for known, sort in sorts.items() if sort in allowed]
-    hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
-    message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed)}'
-    source.error_at(state.place, message, hint)
-
-
-def _check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
-    if algorithm.base is None:  # else it has hyperparameters that only the base names
-        wrong = wrong_order(algorithm, algorithm.hypers)
-        if wrong:
-            source.error(node.decorator_list[0], *wrong)
-
-
-def _check_rule(
-    source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
-) -> None:
-    """A derived spec has no body; any other writes and reads the parameter and every state."""
-    if algorithm.base is not None:
-        if rule or algorithm.states:
-            source.error(
-                node,
-                f"`{node.name}` derives from `{algorithm.base}`, so its rule is that one's",
-                "leave the body and the states out",
-            )
-        return
-    if algorithm.param not in scope.written:
-        source.error(
-            node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
-        )
-    for state in algorithm.states:
-        if state.symbol not in scope.read:
-            source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
-        if state.symbol not in scope.written:
-            hint = f"assign it: {state.symbol} = …"
-            source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
-    for hyper in algorithm.hypers:
-        used = hyper.name in scope.read or any(
-            hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
-        )
-        if not used:
-            message = f"hyperparameter `{hyper.name}` is never used"
-            source.error_at(hyper.place, message, "leave it out")
-    if algorithm.grad not in scope.read:
-        message = f"the rule never reads the gradient `{algorithm.grad}`"
-        source.error(node.args.posonlyargs[1], message, "read it: it is what a step goes by")
-    for name, place in scope.locals.items():
-        if name not in scope.read and not name.startswith("_"):
-            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")

@@ -41,6 +41,9 @@ _MEANING: Mapping[str, Callable[..., Any]] = {
 }
 """What a constructor can compute: the words that plain numbers have in Python."""
 
+_ASKED = ("ndim", "numel", "factored")
+"""What a constructor knows of a parameter of any shape."""
+
 
 def split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
     """The rule's statements, and the calls of `require` among them."""
@@ -60,21 +63,44 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
     source = reader.source
     match call.args:
         case [condition, ast.Constant(value=str() as message)] if not call.keywords:
-            test = reader.condition(condition)
-            hypers = [h.name for h in reader.scope.algorithm.hypers]
-            if any(r.name not in hypers for r in refs(test)):
-                hint = "a constructor knows hyperparameters only"
-                source.error(condition, "`require` asks about hyperparameters", hint)
-            for node in walk(test):
-                if isinstance(node, Call) and node.word not in (*_MEANING, "and", "or"):
-                    hint = "compare, or use sqrt, exp, log, abs, maximum, minimum"
-                    source.error(condition, f"`{node.word}` has no place in `require`", hint)
+            require = Require(reader.condition(condition), message, source.place(call))
+            _check_condition(reader, condition, require)
+            known = [h.name for h in reader.scope.algorithm.hypers]
+            known += ["shape"] if require.of_param else []
             for name in message_fields(message, call.args[1], source):
-                if name not in hypers:
-                    hint = did_you_mean(name, hypers, f"hyperparameters: {', '.join(hypers)}")
+                if name not in known:
+                    hint = did_you_mean(name, known, f"hyperparameters: {', '.join(known)}")
                     source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
-            return Require(test, message, source.place(call))
+            if require.of_param and _only_factored(require.condition):
+                reader.scope.holding |= {"factored"}
+            return require
     source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
+
+
+def _check_condition(reader: Statements, node: ast.expr, require: Require) -> None:
+    """A condition asks what a constructor knows: of hyperparameters, or of each parameter."""
+    error = reader.source.error
+    hypers = {h.name for h in reader.scope.algorithm.hypers}
+    known = {reader.scope.algorithm.param} if require.of_param else hypers
+    if any(r.name not in known for r in refs(require.condition)):
+        if require.of_param:
+            hint = "one `require` is about hyperparameters, another about the parameter"
+            error(node, "this `require` asks about more than the parameter", hint)
+        hint = "a constructor knows hyperparameters, and ndim(p), numel(p), factored(p)"
+        error(node, "`require` asks about hyperparameters", hint)
+    for inner in walk(require.condition):
+        if isinstance(inner, Call) and inner.word not in (*_MEANING, *_ASKED, "and", "or"):
+            hint = "compare, or use sqrt, exp, log, abs, maximum, minimum"
+            error(node, f"`{inner.word}` has no place in `require`", hint)
+
+
+def _only_factored(condition: Expr) -> bool:
+    """Whether a condition on the parameter fails for all that have no rows and columns."""
+    shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
+    try:
+        return not any(_value(condition, shape) for shape in shapes)
+    except KeyError:  # it asks for the number of elements too
+        return False
 
 
 def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: str) -> None:
@@ -85,6 +111,8 @@ def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: s
     """
     values = {h.name: h.default for h in hypers}
     for require in requires:
+        if require.of_param:
+            continue
         try:
             holds = _value(require.condition, values)
         except (ArithmeticError, ValueError, TypeError) as error:
@@ -103,6 +131,8 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
             return value
         case Ref(name):
             return values[name]
+        case Call(word, _) if word in _ASKED:
+            return values[word]
         case Call("and", (a, b)):
             return _value(a, values) and _value(b, values)
         case Call("or", (a, b)):

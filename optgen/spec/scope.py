@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Kind, declared_kinds, kind_of
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Expr, Place, Stmt
 
 
@@ -19,10 +19,12 @@ class Scope:
 
     `kinds` are the names defined on every path to this point; `partial` those defined on some.
     `locals` are the author's own names, where each is written first;
-    `answers` are names of something true or false; `tensors` says of every name ever written
-    whether it is a tensor. `renamed` maps a helper's own names to what they stand for while the
-    helper is inlined; `spoken` are the rule's own names, which no helper's name may become;
-    `holding` are the truths of hyperparameters ("amsgrad", "not amsgrad") that hold in this arm.
+    `answers` are names of something true or false; `axes` says of every name ever written whether
+    it is one number, a tensor, or one number per row or column; `items` are names of a tuple's
+    numbers. `renamed` maps a helper's own names to what they stand for while the helper is inlined;
+    `spoken` are the rule's own names, which no helper's name may become; `holding` are the truths
+    of hyperparameters ("amsgrad", "not amsgrad") and facts of the parameter ("factored") that hold
+    in this arm.
     """
 
     algorithm: Algorithm
@@ -34,7 +36,8 @@ class Scope:
     written: set[str] = field(default_factory=set)
     locals: dict[str, Place] = field(default_factory=dict)
     answers: set[str] = field(default_factory=set)
-    tensors: dict[str, bool] = field(default_factory=dict)
+    axes: dict[str, Axes] = field(default_factory=dict)
+    items: dict[str, Expr] = field(default_factory=dict)
     renamed: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
     spoken: frozenset[str] = frozenset()
@@ -43,7 +46,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))
-        self.tensors.update((name, kind.is_tensor) for name, kind in self.kinds.items())
+        self.axes.update((name, kind.axes) for name, kind in self.kinds.items())
 
     def kind(self, expr: Expr) -> Kind:
         """The kind of an expression read here."""
@@ -56,7 +59,7 @@ class Scope:
 
     def unused(self, name: str) -> str:
         """The name itself if nothing has it yet, else with the first free number behind it."""
-        taken = {*self.tensors, *self.constants, *self.spoken}
+        taken = {*self.axes, *self.constants, *self.spoken}
         candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
         return next(c for c in candidates if c not in taken)
 

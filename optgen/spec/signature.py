@@ -13,7 +13,7 @@ from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
-    "shape": one_of("like", "scalar"),
+    "shape": one_of("like", "row", "col", "scalar"),
     "dtype": one_of(None, "float32"),
     "when": TEXT,
     "eager": TRUTH,

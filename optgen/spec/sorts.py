@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.words import WORDS
+from optgen.ir.words import FACTS, WORDS
 from optgen.spec.literals import is_real
 from optgen.spec.scope import Scope
 
 Sort = Literal["number", "truth", "tuple", "choice"]
-_ANSWERS = ("truth", "is_none", "fresh")
+_ANSWERS = ("truth", "is_none", "fresh", *FACTS)
+NATURE = {
+    Axes.NONE: "a number",
+    Axes.MATRIX: "a number per matrix",
+    Axes.ROW: "a number per row",
+    Axes.COLUMN: "a number per column",
+    Axes.TENSOR: "a tensor",
+}
+"""What a name is, by its axes."""
 
 
 def sort_of(expr: Expr, scope: Scope) -> Sort:

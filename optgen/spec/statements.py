@@ -5,24 +5,19 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.kinds import Kind, declared_kinds
+from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.spec.expressions import BINARY, Expressions
+from optgen.ir.words import FACTS
+from optgen.spec.calls import Calls
+from optgen.spec.expressions import BINARY
 from optgen.spec.names import why_taken
-from optgen.spec.sorts import sort_of, why_no_number
+from optgen.spec.sorts import NATURE, sort_of, why_no_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _LOOPS = ("for", "while")
-_NATURE = {
-    (False, False): "a number",
-    (True, False): "a tensor",
-    (False, True): "an answer",
-    (True, True): "an answer for each element",
-}
-"""What a name is, by whether it is a tensor and whether it is true or false."""
 
 
-class Statements(Expressions):
+class Statements(Calls):
     """Reads the statements of a rule into its scope, one after the other."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
@@ -80,6 +75,9 @@ class Statements(Expressions):
         self.scope.out.append(Assign(Ref(name, 0, place), value, quote, place))
         self.scope.kinds[name] = kind
         self.scope.written.add(name)
+        self.scope.items.pop(name, None)
+        if isinstance(value, Call) and value.word == "item":
+            self.scope.items[name] = value
 
     def _check_sort(self, statement: ast.stmt, value: Expr) -> None:
         """A name is given to a number, a tensor or an answer."""
@@ -92,15 +90,14 @@ class Statements(Expressions):
         """A name is a number, a tensor or an answer throughout: in one generated variable."""
         scope = self.scope
         answer = sort_of(value, scope) == "truth"
-        before = (scope.tensors.get(name, kind.is_tensor), name in scope.answers)
-        now = (kind.is_tensor, answer)
-        if name in scope.tensors and before != now:
-            words = [_NATURE[tensor, is_answer] for tensor, is_answer in (before, now)]
-            message = f"`{name}` is {words[0]}, and this is {words[1]}"
+        before = (scope.axes.get(name, kind.axes), name in scope.answers)
+        now = (kind.axes, answer)
+        if name in scope.axes and before != now:
+            message = f"`{name}` is {_nature(*before)}, and this is {_nature(*now)}"
             declared = name in declared_kinds(scope.algorithm)
-            hint = "its value is made of " + ("tensors" if before[0] else "numbers")
+            hint = f"its value is {_nature(*before)} too"
             self.source.error(node, message, hint if declared else "choose another name for it")
-        scope.tensors[name] = kind.is_tensor
+        scope.axes[name] = kind.axes
         if answer:
             scope.answers.add(name)
 
@@ -242,17 +239,26 @@ class Statements(Expressions):
         return Ref(name)
 
 
+def _nature(axes: Axes, answer: bool) -> str:
+    """What a name is, in words."""
+    return NATURE[axes].replace("a number", "an answer") if answer else NATURE[axes]
+
+
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def truths(condition: Expr) -> frozenset[str]:
-    """The truths of hyperparameters that follow from a condition: "amsgrad", "not amsgrad"."""
+    """The truths that follow from a condition: "amsgrad", "not amsgrad", "factored"."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             return frozenset((name,))
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
             return frozenset((f"not {name}",))
+        case Call(fact, _) if fact in FACTS:
+            return frozenset((fact,))
+        case Call("not", (Call(fact, _),)) if fact in FACTS:
+            return frozenset((f"not {fact}",))
         case Call("and", (a, b)):
             return truths(a) | truths(b)
         case Call("not", (Call("not", (a,)),)):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.ir.words import FUNCTIONS, WORDS
+from optgen.ir.words import FUNCTIONS, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
 
 nan, inf = float("nan"), float("inf")
 EDGES = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.5, 5e-324, 1e308], dtype=torch.float64)
@@ -44,6 +44,17 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "lerp": lambda a, b, w: a + w * (b - a),
 }
 FACTS = {"truth", "item", "is_none", "copy", "fresh"}
+REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
+    "row_sum": lambda x: torch.sum(x, -1, keepdim=True),
+    "col_sum": lambda x: torch.sum(x, -2, keepdim=True),
+    "row_mean": lambda x: torch.mean(x, -1, keepdim=True),
+    "col_mean": lambda x: torch.mean(x, -2, keepdim=True),
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "norm": torch.linalg.vector_norm,
+    "rms": lambda x: torch.linalg.vector_norm(x) / x.numel() ** 0.5,
+    "max_abs": lambda x: torch.linalg.vector_norm(x, ord=inf),
+}
 
 
 def operands(word: str) -> tuple[Tensor, ...]:
@@ -72,8 +83,35 @@ def test_word(word: str) -> None:
     assert_bits(WORDS[word].meaning(*(a[1] for a in args)), found[1])
 
 
+@pytest.mark.parametrize("word", REDUCED)
+@pytest.mark.parametrize("extra", [0.0, nan, inf, -inf, 1e200])
+def test_reduction(word: str, extra: float) -> None:
+    x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(2, 3, 4)
+    x[1, 2, 0] = extra
+    if extra == 1e200:
+        x = x * 1e-200 if word in ("norm", "rms") else x  # squares leave the range of float64
+    found = WORDS[word].meaning(x)
+    torch.testing.assert_close(found, REDUCED[word](x), rtol=1e-14, atol=0, equal_nan=True)
+
+
+def test_reductions_of_nothing() -> None:
+    nothing = torch.zeros(0, 3)
+    assert [WORDS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])
+def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> None:
+    """With the coefficients of the cubic iteration, which converges."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    numbers = (torch.tensor(1.5), torch.tensor(-0.5), torch.tensor(0.0))
+    found = WORDS["orthogonalize"].meaning(x, numbers, torch.tensor(60.0), torch.tensor(1e-7))
+    u, _, v = torch.linalg.svd(x, full_matrices=False)
+    torch.testing.assert_close(found, u @ v, rtol=0, atol=1e-12)
+
+
 def test_every_word_has_a_row() -> None:
-    assert set(WORDS) == set(REFERENCE) | FACTS
+    assert set(WORDS) == {*REFERENCE, *REDUCED, *FACTS, *PROPERTIES, *MATRIX_WORDS}
+    assert set(REDUCTIONS) == set(REDUCED)
     assert set(FUNCTIONS) == {w for w in REFERENCE if WORDS[w].sort == "function"}
 
 

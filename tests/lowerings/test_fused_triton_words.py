@@ -12,13 +12,13 @@ from interpreter import inside, outside, run_inside
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.words import WORDS
+from optgen.ir.words import BY_ELEMENT, WORDS
 from optgen.lowerings.fused_triton.expressions import CALLS, RESERVED, Printer, variable
 
 pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
-WRITTEN = [word for word in WORDS.values() if word.sort != "fact"]
+WRITTEN = [WORDS[name] for name in BY_ELEMENT if WORDS[name].sort != "fact"]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """

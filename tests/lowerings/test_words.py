@@ -23,7 +23,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.words import WORDS
+from optgen.ir.words import BY_ELEMENT
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
@@ -158,7 +158,7 @@ def pairs(word: str) -> tuple[Tensor, Tensor]:
 
 
 def test_every_word_has_a_row() -> None:
-    assert set(USES) == set(WORDS)
+    assert set(USES) == set(BY_ELEMENT)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)

@@ -1,0 +1,121 @@
+"""Calls of words: how many arguments each takes, and of what kind."""
+
+from __future__ import annotations
+
+import ast
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Expr, Ref
+from optgen.ir.words import CALLABLE, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
+from optgen.spec.errors import did_you_mean
+from optgen.spec.expressions import Expressions
+from optgen.spec.sorts import NATURE
+
+
+class Calls(Expressions):
+    """Reads calls in a scope. `inline` reads a call of one of the file's helper functions."""
+
+    def inline(self, node: ast.Call, name: str) -> Expr:
+        raise NotImplementedError
+
+    def call(self, node: ast.Call) -> Expr:
+        """A call of a word, or of a helper."""
+        if not isinstance(node.func, ast.Name):
+            self.refuse(node.func)
+        name = node.func.id
+        if name in self.scope.helpers:
+            return self.inline(node, name)
+        if name not in CALLABLE:
+            known = [*CALLABLE, *self.scope.helpers]
+            hint = did_you_mean(name, known, f"words: {', '.join(CALLABLE)}")
+            self.source.error(node, f"unknown function `{name}`", hint)
+        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+            hint = f"write {name}(x), without names or stars"
+            self.source.error(node, f"`{name}` takes positional arguments only", hint)
+        arity = WORDS[name].arity
+        if len(node.args) != arity:
+            message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
+            self.source.error(node, message, f"{name}({', '.join('xyzw'[:arity])})")
+        return self._word(node, name)
+
+    def _word(self, node: ast.Call, name: str) -> Expr:
+        """A call of a word with as many arguments as it takes."""
+        place = self.source.place(node)
+        if name == "fresh":
+            return self._fresh(node)
+        if name in PROPERTIES:
+            return Call(name, (self._parameter(node, name),), place)
+        if name in REDUCTIONS:
+            return Call(name, (self._reduced(node, name),), place)
+        if name in MATRIX_WORDS:
+            return Call(name, self._matrices(node, name), place)
+        first = self._mask if name == "where" else self.number
+        return Call(name, (first(node.args[0]), *(self.number(a) for a in node.args[1:])), place)
+
+    def _parameter(self, node: ast.Call, name: str) -> Ref:
+        """What a property is asked of: the parameter."""
+        param = self.scope.algorithm.param
+        value = self.value(node.args[0])
+        if not isinstance(value, Ref) or value.name != param:
+            message = f"`{name}` asks about the parameter"
+            self.source.error(node.args[0], message, f"write {name}({param})")
+        if name in ("rows", "cols"):
+            self._check_matrix(node, name)
+        return Ref(param, 0, value.place)
+
+    def _reduced(self, node: ast.Call, name: str) -> Expr:
+        """What a reduction takes: something that has the axes it sums over."""
+        value = self.number(node.args[0])
+        axes = self.scope.kind(value).axes
+        if name.startswith(("row_", "col_")):
+            self._check_matrix(node, name)
+        if self.scope.kind(Call(name, (value,))).axes is axes:
+            what = NATURE[axes]
+            message = f"`{name}` of {what} is that itself"
+            self.source.error(node.args[0], message, "leave the word out")
+        return value
+
+    def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
+        """What a matrix word takes: a tensor, a tuple of three coefficients, two numbers."""
+        self._check_matrix(node, name)
+        tensor, coefficients, *numbers = node.args
+        value, numbers_of = self.number(tensor), self.value(coefficients)
+        if self.scope.kind(value).axes is not Axes.TENSOR:
+            message = f"`{name}` of {NATURE[self.scope.kind(value).axes]}"
+            self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
+        hyper = self.scope.algorithm.hyper(numbers_of.name) if isinstance(numbers_of, Ref) else None
+        if hyper is None or hyper.sort != "tuple" or hyper.size != 3:
+            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
+            self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
+        values = [self.number(number) for number in numbers]
+        for number, argument in zip(values, numbers, strict=True):
+            if not self.scope.kind(number).is_scalar:
+                message = f"`{name}` takes a tensor, a tuple and two numbers"
+                self.source.error(argument, message, "a number that no tensor has a say in")
+        return (value, numbers_of, *values)
+
+    def _check_matrix(self, node: ast.Call, name: str) -> None:
+        """Rows and columns are there only where the parameter has them."""
+        if "factored" not in self.scope.holding:
+            param = self.scope.algorithm.param
+            message = f"`{name}` needs a parameter with rows and columns"
+            hint = f"say so: if factored({param}): …, or require(ndim({param}) == 2, …)"
+            self.source.error(node, message, hint)
+
+    def _mask(self, node: ast.expr) -> Expr:
+        """The condition of a `where`: a comparison, since the truth of a tensor is no word."""
+        condition = self.condition(node)
+        if isinstance(condition, Call) and condition.word == "truth":
+            hint = f"write {self.source.quote(node)} != 0"
+            self.source.error(node, "`where` takes a comparison", hint)
+        return condition
+
+    def _fresh(self, node: ast.Call) -> Expr:
+        match node.args[0]:
+            case ast.Name(id=name):
+                known = (self.scope.renamed or {}).get(name, Ref(name))
+                if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
+                    self.check_exists(node.args[0], known.name)
+                    return Call("fresh", (Ref(known.name),), self.source.place(node))
+        hint = "write fresh(b) for a state b"
+        self.source.error(node.args[0], "`fresh` asks about a state", hint)

@@ -1,0 +1,96 @@
+"""What can be said of a spec only when its signature and its rule are read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Program
+from optgen.ir.words import FACTS
+from optgen.spec.errors import did_you_mean
+from optgen.spec.orders import wrong_order
+from optgen.spec.scope import Scope
+from optgen.spec.source import Source
+
+_CONDITIONS = ("flag", "number", "fact")
+_SHAPES = {"scalar": "one number", "row": "one number per row", "col": "one number per column"}
+
+
+def check_references(source: Source, algorithm: Algorithm) -> None:
+    """`when` names a flag or number of this spec or a fact, `init` a number, such a one or "p"."""
+    sorts: dict[str, str] = {h.name: h.sort for h in algorithm.hypers}
+    sorts |= dict.fromkeys(FACTS, "fact")
+    for state in algorithm.states:
+        name = (state.when or "").removeprefix("not ")
+        if state.when is not None and sorts.get(name) not in _CONDITIONS:
+            _unknown_hyper(source, state, "when", name, sorts)
+        if isinstance(state.init, str) and state.init != "p" and sorts.get(state.init) != "number":
+            _unknown_hyper(source, state, "init", state.init, sorts)
+        if state.init == "p" and state.shape != "like":
+            message = f"`{state.symbol}` is {_SHAPES[state.shape]}, and p is a tensor"
+            source.error_at(state.place, message, "start from a number: init=0")
+
+
+def _unknown_hyper(
+    source: Source, state: State, option: str, name: str, sorts: Mapping[str, str]
+) -> NoReturn:
+    allowed = _CONDITIONS if option == "when" else ("number",)
+    fit = [known for known, sort in sorts.items() if sort in allowed]
+    hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
+    source.error_at(state.place, message, hint)
+
+
+def check_shapes(source: Source, algorithm: Algorithm, holding: Iterable[str]) -> None:
+    """A row or column state is there only where the parameter has rows and columns."""
+    for state in algorithm.states:
+        if state.shape in ("row", "col") and "factored" not in (state.when, *holding):
+            message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
+            source.error_at(state.place, message, 'add when="factored"')
+
+
+def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
+    if algorithm.base is None:  # else it has hyperparameters that only the base names
+        wrong = wrong_order(algorithm, algorithm.hypers)
+        if wrong:
+            source.error(node.decorator_list[0], *wrong)
+
+
+def check_rule(
+    source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
+) -> None:
+    """A derived spec has no body; any other writes and reads the parameter and every state."""
+    if algorithm.base is not None:
+        if rule or algorithm.states:
+            source.error(
+                node,
+                f"`{node.name}` derives from `{algorithm.base}`, so its rule is that one's",
+                "leave the body and the states out",
+            )
+        return
+    if algorithm.param not in scope.written:
+        source.error(
+            node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
+        )
+    for state in algorithm.states:
+        if state.symbol not in scope.read:
+            source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
+        if state.symbol not in scope.written:
+            hint = f"assign it: {state.symbol} = …"
+            source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
+    for hyper in algorithm.hypers:
+        used = hyper.name in scope.read or any(
+            hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
+        )
+        if not used:
+            message = f"hyperparameter `{hyper.name}` is never used"
+            source.error_at(hyper.place, message, "leave it out")
+    if algorithm.grad not in scope.read:
+        message = f"the rule never reads the gradient `{algorithm.grad}`"
+        source.error(node.args.posonlyargs[1], message, "read it: it is what a step goes by")
+    for name, place in scope.locals.items():
+        if name not in scope.read and not name.startswith("_"):
+            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")

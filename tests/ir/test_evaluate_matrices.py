@@ -1,0 +1,116 @@
+"""The oracle of rules with reductions, rows, columns and matrix words against torch: float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec.read import read_specs
+
+STEPS = 50
+FOLDER = Path(__file__).parent.parent / "specs"
+ALGORITHMS = {a.name: a for a in read_specs(sorted(FOLDER.glob("*.py")))}
+SHAPES = ((), (7,), (5, 3), (3, 5), (2, 3, 4, 5), (1, 4))
+
+ADAFACTOR: tuple[dict[str, Any], ...] = (
+    {},
+    {"lr": 0.01},
+    {"weight_decay": 0.1, "lr": 0.001},
+    {"beta2_decay": -0.9},
+    {"d": 1.5},
+    {"eps": (1e-3, 1e-3)},
+    {"eps": (None, 0.5), "d": 1.0, "lr": torch.tensor(0.01, dtype=torch.float64)},
+)
+MUON: tuple[dict[str, Any], ...] = (
+    {},
+    {"weight_decay": 0.2, "momentum": 0.8},
+    {"nesterov": False},
+    {"adjust_lr_fn": "original"},
+    {"adjust_lr_fn": "match_rms_adamw", "lr": 0.02},
+    {"ns_steps": 3, "ns_coefficients": (3.0, -4.0, 2.0), "eps": 10.0},
+)
+
+
+def orthogonalize(x: Tensor, coefficients: Any, steps: int, eps: float) -> Tensor:
+    """torch's Newton-Schulz in float64: torch itself goes to bfloat16."""
+    a, b, c = coefficients
+    y = x.T if x.size(0) > x.size(1) else x
+    y = y / y.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = y @ y.T
+        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    return y.T if x.size(0) > x.size(1) else y
+
+
+@contextmanager
+def float64_scalars() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def follow(
+    algorithm: Algorithm,
+    make: Callable[..., torch.optim.Optimizer],
+    shape: tuple[int, ...],
+    flags: dict[str, Any],
+) -> None:
+    """Fifty steps of both; the parameters agree, and every state that torch keeps."""
+    generator = torch.Generator().manual_seed(11)
+    hypers = {h.name: h.default for h in algorithm.hypers} | flags
+    ours = torch.randn(shape, generator=generator, dtype=torch.float64)
+    theirs = torch.nn.Parameter(ours.clone())
+    reference = make([theirs], **flags)
+    state: dict[str, Any] = {}
+    for _ in range(STEPS):
+        grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+        theirs.grad = grad.clone()
+        reference.step()
+        ours, state = evaluate(algorithm, hypers, ours, grad, state, torch.float64)
+    expected = reference.state[theirs]
+    assert {*state, "step"} == {*expected, "step"}
+    for found, wanted in [(ours, theirs.detach()), *((state[k], expected[k]) for k in expected)]:
+        found = torch.as_tensor(found, dtype=torch.float64)
+        assert found.shape == wanted.shape
+        assert (found - wanted).abs().max() <= 1e-12 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("flags", ADAFACTOR, ids=str)
+def test_adafactor(flags: dict[str, Any], shape: tuple[int, ...], maximize: bool) -> None:
+    algorithm = add_maximize(ALGORITHMS["Adafactor"])
+    with float64_scalars():
+        follow(algorithm, torch.optim.Adafactor, shape, {**flags, "maximize": maximize})
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) == 2], ids=str)
+@pytest.mark.parametrize("flags", MUON, ids=str)
+def test_muon(
+    flags: dict[str, Any], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", orthogonalize)
+    follow(ALGORITHMS["Muon"], torch.optim.Muon, shape, flags)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_machine_eps_is_that_of_the_parameter(dtype: torch.dtype) -> None:
+    """A second moment of nothing is as large as machine_eps squared."""
+    algorithm = ALGORITHMS["Adafactor"]
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    eps = torch.finfo(dtype).eps
+    grad = torch.tensor([eps / 8])
+    unclipped, _ = evaluate(algorithm, hypers, torch.ones(1, dtype=dtype), grad, {})
+    torch.testing.assert_close(unclipped.item(), 1 - 0.01 / 8, rtol=1e-12, atol=0)

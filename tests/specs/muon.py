@@ -1,0 +1,54 @@
+"""Muon, torch's own."""
+
+from optgen.spec import (
+    choice,
+    cols,
+    flag,
+    hyper,
+    lerp,
+    maximum,
+    ndim,
+    optimizer,
+    orthogonalize,
+    require,
+    rows,
+    sqrt,
+    state,
+)
+
+
+@optimizer(paper="https://kellerjordan.github.io/posts/muon/")
+def Muon(
+    p,
+    g,
+    /,
+    b=state("momentum_buffer"),
+    *,
+    lr=hyper(1e-3, ge=0, tensor="number"),
+    weight_decay=hyper(0.1, ge=0, error="weight decay should be >= 0 but is: {}"),
+    momentum=hyper(0.95, ge=0, error="momentum should be >= 0 but is: {}"),
+    nesterov=flag(True),
+    ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
+    eps=hyper(1e-7),
+    ns_steps=hyper(5),
+    adjust_lr_fn=choice(None, "original", "match_rms_adamw"),
+):
+    """Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024)."""
+    require(
+        ndim(p) == 2,
+        "Muon only supports 2D parameters whereas we found a parameter with size: {shape}",
+    )
+
+    b = lerp(b, g, 1 - momentum)
+    if nesterov:
+        u = lerp(g, b, momentum)
+    else:
+        u = b
+    o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+
+    if adjust_lr_fn == "match_rms_adamw":
+        scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
+    else:
+        scale = sqrt(maximum(1, rows(p) / cols(p)))
+    p = p - lr * weight_decay * p
+    p = p - lr * scale * o
