@@ -1,0 +1,71 @@
+"""Means, norms and the like in terms of four reductions: sum, row_sum, col_sum and max_abs.
+
+The rest is arithmetic with sizes of the parameter, which a plan does once per parameter between two
+trips through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, rebuild
+
+
+def expand_reductions(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with no reduction but these four; with or without versions."""
+    kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
+    return replace(algorithm, rule=_program(algorithm, algorithm.rule, kinds))
+
+
+def _program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
+    out = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            kinds[stmt.target] = kind_of(stmt.value, kinds.__getitem__)
+            out.append(replace(stmt, value=_expanded(algorithm, stmt.value, kinds)))
+        else:
+            condition = _expanded(algorithm, stmt.condition, kinds)
+            arms = [_program(algorithm, arm, kinds) for arm in (stmt.then, stmt.orelse)]
+            out.append(replace(stmt, condition=condition, then=arms[0], orelse=arms[1]))
+    return tuple(out)
+
+
+def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
+    whole = rebuild(expr, lambda child: _expanded(algorithm, child, kinds))
+    if not isinstance(whole, Call) or whole.word not in _EXPANDED:
+        return whole
+    (x,) = whole.args
+    param = Ref(algorithm.param)
+    return _EXPANDED[whole.word](x, _count(kind_of(x, kinds.__getitem__).axes, param), param)
+
+
+def _count(axes: Axes, param: Ref) -> Expr:
+    """How many numbers there are of a value."""
+    sizes = {Axes.ROW: _size("cols", param), Axes.COLUMN: _size("rows", param)}
+    sizes[Axes.MATRIX] = Call("*", (_size("rows", param), _size("cols", param)))
+    every = _size("numel", param)
+    return Call("/", (every, sizes[axes])) if axes in sizes else every
+
+
+def _size(word: str, param: Ref) -> Expr:
+    return Call(word, (param,))
+
+
+def _total(x: Expr) -> Expr:
+    return Call("sum", (Call("**", (x, Const(2))),))
+
+
+def _root(x: Expr) -> Expr:
+    return Call("sqrt", (x,))
+
+
+_EXPANDED: dict[str, Callable[[Expr, Expr, Ref], Expr]] = {
+    "row_mean": lambda x, _, p: Call("/", (Call("row_sum", (x,)), _size("cols", p))),
+    "col_mean": lambda x, _, p: Call("/", (Call("col_sum", (x,)), _size("rows", p))),
+    "mean": lambda x, count, _: Call("/", (Call("sum", (x,)), count)),
+    "norm": lambda x, _count, _: _root(_total(x)),
+    "rms": lambda x, count, _: _root(Call("/", (_total(x), count))),
+}

@@ -1,0 +1,90 @@
+"""Four reductions are enough, and mean what the nine did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spec_texts import read, spec
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import Call, expressions, walk
+from optgen.ir.text import to_text
+from optgen.ir.verify import verify_algorithm
+from optgen.ir.words import REDUCTIONS
+from optgen.passes.expand_reductions import expand_reductions
+from optgen.passes.ssa import to_ssa
+from optgen.spec.read import read_specs
+
+FOLDER = Path(__file__).parent.parent / "specs"
+RULES = {a.name: a for a in read_specs(sorted(FOLDER.glob("*.py")))}
+ROWS = 'require(ndim(p) > 1, "no rows in {shape}")'
+KEPT = {"sum", "row_sum", "col_sum", "max_abs"}
+
+
+def words(algorithm: Algorithm) -> set[str]:
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    return {node.word for node in nodes if isinstance(node, Call)}
+
+
+def same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:
+    """Three steps of a rule, and of the same with four reductions."""
+    expanded = expand_reductions(algorithm)
+    generator = torch.Generator().manual_seed(3)
+    hypers: dict[str, Any] = {h.name: h.default for h in algorithm.hypers}
+    p = torch.randn(shape, generator=generator, dtype=torch.float64)
+    q, p_state, q_state = p, {}, {}
+    for _ in range(3):
+        g = torch.randn(shape, generator=generator, dtype=torch.float64)
+        p, p_state = evaluate(algorithm, hypers, p, g, p_state, torch.float64)
+        q, q_state = evaluate(expanded, hypers, q, g, q_state, torch.float64)
+    torch.testing.assert_close(p, q, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(p_state, q_state, rtol=1e-13, atol=1e-15)
+
+
+VALUES = ("g", "g * row_sum(p)", "row_mean(g)", "col_mean(g)")
+
+
+@pytest.mark.parametrize(
+    ("word", "of"),
+    [(w, x) for w in REDUCTIONS for x in VALUES if w[:4] != x[:4] or x[3] != "_"],
+)
+def test_a_reduction_of_a_value_with_these_axes(word: str, of: str) -> None:
+    algorithm = read(spec(ROWS, f"p = p - lr * g * {word}({of})"))
+
+    assert words(expand_reductions(algorithm)) & set(REDUCTIONS) <= KEPT
+    same(algorithm, (2, 4, 3))
+
+
+def test_a_mean_of_one_number_per_matrix() -> None:
+    algorithm = read(spec(ROWS, "x = col_mean(row_mean(g))", "p = p - lr * g * mean(x) * rms(x)"))
+
+    same(algorithm, (2, 4, 3))
+
+
+def test_reductions_inside_conditions_and_branches() -> None:
+    body = ("if t > 1:", "    p = p - where(mean(g) > 0, lr * g, p * rms(p))", "p = p - lr * g")
+
+    same(read(spec(*body)), (5,))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name: str) -> None:
+    versioned = expand_reductions(to_ssa(RULES[name]))
+
+    verify_algorithm(versioned)
+    assert words(versioned) & set(REDUCTIONS) <= KEPT
+    same(RULES[name], (3, 4))
+
+
+def test_text() -> None:
+    body = ("x = rms(g)", "y = row_mean(p)", "p = p - lr * x * y * g")
+    text = to_text(expand_reductions(read(spec(ROWS, *body))))
+
+    assert text.splitlines()[1:3] == [
+        "  x = sqrt(sum(g ** 2) / numel(p))",
+        "  y = row_sum(p) / cols(p)",
+    ]
