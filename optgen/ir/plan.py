@@ -9,7 +9,7 @@ sum, a `Finish` makes of it what the next sweep reads. So does a matrix word: `M
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -169,3 +169,21 @@ def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:
     stored = {a.target.name for a in assigns(body)}
     states = (Stream(s.symbol, "state", s.symbol in stored, s) for s in algorithm.tensor_states())
     return (Stream(algorithm.param, "param", True), Stream(algorithm.grad, "grad", False), *states)
+
+
+def streams_of_trip(
+    algorithm: Algorithm,
+    body: Program,
+    stored: Collection[str],
+    handed: tuple[str, ...] = (),
+    called: tuple[str, ...] = (),
+) -> tuple[Stream, ...]:
+    """What one trip of several touches, in that order; last what matrix words take and made."""
+    written = {a.target.name for a in assigns(body)}
+    read = {r.name for e in expressions(body) for r in refs(e)} | written
+    every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
+    return (
+        *(s for s in every if s.name in read or s.stored),
+        *(Stream(name, "local", True) for name in handed),
+        *(Stream(name, "local", False) for name in called if name in read),
+    )

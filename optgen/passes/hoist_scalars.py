@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.plan import Phase, Plan, Sweep
+from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.ir.variables import is_free
 from optgen.ir.words import WORDS
 from optgen.passes.scalar_names import scalar_name
@@ -41,9 +41,11 @@ def hoist_scalars(plan: Plan) -> Plan:
     hoister = _Hoister(plan)
     scalars = plan.scalars
     phases: list[Phase] = []
+    scope = _Scope()
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            scalars, body = hoister.block(scalars, phase.body, _Scope())
+            scalars, body = hoister.block(scalars, phase.body, scope)
+            scope.added.clear()
             phase = replace(phase, body=body)
         phases.append(phase)
     for position, stmt in enumerate(hoister.first):
@@ -132,7 +134,7 @@ class _Hoister:
         if isinstance(stmt.value, Linear):
             terms = tuple(term(t, _hints(target, t)) for t in stmt.value.terms)
             return replace(stmt.value, terms=terms)
-        return inner(stmt.value)
+        return rebuild(stmt.value, inner) if is_reduction(stmt.value) else inner(stmt.value)
 
     def _known(self, expr: Expr, scope: _Scope) -> Ref | None:
         return scope.known.get(expr) or self.known.get(expr)

@@ -1,6 +1,6 @@
-"""A number that a sweep reads after the scalar program gave its name another value keeps a copy.
+"""A number that a phase reads after the scalar program gave its name another value keeps a copy.
 
-The scalar program runs to its end before the first sweep, so without the copy a sweep would find
+The scalar program runs to its end before the first phase, so without the copy a phase would find
 the later value.
 """
 
@@ -21,30 +21,34 @@ from optgen.ir.nodes import (
     rename_program,
     rename_refs,
 )
+from optgen.ir.plan import is_scalar
 
 
 def keep_scalars(
-    scalars: Program, body: Program, kinds: dict[Ref, Kind]
-) -> tuple[Program, Program]:
-    """Both programs, a copy for each old value the body reads; `kinds` learns the copies."""
+    scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
+) -> tuple[Program, tuple[Program, ...]]:
+    """All of them, a copy for each old value the phases read; `kinds` learns the copies."""
     copies: dict[Ref, Ref] = {}
-    for ref in _overwritten(scalars, body, kinds):
+    for ref in _overwritten(scalars, programs, kinds):
         copies[ref] = Ref(_unused(f"{ref.name}_before", kinds))
         kinds[copies[ref]] = kinds[ref]
     if not copies:
-        return scalars, body
+        return scalars, programs
     inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
     kept = tuple(_with_copies(scalars, copies))
-    return (*inputs, *kept), rename_program(body, lambda ref: copies.get(ref, ref))
+    renamed = (rename_program(p, lambda ref: copies.get(ref, ref)) for p in programs)
+    return (*inputs, *kept), tuple(renamed)
 
 
-def _overwritten(scalars: Program, body: Program, kinds: dict[Ref, Kind]) -> Iterator[Ref]:
-    """What the body reads and the scalar program writes again, in the order it is read."""
+def _overwritten(
+    scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
+) -> Iterator[Ref]:
+    """What a phase reads and the scalar program writes again, in the order it is read."""
     writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
     last = {ref: position for position, ref in enumerate(writes)}
-    for ref in dict.fromkeys(r for e in expressions(body) for r in refs(e)):
+    for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in refs(e)):
         later = writes[last.get(ref, -1) + 1 :]
-        if not kinds[ref].is_tensor and any(w.name == ref.name for w in later):
+        if is_scalar(kinds[ref]) and any(w.name == ref.name for w in later):
             yield ref
 
 

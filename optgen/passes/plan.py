@@ -7,7 +7,7 @@ term that is used once; anything else keeps its statement, so nothing is ever co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
@@ -25,12 +25,28 @@ from optgen.ir.nodes import (
     Term,
     assigns,
     expressions,
+    rebuild,
     refs,
 )
-from optgen.ir.plan import Plan, Sweep, streams_of
+from optgen.ir.plan import (
+    Finish,
+    MatrixCall,
+    Phase,
+    Plan,
+    Sweep,
+    is_scalar,
+    streams_of,
+    streams_of_trip,
+)
+from optgen.passes.assume import Facts, assume, cases
+from optgen.passes.expand_reductions import expand_reductions
+from optgen.passes.finish_small import finish_small
 from optgen.passes.keep_scalars import keep_scalars
+from optgen.passes.levels import kinds_of, levels_of
 from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.maximize import add_maximize
+from optgen.passes.name_reductions import ends_phase, name_reductions
+from optgen.passes.phases import Cut, cut
 from optgen.passes.ranges import Range, declared_ranges, range_of
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
@@ -38,20 +54,79 @@ from optgen.passes.scalars import ONE, is_number
 from optgen.passes.ssa import to_ssa
 
 
-def plan(algorithm: Algorithm) -> Plan:
-    """The plan of an elementwise algorithm: one scalar program, one sweep.
+def plans(algorithm: Algorithm, *, early: bool = False) -> tuple[Plan, ...]:
+    """A plan for each kind of parameter the rule tells apart; one where it asks nothing."""
+    return tuple(plan(algorithm, facts, early=early) for facts in cases(algorithm))
+
+
+def plan(algorithm: Algorithm, facts: Facts | None = None, *, early: bool = False) -> Plan:
+    """The plan of an algorithm: one scalar program, and a sweep for each time a reduction ends one.
 
     Copies that only carry a name into the version of a join are left out: printers write all
     versions of a name as one variable.
+
+    Args:
+        algorithm: the rule, as its spec says it.
+        facts: the answers to what it asks of a parameter's shape.
+        early: a state is stored as soon as its new value is known, and later sweeps read it back;
+            else they compute it anew from what it was.
     """
-    versioned = to_ssa(rename(add_maximize(algorithm)))
-    planner = _Planner(versioned)
-    scalars, body = keep_scalars(*planner.split(versioned.rule), planner.kinds)
-    body = _without_unused(body, versioned)
-    scalars = _used_scalars(scalars, body, versioned)
-    scalars, body = (filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, body))
-    sweep = Sweep(streams_of(versioned, body), body)
-    return Plan(versioned, scalars, (sweep,), planner.kinds)
+    named = rename(expand_reductions(assume(add_maximize(algorithm), facts or {})))
+    versioned = name_reductions(to_ssa(named))
+    kinds = kinds_of(versioned)
+    pieces = cut(versioned, kinds, levels_of(versioned, kinds), early=early)
+    scalars, trips = _split(versioned, pieces, kinds)
+    between = (*pieces.finishes, *pieces.calls)
+    scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
+    programs = _without_unused(programs, versioned)
+    scalars = _used_scalars(scalars, programs, versioned)
+    scalars, *programs = (
+        filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
+    )
+    return finish_small(
+        Plan(versioned, scalars, _phases(versioned, pieces, programs), kinds, dict(facts or {}))
+    )
+
+
+def _split(
+    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind]
+) -> tuple[Program, tuple[Program, ...]]:
+    """The scalar program, and the tensor statements of every trip in linear form."""
+    if pieces.is_whole:
+        scalars, body = _Planner(algorithm, kinds).split(algorithm.rule)
+        return scalars, (body,)
+    numbers = filter_assigns(algorithm.rule, lambda a: is_scalar(kinds[a.target]))
+    planner = _Planner(replace(algorithm, rule=numbers), kinds)
+    scalars, _ = planner.split(numbers)
+    trips = []
+    for trip in pieces.trips:
+        known = _Planner(replace(algorithm, rule=trip), kinds, dict(planner.ranges))
+        trips.append(known.split(trip)[1])
+    return scalars, tuple(trips)
+
+
+def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple[Phase, ...]:
+    """Before each trip what is finished and called, then the trip; nothing that is empty."""
+    count = len(pieces.trips)
+    trips, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
+    called: list[str] = []
+    phases: list[Phase] = []
+    for trip in range(count):
+        if finishes[trip]:
+            phases.append(Finish(finishes[trip]))
+        for stmt in assigns(calls[trip]):
+            assert isinstance(stmt.value, Call)
+            phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
+            called.append(stmt.target.name)
+        if trips[trip]:
+            stored, handed = pieces.stored[trip], pieces.handed[trip]
+            streams = (
+                streams_of(algorithm, trips[trip])
+                if pieces.is_whole
+                else streams_of_trip(algorithm, trips[trip], stored, handed, tuple(called))
+            )
+            phases.append(Sweep(streams, trips[trip]))
+    return tuple(phases)
 
 
 @dataclass
@@ -82,6 +157,8 @@ class _Planner:
         for stmt in program:
             if isinstance(stmt, If):
                 self._split_if(stmt, scalars, tensors)
+            elif ends_phase(stmt.value):
+                tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
             elif self._learn(stmt):
                 tensors += self._tensor(stmt)
             else:
@@ -124,6 +201,12 @@ class _Planner:
             return []
         value = self._guarded(stmt.target, form)
         return [replace(stmt, value=value, quote=quote)]
+
+    def _operand(self, expr: Expr) -> Expr:
+        """What a reduction or a matrix word takes: a name, or a form of its own."""
+        if not self.is_tensor(expr) or isinstance(expr, Ref):
+            return expr
+        return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
 
     def _expand(self, ref: Ref) -> Terms | None:
         return self.expansions[ref][0] if ref in self.expansions else None
@@ -258,17 +341,19 @@ def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
     )
 
 
-def _without_unused(body: Program, algorithm: Algorithm) -> Program:
-    """The body without locals nobody reads."""
+def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
+    """The phases without locals nobody reads."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
-    read = {r for e in expressions(body) for r in refs(e)}
-    fewer = filter_assigns(body, lambda a: a.target.name in kept or a.target in read)
-    return fewer if fewer == body else _without_unused(fewer, algorithm)
+    read = {r for p in programs for e in expressions(p) for r in refs(e)}
+    fewer = tuple(
+        filter_assigns(p, lambda a: a.target.name in kept or a.target in read) for p in programs
+    )
+    return fewer if fewer == programs else _without_unused(fewer, algorithm)
 
 
-def _used_scalars(scalars: Program, body: Program, algorithm: Algorithm) -> Program:
-    """The scalar program without names that neither it nor a sweep reads, down to the last."""
+def _used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
+    """The scalar program without names that neither it nor a phase reads, down to the last."""
     kept = {s.symbol for s in algorithm.scalar_states()}
-    read = {r for e in (*expressions(scalars), *expressions(body)) for r in refs(e)}
+    read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
-    return scalars if fewer == scalars else _used_scalars(fewer, body, algorithm)
+    return scalars if fewer == scalars else _used_scalars(fewer, programs, algorithm)

@@ -13,6 +13,8 @@ def scalar_name(expr: Expr) -> str:
             return f"bias_correction{digits}"
         case Call("-", (Const(1), Ref(name))):
             return f"one_minus_{name}"
+        case Call("**", (Ref(name), Const(2))):
+            return f"{name}_sq"
         case Call("sqrt", (inner,)):
             inside = inner.name if isinstance(inner, Ref) else scalar_name(inner)
             return f"{inside}_sqrt" if inside else ""
