@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     Stmt,
     Term,
     assigns,
+    children,
     expressions,
     rebuild,
     refs,
@@ -142,7 +143,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
         self.ranges |= declared_ranges(self.algorithm)
-        self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in refs(e))
+        self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
         self.order = list(_events(self.algorithm.rule))
         states = {s.symbol for s in self.algorithm.states}
         self.kept = {self.algorithm.param, *states}
@@ -283,6 +284,18 @@ class _Planner:
             return True
         forms = (a.value for a in assigns((stmt,)) if a.target == target)
         return any(self._overwritten_before_last_use(target, form) for form in forms)
+
+
+def _uses(expr: Expr) -> Iterator[Ref]:
+    """Every name that the linear form of an expression writes; a square writes its root twice."""
+    match expr:
+        case Ref():
+            yield expr
+        case Call("**", (a, Const(2))):
+            yield from (*_uses(a), *_uses(a))
+        case _:
+            for child in children(expr):
+                yield from _uses(child)
 
 
 def _is_pure_scale(term: Term) -> bool:
