@@ -1,4 +1,6 @@
-"""Constructors against torch's: signatures, defaults, order of group keys, and every error."""
+"""Constructors against torch's: signatures, defaults, order of group keys, and errors.
+
+The errors that torch's own tests list are in parity/test_optim_db.py."""
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.testing._internal.common_optimizers import OptimizerErrorEnum, optim_db
 
 import optgen.optim
 
@@ -78,31 +79,6 @@ def test_defaults_and_the_order_of_group_keys(name: str) -> None:
     assert list(ours.defaults) == [*theirs.defaults, *added]
     assert list(ours.param_groups[0]) == [*theirs.param_groups[0], *added]
     assert {key: ours.defaults[key] for key in theirs.defaults} == theirs.defaults
-
-
-def error_inputs() -> Iterator[Any]:
-    for info in optim_db:
-        name = info.optim_cls.__name__
-        if name in NAMES:
-            for case in info.optim_error_inputs_func(device="cpu", dtype=torch.float32):
-                label = f"{name}-{case.optimizer_error_input.desc}"
-                yield pytest.param(name, case, id=label)
-
-
-@pytest.mark.parametrize(("name", "case"), list(error_inputs()))
-def test_torchs_error_inputs(name: str, case: Any) -> None:
-    """Every one of torch's own list: the error torch names, with torch's very words."""
-    given = case.optimizer_error_input
-    ours, _ = classes(name)
-
-    assert case.error_on is OptimizerErrorEnum.CONSTRUCTION_ERROR
-    with pytest.raises(case.error_type, match=case.error_regex):
-        ours(parameters() if given.params is None else given.params, **given.kwargs)
-    assert_alike(name, given.kwargs, given.params)
-
-
-def test_there_are_error_inputs() -> None:
-    assert {case.values[0] for case in error_inputs()} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from interpreter import INTERPRETED
+from parity.classes import CLOSURE, INFOS, NAMES, PLAIN, SPARSE, has
 from torch.optim import Optimizer
-from torch.testing._internal.common_optimizers import optim_db
 
 import optgen.optim
 
@@ -17,12 +18,22 @@ Options = Mapping[str, Any]
 
 LR = torch.tensor(0.01, dtype=torch.float64)
 OWN: dict[str, list[Options]] = {
-    "SGD": [
-        {"lr": LR, "momentum": 0.9},
-        {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1, "maximize": True},
-        {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1, "maximize": True, "lr": 0.1},
-        {"dampening": 0.5},
-        {"weight_decay": torch.tensor(0.5, dtype=torch.float64)},
+    "Adadelta": [
+        {"rho": 0.5, "eps": 1e-3, "lr": 0.1},
+        {"rho": 0, "lr": 0.1},
+        {"rho": 1},
+        {"weight_decay": 0.1, "maximize": True},
+        {"lr": LR},
+    ],
+    "Adafactor": [
+        {"eps": (1e-8, 1e-2), "d": 2.0, "weight_decay": 0.1, "maximize": True},
+        {"beta2_decay": 0, "lr": 1.0},
+        {"lr": LR, "weight_decay": 0.1},
+    ],
+    "Adagrad": [
+        {"initial_accumulator_value": 0.5, "lr_decay": 0.1, "weight_decay": 0.1, "maximize": True},
+        {"eps": 0.1, "lr_decay": 2},
+        {"lr": LR, "lr_decay": 0.1},
     ],
     "Adam": [
         {"amsgrad": True, "betas": (0.5, 0.6)},
@@ -32,9 +43,43 @@ OWN: dict[str, list[Options]] = {
         {"lr": 0, "weight_decay": 0.1},
         {"lr": LR, "betas": (torch.tensor(0.8).double(), torch.tensor(0.9).double())},
     ],
+    "Adamax": [
+        {"betas": (0.5, 0.6), "eps": 0.5},  # what eps adds decides which of the two is larger
+        {"weight_decay": 0.1, "maximize": True},
+        {"lr": LR},
+    ],
     "AdamW": [
         {"weight_decay": 0},
         {"weight_decay": 0.3, "amsgrad": True, "maximize": True, "betas": (0.5, 0.9), "lr": 0.1},
+    ],
+    "ASGD": [
+        {"t0": 10, "lambd": 0.1, "alpha": 0.5, "weight_decay": 0.1, "maximize": True, "lr": 0.1},
+        {"t0": 0, "alpha": 0},
+        {"lr": LR, "t0": 20},
+    ],
+    "LBFGS": [
+        {"max_iter": 5, "history_size": 3},
+        {"max_iter": 6, "max_eval": 4, "lr": 0.5},
+        {"max_iter": 5, "line_search_fn": "strong_wolfe", "history_size": 2},
+        {"lr": LR, "max_iter": 3},
+    ],
+    "Muon": [
+        {"nesterov": False, "lr": 0.02},
+        {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0},
+        {"adjust_lr_fn": "original", "momentum": 0, "ns_steps": 3, "eps": 1e-3},
+        {"lr": LR, "weight_decay": 0.2},
+    ],
+    "NAdam": [
+        {"momentum_decay": 0},
+        {"betas": (0.5, 0.6), "momentum_decay": 0.5, "eps": 1e-3},
+        {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+        {"lr": LR},
+    ],
+    "RAdam": [
+        {"betas": (0.9, 0.5)},  # rho never exceeds 5: not rectified at any step
+        {"betas": (0.5, 0.9), "weight_decay": 0.1, "maximize": True},
+        {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True, "eps": 1e-3},
+        {"lr": LR},
     ],
     "RMSprop": [
         {"momentum": 0.9, "alpha": 0.5},
@@ -43,34 +88,24 @@ OWN: dict[str, list[Options]] = {
         {"alpha": 0, "eps": 0.1},
         {"lr": LR, "momentum": 0.9},
     ],
-    "RAdam": [
-        {"betas": (0.9, 0.5)},  # rho never exceeds 5: not rectified at any step
-        {"betas": (0.5, 0.9), "weight_decay": 0.1, "maximize": True},
-        {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True, "eps": 1e-3},
+    "Rprop": [
+        {"etas": (0.3, 1.7), "step_sizes": (1e-3, 0.1), "maximize": True},
         {"lr": LR},
     ],
-    "NAdam": [
-        {"momentum_decay": 0},
-        {"betas": (0.5, 0.6), "momentum_decay": 0.5, "eps": 1e-3},
-        {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
-        {"lr": LR},
+    "SGD": [
+        {"lr": LR, "momentum": 0.9},
+        {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1, "maximize": True},
+        {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1, "maximize": True, "lr": 0.1},
+        {"dampening": 0.5},
+        {"weight_decay": torch.tensor(0.5, dtype=torch.float64)},
     ],
-    "Adamax": [
-        {"betas": (0.5, 0.6), "eps": 0.5},  # what eps adds decides which of the two is larger
-        {"weight_decay": 0.1, "maximize": True},
-        {"lr": LR},
-    ],
-    "Adadelta": [
-        {"rho": 0.5, "eps": 1e-3, "lr": 0.1},
-        {"rho": 0, "lr": 0.1},
-        {"rho": 1},
-        {"weight_decay": 0.1, "maximize": True},
+    "SparseAdam": [
+        {"betas": (0.5, 0.6), "eps": 1e-3, "lr": 0.1, "maximize": True},
         {"lr": LR},
     ],
 }
 """Beside the inputs of torch's own tests: flags together, numbers at the ends of their ranges."""
 
-NAMES = tuple(OWN)
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 """Triton's interpreter is for a whole process: test_triton.py starts one for the tests here."""
 
@@ -82,15 +117,21 @@ class Case:
     name: str
     options: Options = field(default_factory=dict)
 
+    @property
+    def torchs(self) -> type[Optimizer]:
+        """Torch's class."""
+        cls: type[Optimizer] = getattr(torch.optim, self.name)
+        return cls
+
     def ours(self, params: Any, **more: Any) -> Optimizer:
         optimizer: Optimizer = getattr(optgen.optim, self.name)(params, **self.options, **more)
         return optimizer
 
     def theirs(self, params: Any, **more: Any) -> Optimizer:
         """Torch's for-loop, unless `more` says otherwise."""
-        more = {"foreach": False, **more} if not more.get("fused") else more
-        optimizer: Optimizer = getattr(torch.optim, self.name)(params, **self.options, **more)
-        return optimizer
+        if has(self.name, "foreach") and not more.get("fused"):
+            more = {"foreach": False, **more}
+        return self.torchs(params, **self.options, **more)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return "-".join([self.name, *(f"{k}={_short(v)}" for k, v in self.options.items())])
@@ -102,12 +143,10 @@ def _short(value: Any) -> str:
     return f"tensor({value.item():g})" if isinstance(value, torch.Tensor) else f"{value}"
 
 
-def _of_torchs_tests() -> Iterator[Case]:
-    for info in optim_db:
-        if info.optim_cls.__name__ in NAMES:
-            for tested in info.optim_inputs_func(device="cpu"):
-                options = {key: _double(value) for key, value in tested.kwargs.items()}
-                yield Case(info.optim_cls.__name__, options)
+def _of_torchs_tests(name: str) -> Iterator[Case]:
+    for tested in INFOS[name].optim_inputs_func(device="cpu"):
+        options = {key: _double(value) for key, value in tested.kwargs.items()}
+        yield Case(name, options)
 
 
 def _double(value: Any) -> Any:
@@ -115,29 +154,52 @@ def _double(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) else value
 
 
-FULL = {
-    "SGD": Case("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-    "Adam": Case("Adam", {"weight_decay": 0.1, "amsgrad": True}),
-    "AdamW": Case("AdamW", {"amsgrad": True}),
-    "RMSprop": Case("RMSprop", {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
-    "RAdam": Case("RAdam", {"weight_decay": 0.1}),
-    "NAdam": Case("NAdam", {"weight_decay": 0.1}),
-    "Adamax": Case("Adamax", {"weight_decay": 0.1}),
-    "Adadelta": Case("Adadelta", {"weight_decay": 0.1}),
+_FULL: dict[str, Options] = {
+    "Adadelta": {"weight_decay": 0.1},
+    "Adafactor": {"weight_decay": 0.1},
+    "Adagrad": {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.1},
+    "Adam": {"weight_decay": 0.1, "amsgrad": True},
+    "Adamax": {"weight_decay": 0.1},
+    "AdamW": {"amsgrad": True},
+    "ASGD": {"t0": 5, "lambd": 0.1, "weight_decay": 0.1},
+    "LBFGS": {"max_iter": 4},
+    "Muon": {},
+    "NAdam": {"weight_decay": 0.1},
+    "RAdam": {"weight_decay": 0.1},
+    "RMSprop": {"centered": True, "momentum": 0.9, "weight_decay": 0.1},
+    "Rprop": {"step_sizes": (1e-3, 0.1)},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "SparseAdam": {},
 }
+EVERY = {name: Case(name, _FULL[name]) for name in NAMES}
 """One case a class, with every state it can have."""
+FULL = {name: EVERY[name] for name in PLAIN}
+"""Those of them that take a dense gradient of any shape."""
 
-CASES = sorted(
-    [
-        *_of_torchs_tests(),
-        *(Case(name, options) for name in NAMES for options in OWN[name]),
-    ],
-    key=lambda case: NAMES.index(case.name),
-)
+TORCHS = [case for name in NAMES for case in _of_torchs_tests(name)]
+CASES = [*TORCHS, *(Case(name, options) for name in NAMES for options in OWN[name])]
 """Every input of torch's own tests, and ours."""
 
 
+def lowerings(name: str) -> tuple[str, ...]:
+    """The lowerings that this process can force a class to take its steps through."""
+    if name in CLOSURE:
+        return ()
+    return tuple(x for x in LOWERINGS if name not in SPARSE or x in ("forloop", "fused_cpu"))
+
+
+def forced(cases: Iterable[Case], *more: None) -> list[Any]:
+    """A test's arguments `case, lowering`: every lowering of every case, and with None its own."""
+    return [
+        pytest.param(case, lowering, id=f"{case}-{lowering}")
+        for case in cases
+        for lowering in (*more, *lowerings(case.name))
+    ]
+
+
 def steps(case: Case) -> int:
-    """How many to compare: fewer of our own where an interpreter takes them."""
+    """How many to compare: fewer where they are dear."""
+    if case.name in CLOSURE:
+        return 4  # of up to 20 iterations each
     own = any(case.options is options for options in OWN[case.name])
     return 10 if own and INTERPRETED else 50

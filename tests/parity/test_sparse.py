@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from parity.cases import FULL, NAMES, Case
+from parity.cases import EVERY, Case
+from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
 from parity.trajectories import BOUND, error
 from torch import Tensor
 
@@ -80,13 +81,14 @@ def test_a_sparse_embedding_trains() -> None:
 
 
 @pytest.mark.parametrize("way", [*WAYS, {"fused": True}], ids=str)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*SPARSE, *CLOSURE)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
-    """SGD's is the fused one's; torch's classes that are never fused say it as they are."""
-    if name == "SGD" and "fused" not in way:
-        pytest.skip("SGD takes them")
-    case = Case(name, FULL[name].options if name != "SGD" else {})
-    theirs = way if name in ("SGD", "Adam", "AdamW") else {}
+    """Torch's classes that are never fused say it as they are."""
+    takes_them = INFOS[name].supports_sparse
+    if takes_them and "fused" not in way:
+        pytest.skip("torch takes them")
+    case = Case(name, EVERY[name].options if not takes_them else {})
+    theirs = {flag: value for flag, value in way.items() if has(name, flag)}
     messages = []
     for make, options in ((case.ours, way), (case.theirs, theirs)):
         param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))

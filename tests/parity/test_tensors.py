@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from parity.cases import FULL, LOWERINGS, Case
+from parity.classes import COMPLEX
 from parity.trajectories import Run, assert_close, through, train, values
 from torch import Tensor
 
@@ -52,6 +54,8 @@ def strided(make: Any, layout: str) -> Run:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_layouts(case: Case, layout: str, lowering: str | None) -> None:
+    if case.name == "Adafactor" and layout == "empty":
+        pytest.skip("torch divides by the number of elements")
     with through(lowering):
         run = strided(case.ours, layout)
 
@@ -81,6 +85,12 @@ def test_a_slice_leaves_its_neighbours_alone(case: Case, lowering: str | None) -
 BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05, torch.float16: 0.02}
 
 
+def large_eps(case: Case) -> dict[str, float]:
+    """Where there is one: by default it is 0 in 16 bits."""
+    default = inspect.signature(case.torchs).parameters.get("eps")
+    return {"eps": 1e-3} if default and isinstance(default.default, float) else {}
+
+
 def mixed(make: Any) -> Run:
     """All dtypes in one group, and again in another with numbers of its own."""
     dtypes = [*BOUNDS, torch.float32, *reversed(BOUNDS)]
@@ -93,7 +103,7 @@ def mixed(make: Any) -> Run:
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_dtypes_in_one_group(case: Case, lowering: str | None) -> None:
-    case = Case(case.name, {**case.options, **({"eps": 1e-3} if case.name != "SGD" else {})})
+    case = Case(case.name, {**case.options, **large_eps(case)})
 
     with through(lowering):
         run = mixed(case.ours)
@@ -109,6 +119,9 @@ def test_dtypes_in_one_group(case: Case, lowering: str | None) -> None:
         )
 
 
+COMPLEX_CASES = [case for case in FULL.values() if case.name in COMPLEX]
+
+
 def complex_run(make: Any, dtype: torch.dtype) -> Run:
     params = [value.requires_grad_() for value in values([(3, 4), (), (0,), (5,)], dtype, 8)]
     params.append(values([(2, 3)], dtype, 9)[0].T.requires_grad_())
@@ -119,7 +132,7 @@ def complex_run(make: Any, dtype: torch.dtype) -> Run:
 
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("dtype", [torch.complex128, torch.complex64], ids=str)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
 def test_complex_parameters(case: Case, dtype: torch.dtype, lowering: str | None) -> None:
     with through(lowering):
         run = complex_run(case.ours, dtype)
@@ -128,7 +141,7 @@ def test_complex_parameters(case: Case, dtype: torch.dtype, lowering: str | None
     assert_close(run, complex_run(case.theirs, dtype), bound)
 
 
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
 def test_complex_parameters_with_fused_asked_for_is_torchs_error(case: Case) -> None:
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
     param.grad = torch.ones_like(param)
@@ -138,7 +151,7 @@ def test_complex_parameters_with_fused_asked_for_is_torchs_error(case: Case) -> 
 
 
 @pytest.mark.parametrize("lowering", WAYS)
-@pytest.mark.parametrize("case", FULL.values(), ids=str)
+@pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
 def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
     """What autograd may hand over for a complex parameter."""
     ours, theirs = (values([(4,)], torch.complex128, 1)[0].requires_grad_() for _ in range(2))
@@ -220,7 +233,7 @@ def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None
         optimizer.step()
 
     assert torch.equal(param, torch.ones(3))
-    assert not optimizer.state.get(param)
+    assert "step" not in optimizer.state.get(param, {}) or case.name == "Adagrad"
 
 
 @pytest.mark.parametrize("case", FULL.values(), ids=str)

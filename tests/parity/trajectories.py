@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from interpreter import INTERPRETED
+from parity.classes import CLOSURE, MATRICES, ONE_GROUP, SPARSE
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -25,12 +26,32 @@ class Run:
     optimizer: Optimizer
     params: list[Tensor]
 
+    @property
+    def name(self) -> str:
+        """The class, as torch calls it."""
+        return type(self.optimizer).__name__
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters and every state, with names to say which one is wrong."""
+        saved: Any = self.optimizer.state_dict()
+        members = [p for group in self.optimizer.param_groups for p in group["params"]]
+        states = {id(param): saved["state"].get(i, {}) for i, param in enumerate(members)}
         for index, param in enumerate(self.params):
             yield f"parameter {index}", param.detach()
-            for key, value in self.optimizer.state.get(param, {}).items():
+            for key, value in _leaves(states[id(param)]):
                 yield f"{key} of parameter {index}", value
+
+
+def _leaves(entry: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """What an entry of a checkpoint holds: tensors, numbers, LBFGS's lists of them."""
+    if isinstance(entry, Mapping):
+        for key, value in entry.items():
+            yield from _leaves(value, key)
+    elif isinstance(entry, list):
+        for place, value in enumerate(entry):
+            yield from _leaves(value, f"{name}[{place}]")
+    elif entry is not None:
+        yield name, torch.as_tensor(entry)
 
 
 def values(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, seed: int) -> list[Tensor]:
@@ -53,16 +74,63 @@ def parameters(
 
 
 def train(run: Run, steps: int, start: int = 0, skip: bool = False) -> None:
-    """Take steps with gradients that depend on the step only; with `skip` some have none."""
+    """Take steps with gradients that depend on the step only; with `skip` some have none.
+
+    Where a closure computes them they are a loss's.
+    """
     shapes = [tuple(param.shape) for param in run.params]
     for step in range(start, start + steps):
         drawn = values(shapes, torch.float64, 1000 + step)
+        if run.name in CLOSURE:
+            run.optimizer.step(_loss(run.params, skip))
+            continue
         for index, (param, grad) in enumerate(zip(run.params, drawn, strict=True)):
-            if param.is_complex():
-                grad = torch.complex(grad, grad.flip(0) if grad.dim() else -grad)
-            absent = skip and (step + index) % 5 == 4
-            param.grad = None if absent else torch.empty_like(param).copy_(grad)
+            param.grad = None if skip and _absent(step, index) else _gradient(run, param, grad)
         run.optimizer.step()
+
+
+def _absent(step: int, index: int) -> bool:
+    return (step + index) % 5 == 4
+
+
+def _gradient(run: Run, param: Tensor, grad: Tensor) -> Tensor:
+    """As the parameter is: complex, strided, of its dtype; or sparse, some of its rows."""
+    if param.is_complex():
+        grad = torch.complex(grad, grad.flip(0) if grad.dim() else -grad)
+    given = torch.empty_like(param).copy_(grad)
+    return sparse_rows(given) if run.name in SPARSE else given
+
+
+def sparse_rows(grad: Tensor) -> Tensor:
+    """About half of a gradient's rows, of which one comes twice: its parts are to be added up."""
+    rows = [row for row in range(len(grad)) if grad[row].sum() > 0]
+    parts = [grad[row] for row in rows]
+    if rows:
+        rows, parts = [rows[-1], *rows], [parts[0] / 2, *parts]
+    return torch.sparse_coo_tensor(
+        torch.tensor([rows], dtype=torch.int64),
+        torch.stack(parts) if parts else grad[:0],
+        grad.shape,
+        check_invariants=True,
+    )
+
+
+def _loss(params: Sequence[Tensor], skip: bool) -> Any:
+    """A closure: strictly convex, not quadratic, of different curvature in every direction."""
+    targets = values([tuple(param.shape) for param in params], params[0].dtype, 1000)
+
+    def closure() -> Tensor:
+        total = torch.zeros((), dtype=params[0].dtype)
+        for index, (param, target) in enumerate(zip(params, targets, strict=True)):
+            weights = torch.logspace(0, 1, param.numel(), dtype=param.dtype).view(param.shape)
+            away = param.detach() - target
+            absent = skip and index == 1
+            param.grad = None if absent else weights * away + torch.tanh(away)
+            if not absent:
+                total = total + ((weights * away**2).sum() / 2 + torch.cosh(away).log().sum())
+        return total
+
+    return closure
 
 
 SHAPES = ((3, 4), (), (0,), (2, 3, 2), (17,))
@@ -71,15 +139,28 @@ FEW: tuple[tuple[int, ...], ...] = ((515,), ())
 """Where every block takes an interpreter a millisecond: one block and a bit, and one element."""
 
 
+def shapes_for(name: str) -> tuple[tuple[int, ...], ...]:
+    """Shapes that a class takes."""
+    if name in MATRICES:
+        return ((3, 4), (6, 2), (1, 5), (4, 4))
+    if name in (*SPARSE, *CLOSURE):
+        return ((3, 4), (6,), (4, 2, 3))
+    if name == "Adafactor":  # torch's divides by the 0 elements of an empty parameter
+        return tuple(shape for shape in SHAPES if shape != (0,))
+    return FEW if INTERPRETED else SHAPES
+
+
 def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) -> Run:
     """A training where all that a loop may do happens.
 
     Two groups with different numbers, gradients that are sometimes absent, a group that joins after
     a fifth of the steps, and learning rates that change after three fifths.
     """
-    shapes, joining = (FEW, LATE[1:]) if INTERPRETED else (SHAPES, LATE)
-    params, late = parameters(shapes, dtype), parameters(joining, dtype, seed=7)
+    name = name_of(make)
+    params, late = parameters(shapes_for(name), dtype), parameters(_joining(name), dtype, seed=7)
     half = -(-len(params) // 2)
+    if name in ONE_GROUP:
+        return _alone(make, params, steps)
     run = Run(make([{"params": params[:half]}, {"params": params[half:]}]), params)
     first, second = run.optimizer.param_groups
     _vary(second, 1.5)
@@ -95,20 +176,52 @@ def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) ->
     return run
 
 
+def name_of(make: Make) -> str:
+    """The class, as torch calls it."""
+    return type(make([torch.nn.Parameter(torch.ones(1, 1))])).__name__
+
+
+def _joining(name: str) -> tuple[tuple[int, ...], ...]:
+    if name in MATRICES:
+        return LATE[:1]
+    return LATE[1:] if INTERPRETED else LATE
+
+
+def _alone(make: Make, params: list[Tensor], steps: int) -> Run:
+    """One group, and a learning rate that changes."""
+    run = Run(make(params), params)
+    train(run, steps // 2, skip=True)
+    run.optimizer.param_groups[0]["lr"] = run.optimizer.param_groups[0]["lr"] * 0.3
+    train(run, steps - steps // 2, steps // 2, skip=True)
+    return run
+
+
 def _vary(group: dict[str, Any], factor: float) -> None:
-    for key in ("lr", "weight_decay", "eps", "momentum_decay"):
-        if key in group:
-            group[key] = group[key] * factor
+    for key in ("lr", "weight_decay", "eps", "momentum_decay", "lambd", "lr_decay"):
+        value = group.get(key)
+        if value is not None and not isinstance(value, tuple):
+            group[key] = value * factor
 
 
-def assert_close(found: Run, expected: Run, bound: float = BOUND) -> None:
-    """Same tensors by name, and none further from the expected one than the bound."""
+def assert_close(found: Run, expected: Run, bound: float | None = None) -> None:
+    """Same tensors by name, and none further from the expected one than the bound, or its own."""
     ours, theirs = dict(found.tensors()), dict(expected.tensors())
     assert list(ours) == list(theirs)
     errors = {name: error(ours[name], theirs[name]) for name in ours}
-    assert all(e <= bound for e in errors.values()), {
-        name: e for name, e in errors.items() if not e <= bound
-    }
+    bounds = {name: _own_bound(found.name, name) if bound is None else bound for name in ours}
+    far = {name: e for name, e in errors.items() if not e <= bounds[name]}
+    assert not far, far
+
+
+def _own_bound(cls: str, tensor: str) -> float:
+    """What 50 steps in float64 may differ, where torch's class itself is no better than that."""
+    if cls == "ASGD":
+        return 1e-6  # torch keeps eta in float32, and its for-loop rounds it twice
+    if cls == "Muon" and tensor.startswith("parameter"):
+        return 5e-3  # Newton-Schulz in bfloat16
+    if cls == "LBFGS" and not tensor.startswith("parameter"):
+        return 1e-9  # differences of gradients that are nearly equal
+    return BOUND
 
 
 def error(found: Tensor, expected: Tensor) -> float:

@@ -1,0 +1,26 @@
+"""What an optimizer's state is, but for its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+Form = list[list[tuple[str, Any]]]
+
+
+def form(optimizer: Optimizer) -> Form:
+    """Of every parameter, in their order: keys, and what stands under them in a checkpoint."""
+    return [
+        [(key, _described(value)) for key, value in entry.items()]
+        for entry in optimizer.state_dict()["state"].values()
+    ]
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_described(element) for element in value]
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride(), value.device, value.requires_grad
+    return type(value)

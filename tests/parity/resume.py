@@ -1,0 +1,39 @@
+"""Stop a training in the middle, write a file, and go on from it with another optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from parity.trajectories import Make, Run, name_of, parameters, shapes_for, train
+
+
+def fresh(make: Make, dtype: torch.dtype) -> Run:
+    params = parameters(shapes_for(name_of(make)), dtype)
+    return Run(make(params), params)
+
+
+def saved(run: Run, path: Path) -> Path:
+    torch.save({"params": [p.data for p in run.params], "optim": run.optimizer.state_dict()}, path)
+    return path
+
+
+def resumed(make: Make, dtype: torch.dtype, path: Path) -> Run:
+    checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
+    run = fresh(make, dtype)
+    for param, value in zip(run.params, checkpoint["params"], strict=True):
+        param.data.copy_(value)
+    run.optimizer.load_state_dict(checkpoint["optim"])
+    return run
+
+
+def in_two_halves(
+    first: Make, second: Make, dtype: torch.dtype, path: Path, steps: int = 10
+) -> Run:
+    """Steps, a file, and as many more; around it every gradient is there and none is."""
+    before = fresh(first, dtype)
+    train(before, steps, skip=True)
+    after = resumed(second, dtype, saved(before, path))
+    train(after, steps, start=steps, skip=True)
+    return after

@@ -1,0 +1,142 @@
+"""Every input of torch's own tests of its fifteen classes, every error, and every way to step.
+
+Trajectories in float64, state, checkpoints in both directions through files, error messages.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import OWN, Case, steps
+from parity.classes import CLOSURE, INFOS, NAMES, PENDING, has
+from parity.form import form
+from parity.resume import in_two_halves
+from parity.trajectories import Run, assert_close, eventful
+from torch.testing._internal.common_optimizers import OptimizerErrorEnum
+
+import optgen.optim
+
+WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+INPUTS = {
+    name: [
+        *(Case(name, tested.kwargs) for tested in INFOS[name].optim_inputs_func(device="cpu")),
+        *(Case(name, options) for options in OWN[name]),
+    ]
+    for name in NAMES
+}
+
+
+def test_a_class_that_is_here_is_not_pending() -> None:
+    assert set(PENDING) == set(INFOS) - set(NAMES)
+    assert set(INFOS) | {"Optimizer"} == {n for n in torch.optim.__all__ if n[0].isupper()}
+
+
+def cells() -> Iterator[Any]:
+    """Inputs x ways, but for what torch refuses as well: that is an error input."""
+    for name in NAMES:
+        for case in INPUTS[name]:
+            for way in WAYS:
+                tensor = isinstance(case.options.get("lr"), torch.Tensor)
+                if name in ("Adam", "AdamW") and way.get("foreach") and tensor:
+                    continue
+                yield pytest.param(
+                    case, way, id="-".join([str(case), *way, *map(str, way.values())])
+                )
+
+
+CELLS = list(cells())
+
+
+def test_torchs_list_is_not_short() -> None:
+    """What is read from torch's tests is all of it: a list that became empty would pass."""
+    inputs = [info.optim_inputs_func(device="cpu") for info in INFOS.values()]
+    assert len(INFOS) == 15
+    assert min(map(len, inputs)) >= 4
+    assert sum(map(len, inputs)) >= 91
+
+
+@functools.cache
+def reference(case: Case) -> Run:
+    return eventful(case.theirs, steps(case))
+
+
+@pytest.mark.parametrize(("case", "way"), CELLS)
+def test_trajectory_and_state(case: Case, way: dict[str, Any]) -> None:
+    run = eventful(functools.partial(case.ours, **way), steps(case))
+
+    assert form(run.optimizer) == form(reference(case).optimizer)
+    assert_close(run, reference(case))
+
+
+@functools.cache
+def resumed_in_torch(case: Case, folder: Path) -> Run:
+    return in_two_halves(case.theirs, case.theirs, torch.float64, folder / "theirs.pt", half(case))
+
+
+def half(case: Case) -> int:
+    return 2 if case.name in CLOSURE else 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.mark.parametrize(("case", "way"), CELLS)
+def test_torchs_checkpoint_continues_here(case: Case, way: dict[str, Any], folder: Path) -> None:
+    ours = functools.partial(case.ours, **way)
+
+    run = in_two_halves(case.theirs, ours, torch.float64, folder / "a.pt", half(case))
+
+    assert_close(run, resumed_in_torch(case, folder))
+
+
+@pytest.mark.parametrize(("case", "way"), CELLS)
+def test_our_checkpoint_continues_in_torch(case: Case, way: dict[str, Any], folder: Path) -> None:
+    ours = functools.partial(case.ours, **way)
+
+    run = in_two_halves(ours, case.theirs, torch.float64, folder / "b.pt", half(case))
+
+    assert_close(run, resumed_in_torch(case, folder))
+
+
+def errors() -> Iterator[Any]:
+    for name in NAMES:
+        for case in INFOS[name].optim_error_inputs_func(device="cpu", dtype=torch.float32):
+            given = case.optimizer_error_input
+            for way in WAYS:
+                if not set(way) & set(given.kwargs):
+                    label = "-".join([name, given.desc, *way, *map(str, way.values())])
+                    yield pytest.param(name, case, way, id=label)
+
+
+@pytest.mark.parametrize(("name", "case", "way"), list(errors()))
+def test_errors_are_torchs(name: str, case: Any, way: dict[str, Any]) -> None:
+    """Each where torch has it, in the constructor or in the step, and in torch's very words."""
+    given = case.optimizer_error_input
+    accepted = {flag: value for flag, value in way.items() if has(name, flag)}
+
+    ours = raised(getattr(optgen.optim, name), given, way)
+    theirs = raised(getattr(torch.optim, name), given, accepted)
+
+    assert ours == theirs
+    stage = "step" if case.error_on is OptimizerErrorEnum.STEP_ERROR else "constructor"
+    assert ours[:2] == (stage, case.error_type)
+
+
+def raised(cls: Any, given: Any, way: dict[str, Any]) -> tuple[str, type, str]:
+    """Where a class fails, and how."""
+    params = [torch.nn.Parameter(torch.ones(1, 1))] if given.params is None else given.params
+    stage = "constructor"
+    try:
+        optimizer = cls(params, **given.kwargs, **way)
+        stage = "step"
+        optimizer.step()
+    except Exception as error:
+        return stage, type(error), str(error)
+    raise AssertionError("no error")
