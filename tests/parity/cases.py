@@ -176,8 +176,11 @@ EVERY = {name: Case(name, _FULL[name]) for name in NAMES}
 FULL = {name: EVERY[name] for name in PLAIN}
 """Those of them that take a dense gradient of any shape."""
 
-TORCHS = [case for name in NAMES for case in _of_torchs_tests(name)]
-CASES = [*TORCHS, *(Case(name, options) for name in NAMES for options in OWN[name])]
+CASES = [
+    *(case for name in NAMES for case in _of_torchs_tests(name)),
+    *(Case(name, options) for name in NAMES for options in OWN[name]),
+    *(case for case in EVERY.values() if case.options),
+]
 """Every input of torch's own tests, and ours."""
 
 
@@ -201,5 +204,4 @@ def steps(case: Case) -> int:
     """How many to compare: fewer where they are dear."""
     if case.name in CLOSURE:
         return 4  # of up to 20 iterations each
-    own = any(case.options is options for options in OWN[case.name])
-    return 10 if own and INTERPRETED else 50
+    return 10 if INTERPRETED and case.options and case is not EVERY[case.name] else 50

@@ -9,21 +9,23 @@ from pathlib import Path
 
 import pytest
 from interpreter import INTERPRETED
-from parity.cases import CASES, FULL
+from parity.cases import CASES
+from parity.classes import CLOSURE, SPARSE
 
 TESTS = Path(__file__).parents[1]
 TRAJECTORIES = "test_a_lowering_follows_torch"
 PRECISION = "test_single_precision or test_half_precision"
-CHECKPOINTS = "continues and fused_triton and (float32 or bfloat16)"
+CHECKPOINTS = "test_checkpoints and continues and fused_triton and (float32 or bfloat16)"
+FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this is that process")
 @pytest.mark.parametrize(
     ("folder", "chosen", "least"),
     [
-        ("parity", TRAJECTORIES, len(CASES)),
+        ("parity", TRAJECTORIES, len(FUSED)),
         ("parity", PRECISION, 48),
-        ("parity", CHECKPOINTS, 4 * len(FULL)),
+        ("parity", CHECKPOINTS, 4 * len({case.name for case in FUSED})),
         ("lowerings", "test_a_word_means_what_it_says", 30),
         ("properties", "test_every_lowering_is_the_rule", 1),
     ],
