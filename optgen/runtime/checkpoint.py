@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from optgen.runtime.device_scalars import hand_out
 from optgen.runtime.state import Group, as_scalar
@@ -11,19 +12,17 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 
-def backfill(optimizer: "GeneratedOptimizer", previous: list[Group]) -> None:
+def backfill(optimizer: Optimizer, previous: list[Group], added: dict[str, Any]) -> None:
     """Give loaded groups the keys they lack: torch's load drops what its checkpoint has not.
 
     A key that torch's class had added over time gets the value torch gives it; any other keeps the
     value it had before the load, or gets the default.
     """
-    rule = optimizer.rule
     for index, group in enumerate(optimizer.param_groups):
         before = previous[index] if index < len(previous) else {}
-        for key, value in {**optimizer.defaults, **before, **dict(rule.backfill)}.items():
-            if key in optimizer.defaults or key in dict(rule.backfill):
+        for key, value in {**optimizer.defaults, **before, **added}.items():
+            if key in optimizer.defaults or key in added:
                 group.setdefault(key, value)
-        group.update(rule.fixed)
 
 
 def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:

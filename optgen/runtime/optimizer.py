@@ -1,59 +1,24 @@
 """The base of every generated optimizer: a torch.optim.Optimizer whose rule is data."""
 
-import functools
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from optgen.runtime import checkpoint, dispatch
+from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.collect import Survey
-from optgen.runtime.private import (
-    check_graph_capture,
-    compiling,
-    observed,
-    observed_by_torch,
-    outside_dynamo,
-    set_grad_enabled,
-    undecorated,
-    unobserved,
-)
+from optgen.runtime.private import check_graph_capture, set_grad_enabled
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
 
 if TYPE_CHECKING:
     from optgen.runtime.fused_cpu.repeat import Repeat
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def hooked(step: F) -> F:
-    """Run hooks and the profiler's record around a step as torch does, if there are any.
-
-    `hooked` on the result keeps torch from wrapping it again. A subclass with a step of its own is
-    wrapped by torch, and by the time it comes here its hooks have run.
-    """
-    watched = observed(step)
-    compiled = outside_dynamo(watched)
-
-    @functools.wraps(step)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if compiling():
-            return compiled(*args, **kwargs)
-        optimizer = args[0]
-        if unobserved(optimizer) or observed_by_torch(optimizer):
-            return step(*args, **kwargs)
-        return watched(*args, **kwargs)
-
-    wrapper.hooked = True  # type: ignore[attr-defined]
-    return cast(F, wrapper)
-
-
-class GeneratedOptimizer(Optimizer):
+class GeneratedOptimizer(LightOptimizer):
     """A torch optimizer that takes its steps through the lowerings generated from one rule."""
 
     rule: ClassVar[Rule]
@@ -120,31 +85,10 @@ class GeneratedOptimizer(Optimizer):
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
         self._begin()
-        checkpoint.backfill(self, previous)
+        checkpoint.backfill(self, previous, dict(self.rule.backfill))
+        for group in self.param_groups:
+            group.update(self.rule.fixed)
         checkpoint.scalars_to_tensors(self)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state as torch's class of the same name would."""
-        hooks = self._optimizer_state_dict_post_hooks
-        self._optimizer_state_dict_post_hooks = OrderedDict()
-        try:
-            packed = undecorated(Optimizer.state_dict)(self)
-        finally:
-            self._optimizer_state_dict_post_hooks = hooks
-        packed = checkpoint.portable(self, packed)
-        for hook in hooks.values():
-            replaced = hook(self, packed)
-            packed = packed if replaced is None else replaced
-        return packed
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that this class, or torch's of the same name, returned."""
-        undecorated(Optimizer.load_state_dict)(self, state_dict)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all parameters, to None or to zeros."""
-        undecorated(Optimizer.zero_grad)(self, set_to_none)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own hyperparameters where it gives them."""
-        undecorated(Optimizer.add_param_group)(self, param_group)
+    def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
+        return checkpoint.portable(self, packed)

@@ -1,0 +1,75 @@
+"""What every optimizer here is, whatever its step: a torch Optimizer that imports no compiler."""
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from torch.optim import Optimizer
+
+from optgen.runtime.private import (
+    compiling,
+    observed,
+    observed_by_torch,
+    outside_dynamo,
+    undecorated,
+    unobserved,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def hooked(step: F) -> F:
+    """Run hooks and the profiler's record around a step as torch does, if there are any.
+
+    `hooked` on the result keeps torch from wrapping it again. A subclass with a step of its own is
+    wrapped by torch, and by the time it comes here its hooks have run.
+    """
+    watched = observed(step)
+    compiled = outside_dynamo(watched)
+
+    @functools.wraps(step)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return compiled(*args, **kwargs)
+        optimizer = args[0]
+        if unobserved(optimizer) or observed_by_torch(optimizer):
+            return step(*args, **kwargs)
+        return watched(*args, **kwargs)
+
+    wrapper.hooked = True  # type: ignore[attr-defined]
+    return cast(F, wrapper)
+
+
+class LightOptimizer(Optimizer):
+    """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state as torch's class of the same name would."""
+        hooks = self._optimizer_state_dict_post_hooks
+        self._optimizer_state_dict_post_hooks = OrderedDict()
+        try:
+            packed = undecorated(Optimizer.state_dict)(self)
+        finally:
+            self._optimizer_state_dict_post_hooks = hooks
+        packed = self._portable(packed)
+        for hook in hooks.values():
+            replaced = hook(self, packed)
+            packed = packed if replaced is None else replaced
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state that this class, or torch's of the same name, returned."""
+        undecorated(Optimizer.load_state_dict)(self, state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters, to None or to zeros."""
+        undecorated(Optimizer.zero_grad)(self, set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        undecorated(Optimizer.add_param_group)(self, param_group)
+
+    def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
+        """What `state_dict` hands out, before its post hooks see it."""
+        return packed
