@@ -1,7 +1,8 @@
-"""A plan run plainly: the scalar program, then every sweep, as a lowering's printed code would.
+"""A plan run plainly: the scalar program, then every phase, as a lowering's printed code would.
 
 Names are variables, versions are ignored, the parameter and states are changed in place, and a
-plain copy to a local is another name for the same tensor: what a printer may do, this does.
+plain copy to a local is another name for the same tensor: what a printer may do, this does. What a
+sweep assigns and does not store is forgotten when it ends, but for reductions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any
 
 import torch
 
+from optgen.ir.evaluate import facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
-from optgen.ir.plan import Plan
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.words import WORDS
 
 Values = dict[str, Any]
@@ -44,11 +46,12 @@ class _Run:
         for s in self.kept:
             old = state[s.key].clone() if s.key in state else self.initial(s)
             self.values[s.symbol] = old if s.shape == "scalar" else old.double()
-        self.stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
+        self.stored: set[str] = set()
+        self.facts = facts_of(p)
         self.scalar_states = {s.symbol for s in algorithm.scalar_states()}
 
     def exists(self, when: str | None) -> bool:
-        if when is None:
+        if when is None or when.removeprefix("not ") not in self.values:
             return True
         return bool(self.values[when.removeprefix("not ")] != 0) is not when.startswith("not ")
 
@@ -57,16 +60,34 @@ class _Run:
         start = self.values[name] if isinstance(name, str) else number(name)
         if state.shape == "scalar":
             return start.to(self.dtype)
-        return torch.zeros_like(self.values[self.algorithm.param]) + start
+        shape = list(self.values[self.algorithm.param].shape)
+        if state.shape in ("row", "col"):
+            shape[-1 if state.shape == "row" else -2] = 1
+        return torch.zeros(shape, dtype=torch.float64) + start
 
     def step(self) -> tuple[torch.Tensor, Values]:
         self.run(self.plan.scalars)
-        for sweep in self.plan.sweeps:
-            self.run(sweep.body)
+        for phase in self.plan.phases:
+            self.phase(phase)
         new = {s.key: self.values[s.symbol] for s in self.kept}
         return self.values[self.algorithm.param], (
             {"step": self.t} if self.algorithm.step else {}
         ) | new
+
+    def phase(self, phase: Phase) -> None:
+        match phase:
+            case Sweep(streams, body):
+                self.stored = {s.name for s in streams if s.stored and s.role != "local"}
+                kept = self.stored | {s.name for s in streams if s.role == "local"}
+                kept |= {a.target.name for a in phase.reductions}
+                before = dict(self.values)
+                self.run(body)
+                self.values = before | {n: v for n, v in self.values.items() if n in kept}
+            case Finish(body):
+                self.stored = set()
+                self.run(body)
+            case MatrixCall(target, word, args):
+                self.values[target.name] = self.value(Call(word, args))
 
     def run(self, program: Program) -> None:
         for stmt in program:
@@ -97,8 +118,10 @@ class _Run:
                 return self.linear(terms)
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call("is_none", (Ref(name),)):
-                return torch.tensor(self.values[name] is None)
+            case Call("is_none", (asked,)):
+                return torch.tensor(self.value(asked) is None)
+            case Call(word, _) if word in self.facts:
+                return number(self.facts[word])
             case Call("item", (Ref(name), Const(index))):
                 return self.values[name][index]
             case Call(word, args):

@@ -111,7 +111,7 @@ class SweepPaths(Paths):
 
     def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
         """Check one name; a scalar by what the scalar program leaves on this path."""
-        if ref in self.kinds and not self.kinds[ref].is_tensor:
+        if ref in self.kinds and self.kinds[ref].is_scalar:
             now = self.before.run(self.scalars, self.given, path)
             self.before.read_ref(ref, now, path)
         else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs, walk
 from optgen.ir.words import WORDS
 
@@ -134,18 +134,13 @@ class Plan:
         """Every name of the scalar program that the phases read, in order, each once."""
         seen: dict[Ref, None] = {}
         for expr in self.values():
-            seen.update((r, None) for r in refs(expr) if is_scalar(self.kinds[r]))
+            seen.update((r, None) for r in refs(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
         """The states the rule asks `fresh` of, in checkpoint order."""
         asked = _asked_fresh(self.values()) | _asked_fresh(expressions(self.scalars))
         return tuple(s for s in self.algorithm.states if s.symbol in asked)
-
-
-def is_scalar(kind: Kind) -> bool:
-    """Whether it is a number known before the first sweep: the scalar program's business."""
-    return kind.axes is Axes.NONE and kind.home is not Home.DEVICE
 
 
 def is_reduction(value: Expr) -> bool:

@@ -26,7 +26,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.paths import Paths, SweepPaths, VerifyError, fail, written_in
-from optgen.ir.plan import Plan, Sweep
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
 from optgen.ir.words import REDUCTIONS, WORDS
 
 __all__ = ["VerifyError", "verify_algorithm", "verify_plan"]
@@ -55,24 +55,49 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     Raises:
         VerifyError: with the statement that breaks a rule.
     """
-    algorithm = plan.algorithm
     kinds = dict(plan.kinds)
-    for program in (plan.scalars, *(s.body for s in plan.sweeps)):
-        for expr in expressions(program):
-            _check_words(expr)
+    for expr in (*expressions(plan.scalars), *plan.values()):
+        _check_words(expr)
     for stmt in assigns(plan.scalars):
-        if kind_of(stmt.value, kinds.__getitem__).is_tensor:
+        if not kind_of(stmt.value, kinds.__getitem__).is_scalar:
             fail("a tensor in the scalar program", stmt.value)
-    scalars = {n: 0 for n, kind in declared_kinds(algorithm).items() if not kind.is_tensor}
-    paths = Paths(kinds, written_in(plan.scalars))
-    paths.run(plan.scalars, scalars)
-    tensors = {n: 0 for n, kind in declared_kinds(algorithm).items() if kind.is_tensor}
+    _Phases(plan, _Forms(kinds, hoisted)).run()
     for sweep in plan.sweeps:
-        written = written_in(sweep.body)
-        SweepPaths(kinds, written, False, paths, plan.scalars, scalars).run(sweep.body, tensors)
-        _Forms(kinds, hoisted).check(sweep.body)
-        _check_streams(algorithm, sweep)
+        _check_streams(plan, sweep)
     _check_stores(plan)
+
+
+class _Phases:
+    """Follows a plan phase by phase: which version of each tensor stands in memory."""
+
+    def __init__(self, plan: Plan, forms: _Forms) -> None:
+        declared = declared_kinds(plan.algorithm)
+        self.plan, self.forms = plan, forms
+        self.scalars = {n: 0 for n, kind in declared.items() if not kind.is_tensor}
+        self.memory = {n: 0 for n, kind in declared.items() if kind.is_tensor}
+        programs = (phase.body for phase in plan.phases if not isinstance(phase, MatrixCall))
+        written = {ref for program in programs for ref in written_in(program)}
+        self.before = Paths(plan.kinds, written_in(plan.scalars))
+        self.paths = SweepPaths(plan.kinds, written, False, self.before, plan.scalars, self.scalars)
+
+    def run(self) -> None:
+        """Check every read of every phase, in order."""
+        self.before.run(self.plan.scalars, self.scalars)
+        for phase in self.plan.phases:
+            match phase:
+                case Sweep(streams, body):
+                    after = self.paths.run(body, self.memory)
+                    self.forms.check(body)
+                    kept = {s.name for s in streams if s.stored}
+                    self.memory |= {n: v for n, v in after.items() if n in kept}
+                    self.memory |= {a.target.name: a.target.version for a in phase.reductions}
+                case Finish(body):
+                    self.paths.run(body, self.memory)
+                    self.memory |= {a.target.name: a.target.version for a in assigns(body)}
+                case MatrixCall(target, _, args):
+                    for arg in args:
+                        self.paths.read(arg, self.memory, {})
+                    self.memory[target.name] = target.version
 
 
 @dataclass
@@ -90,6 +115,8 @@ class _Forms:
                     self._linear(stmt.value)
                 case Call("copy", (Ref() as source,)) if self._is_tensor(source):
                     pass
+                case Call(_, (reduced,)) if is_reduction(stmt.value):
+                    self._operand(reduced)
                 case _:
                     fail("a tensor value that is no linear form", stmt.value)
 
@@ -173,22 +200,28 @@ def _check_words(expr: Expr) -> None:
                 fail(f"`{node.word}` takes {word.arity}", node)
 
 
-def _check_streams(algorithm: Algorithm, sweep: Sweep) -> None:
-    """A sweep touches parameter, gradient and tensor states, and stores what it assigns."""
-    names = [s.name for s in sweep.streams]
+def _check_streams(plan: Plan, sweep: Sweep) -> None:
+    """A sweep touches parameter, gradient and tensor states in order, and stores what it assigns.
+
+    One of several may touch fewer, and locals last; what it assigns it may leave to a later one.
+    """
+    algorithm, several = plan.algorithm, len(plan.phases) > 1
+    names = [s.name for s in sweep.streams if s.role != "local"]
     expected = [algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.tensor_states())]
-    if names != expected:
+    if names != ([n for n in expected if n in names] if several else expected):
         raise VerifyError(f"the streams are {names}, not {expected}")
     written = {a.target.name for a in assigns(sweep.body)} - {algorithm.grad}
     stored = {s.name for s in sweep.streams if s.stored}
-    if stored != written & set(names):
+    if not stored <= written if several else stored != written & set(names):
         raise VerifyError(f"stored are {sorted(stored)}, assigned {sorted(written)}")
 
 
 def _check_stores(plan: Plan) -> None:
     """The parameter and every state is stored in exactly one phase."""
     stores = Counter(s.name for sweep in plan.sweeps for s in sweep.streams if s.stored)
-    stores.update({a.target.name for a in assigns(plan.scalars)})
+    finishes = (phase.body for phase in plan.phases if isinstance(phase, Finish))
+    for program in (plan.scalars, *finishes):
+        stores.update({a.target.name for a in assigns(program)})
     for name in (plan.algorithm.param, *(s.symbol for s in plan.algorithm.states)):
         if stores[name] != 1:
             raise VerifyError(f"`{name}` is stored in {stores[name]} phases")

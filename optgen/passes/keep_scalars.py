@@ -21,7 +21,6 @@ from optgen.ir.nodes import (
     rename_program,
     rename_refs,
 )
-from optgen.ir.plan import is_scalar
 
 
 def keep_scalars(
@@ -48,7 +47,7 @@ def _overwritten(
     last = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in refs(e)):
         later = writes[last.get(ref, -1) + 1 :]
-        if is_scalar(kinds[ref]) and any(w.name == ref.name for w in later):
+        if kinds[ref].is_scalar and any(w.name == ref.name for w in later):
             yield ref
 
 

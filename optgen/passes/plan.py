@@ -35,7 +35,6 @@ from optgen.ir.plan import (
     Phase,
     Plan,
     Sweep,
-    is_scalar,
     streams_of,
     streams_of_trip,
 )
@@ -96,7 +95,7 @@ def _split(
     if pieces.is_whole:
         scalars, body = _Planner(algorithm, kinds).split(algorithm.rule)
         return scalars, (body,)
-    numbers = filter_assigns(algorithm.rule, lambda a: is_scalar(kinds[a.target]))
+    numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     planner = _Planner(replace(algorithm, rule=numbers), kinds)
     scalars, _ = planner.split(numbers)
     trips = []

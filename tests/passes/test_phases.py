@@ -1,0 +1,85 @@
+"""Rules with reductions and matrix words: where they are cut, and that it keeps the meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+from plan_run import run_plan
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.plan import MatrixCall, Plan, Sweep
+from optgen.ir.text import to_text
+from optgen.ir.verify import verify_plan
+from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.plan import plans
+from optgen.spec.read import read_specs
+
+SPECS = Path(__file__).parents[1] / "specs"
+RULES = {a.name: a for a in read_specs(sorted(SPECS.glob("*.py")))}
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("name", RULES)
+def test_the_phases(name: str, early: bool, golden: Golden) -> None:
+    texts = [to_text(hoist_scalars(p)) for p in plans(RULES[name], early=early)]
+    golden.check("\n".join(texts))
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", RULES)
+def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], early: bool) -> None:
+    algorithm = RULES[name]
+    if any(isinstance(p, MatrixCall) for c in plans(algorithm) for p in c.phases):
+        shape = shape if len(shape) == 2 else (3, 2)
+    chosen = plan_for(algorithm, shape, early)
+    generator = torch.Generator().manual_seed(len(shape))
+    grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
+    start = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for changed in ({}, {"weight_decay": 0.3}, {"lr": 0.5}):
+        hypers = {h.name: changed.get(h.name, h.default) for h in algorithm.hypers}
+        assert_same(chosen, algorithm, hypers, start, grads)
+
+
+def plan_for(algorithm: Algorithm, shape: tuple[int, ...], early: bool) -> Plan:
+    found = [
+        p for p in plans(algorithm, early=early) if p.facts.get("factored") is not (len(shape) < 2)
+    ]
+    (chosen,) = found
+    verify_plan(chosen, hoisted=False)
+    hoisted = hoist_scalars(fold_denominators(chosen))
+    verify_plan(hoisted)
+    return hoisted
+
+
+def assert_same(
+    chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
+) -> None:
+    """Parameter and state after every step, by the plan and by the rule."""
+    a, b = (start, {}), (start, {})  # type: Any, Any
+    for grad in grads:
+        a = run_plan(chosen, hypers, a[0], grad, a[1])
+        b = evaluate(algorithm, hypers, b[0], grad, b[1], scalar_dtype=torch.float64)
+        torch.testing.assert_close(a[0], b[0], rtol=1e-11, atol=1e-12, equal_nan=True)
+        assert a[1].keys() == b[1].keys()
+        for key, value in b[1].items():
+            torch.testing.assert_close(
+                torch.as_tensor(a[1][key]), torch.as_tensor(value), rtol=1e-11, atol=1e-12
+            )
+
+
+def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
+    """As few trips through memory as the reductions allow."""
+    sweeps = {
+        name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
+        for name, algorithm in RULES.items()
+    }
+    assert sweeps["Adafactor"] == [3, 2]
+    assert sweeps["Muon"] == [2]
