@@ -39,9 +39,10 @@ class Hyper:
     """A hyperparameter: a constructor argument and a key of the param group.
 
     `fixed` ones are keys of the group but no arguments. `error` is the message for a value out of
-    bounds, with `{}` for the value (and `{index}` in a tuple). `tensor` says whether a one-element
-    tensor is accepted: "never", "always", "capturable" (not with foreach unless capturable), or
-    "number" (always, and nothing is computed in its dtype).
+    bounds, with `{}` for the value (and `{index}` or `{number}`, from 0 or from 1, in a tuple). Of
+    an `optional` tuple, those numbers may be None that are so by default. `tensor` says whether a
+    one-element tensor is accepted: "never", "always", "capturable" (not with foreach unless
+    capturable), or "number" (always, and nothing is computed in its dtype).
     """
 
     name: str
@@ -59,6 +60,11 @@ class Hyper:
     def size(self) -> int:
         """How many numbers it holds."""
         return len(self.default) if isinstance(self.default, tuple) else 1
+
+    def may_be_none(self, index: int = 0) -> bool:
+        """Whether it, or its number at an index of a tuple, may be None."""
+        default = self.default
+        return self.optional and (not isinstance(default, tuple) or default[index] is None)
 
 
 @dataclass(frozen=True)

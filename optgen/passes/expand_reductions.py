@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, rebuild
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
@@ -21,7 +21,7 @@ def expand_reductions(algorithm: Algorithm) -> Algorithm:
 
 
 def _program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> Program:
-    out = []
+    out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
             kinds[stmt.target] = kind_of(stmt.value, kinds.__getitem__)

@@ -35,7 +35,8 @@ class Calls(Expressions):
         arity = WORDS[name].arity
         if len(node.args) != arity:
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
-            self.source.error(node, message, f"{name}({', '.join('xyzw'[:arity])})")
+            letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
+            self.source.error(node, message, f"{name}({', '.join(letters)})")
         return self._word(node, name)
 
     def _word(self, node: ast.Call, name: str) -> Expr:

@@ -147,9 +147,10 @@ def hyper(
     Args:
         default: a number, or a tuple of numbers that the rule unpacks: `beta1, beta2 = betas`.
         ge, gt, le, lt: the smallest and the largest number allowed; gt and lt exclude it.
-        optional: whether it may be None; the rule asks by `if clip is not None:`.
+        optional: whether it may be None; the rule asks by `if clip is not None:`. Of a tuple, those
+            numbers may be that are None by default.
         error: what the constructor says of a number out of bounds, `{}` for the number and
-            `{index}` for its place in a tuple; "" has torch's words.
+            `{index}` or `{number}` for its place in a tuple, from 0 or 1; "" has torch's words.
         tensor: whether a tensor of one element will do: "never"; "always", and then the for-loop
             computes in the tensor's dtype; "capturable", the same, but not together with foreach
             unless capturable; or "number": a tensor is read as the number it holds.
@@ -164,12 +165,16 @@ def flag(default: bool) -> Any:
     return Declared("flag", (default,), ())
 
 
-def choice(default: str | None, *others: str | None) -> Any:
+def choice(default: str | None, *others: str | None, error: str = "") -> Any:
     """Declare a hyperparameter that is one of a few strings or None; the first is the default.
 
     The rule asks by `if norm == "first":`, or `is None`.
+
+    Args:
+        default, *others: what it may be.
+        error: what the constructor says of anything else, `{}` for it; "" has torch's words.
     """
-    return Declared("choice", (default, *others), ())
+    return Declared("choice", (default, *others), (("error", error),))
 
 
 def fixed(value: bool) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
-from optgen.ir.words import WORDS
+from optgen.ir.words import FACTS, WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.scope import Scope
 from optgen.spec.sorts import sort_of, why_no_number
@@ -219,8 +219,10 @@ class Expressions:
         """State that is there only under a condition is read and written under it only."""
         state = self.scope.algorithm.state(name)
         if state is not None and state.when and state.when not in self.scope.holding:
+            fact = state.when.removeprefix("not ") in FACTS
+            asked = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
             self.source.error(
-                node, f"`{name}` is there only when {state.when}", f"say so: if {state.when}: …"
+                node, f"`{name}` is there only when {state.when}", f"say so: if {asked}: …"
             )
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:

@@ -66,10 +66,12 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             require = Require(reader.condition(condition), message, source.place(call))
             _check_condition(reader, condition, require)
             known = [h.name for h in reader.scope.algorithm.hypers]
-            known += ["shape"] if require.of_param else []
+            what = f"hyperparameters: {', '.join(known)}"
+            if require.of_param:
+                known, what = ["shape"], "{shape} is the parameter's"
             for name in message_fields(message, call.args[1], source):
                 if name not in known:
-                    hint = did_you_mean(name, known, f"hyperparameters: {', '.join(known)}")
+                    hint = did_you_mean(name, known, what)
                     source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
             if require.of_param and _only_factored(require.condition):
                 reader.scope.holding |= {"factored"}

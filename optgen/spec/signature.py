@@ -24,6 +24,7 @@ _HYPER_OPTIONS = {
     "error": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
 }
+_CHOICE_OPTIONS = {"error": TEXT}
 
 
 class Signature:
@@ -144,13 +145,7 @@ class Signature:
             case ast.Call(func=ast.Name(id="fixed")):
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
-                args, _ = self._arguments(node, {})
-                if not args or not all(isinstance(a, str | None) for a in args):
-                    self.source.error(
-                        node, "a choice is among strings and None", 'choice("a", None)'
-                    )
-                place = self.source.place(node)
-                return Hyper(name, "choice", args[0], choices=tuple(args), place=place)
+                return self._choice(name, node)
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
@@ -164,6 +159,21 @@ class Signature:
             self.source.error(node, f"`{word}` takes True or False", f"{name}={word}(False)")
         return Hyper(name, "flag", args[0], fixed=fixed, place=self.source.place(node))
 
+    def _choice(self, name: str, node: ast.Call) -> Hyper:
+        args, options = self._arguments(node, _CHOICE_OPTIONS)
+        if not args or not all(isinstance(a, str | None) for a in args):
+            self.source.error(node, "a choice is among strings and None", 'choice("a", None)')
+        self._check_error(node, options.get("error", ""), "")
+        error = options.get("error", "").replace("{}", f"{{{name}}}")
+        place = self.source.place(node)
+        return Hyper(name, "choice", args[0], choices=tuple(args), error=error, place=place)
+
+    def _check_error(self, node: ast.Call, error: str, *known: str) -> None:
+        """A message may name the value, `{}`, and a place in a tuple."""
+        for field in message_fields(error, node, self.source):
+            if field not in known:
+                self.source.error(node, f"`{{{field}}}` in an error", "{} is the value")
+
     def _number(self, name: str, node: ast.Call) -> Hyper:
         args, options = self._arguments(node, _HYPER_OPTIONS)
         if len(args) != 1:
@@ -171,9 +181,7 @@ class Signature:
         default = args[0]
         bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
-        for field in message_fields(options.get("error", ""), node, self.source):
-            if field not in ("", "index"):
-                self.source.error(node, f"`{{{field}}}` in an error", "{} is the value")
+        self._check_error(node, options.get("error", ""), "", "index", "number")
         sort: HyperSort = "tuple" if isinstance(default, tuple) else "number"
         return Hyper(name, sort, default, bounds, place=self.source.place(node), **options)
 
@@ -183,6 +191,9 @@ class Signature:
         if default == ():
             hint = f"{name}=hyper((0.9, 0.999))"
             self.source.error(node, f"the default of `{name}` is a tuple of nothing", hint)
+        if optional and isinstance(default, tuple) and None not in default:
+            hint = f"{name}=hyper((None, 1e-3), optional=True): None where it may be None"
+            self.source.error(node.args[0], f"no number of `{name}` is None by default", hint)
         for value in default if isinstance(default, tuple) else (default,):
             if value is None and optional:
                 continue

@@ -97,6 +97,11 @@ class Statements(Calls):
             declared = name in declared_kinds(scope.algorithm)
             hint = f"its value is {_nature(*before)} too"
             self.source.error(node, message, hint if declared else "choose another name for it")
+        state = scope.algorithm.state(name)
+        if state is not None and state.shape == "scalar" and not kind.is_scalar:
+            message = f"`{name}` is a state of one number, and a reduction has a say in this"
+            hint = "such a state is made of t and hyperparameters; keep a row, a column or a tensor"
+            self.source.error(node, message, hint)
         scope.axes[name] = kind.axes
         if answer:
             scope.answers.add(name)

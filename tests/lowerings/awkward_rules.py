@@ -109,3 +109,24 @@ def Kernel(
         g = 2 * g
     m = 0.5 * m + where(mode == "b", g, 0.5 * g)
     p = p - step * m / (s + 1)
+
+
+@optimizer(paper="https://example.org")
+def Limits(
+    p,
+    g,
+    t,
+    /,
+    *,
+    lr=hyper(0.1, ge=0),
+    limits=hyper((None, 0.1), ge=0, optional=True, error="limit {number}: {}"),
+):
+    """A tuple whose first number may be None: by its name, and as an item."""
+    low, high = limits
+    if low is None:
+        floor = high / 2
+    else:
+        floor = low
+    if limits[0] is not None and t > 1:
+        g = g + p
+    p = p - lr * maximum(g, floor)

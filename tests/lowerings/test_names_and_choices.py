@@ -23,6 +23,7 @@ CASES = [
     *(("Kernel", {"norm": norm, "mode": "b"}) for norm in ("first", "second", None)),
     ("Kernel", {"norm": "second", "mode": None}),
     ("Kernel", {"norm": None, "mode": "a"}),
+    *(("Limits", {"limits": limits}) for limits in ((None, 0.1), (0.5, 0.1), (0.0, 2.0))),
 ]
 
 

@@ -136,6 +136,8 @@ class Prologue:
                 return given if hyper and hyper.optional else some
             case Call("is_none", (Ref(name),)):
                 return f"is_none({variable(name)})"
+            case Call("is_none", (Call("item", (Ref(name), Const(int() as index))),)):
+                return f"is_none(tl.load({self._hyper(name, index)}))"
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name} != 0"
             case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":

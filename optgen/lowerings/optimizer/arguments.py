@@ -61,9 +61,8 @@ def annotation(hyper: Hyper) -> str:
     if hyper.sort == "choice":
         return "str | None" if None in hyper.choices else "str"
     number = "float" if hyper.tensor == "never" else "float | Tensor"
-    if hyper.optional:
-        number += " | None"
-    return f"tuple[{', '.join([number] * hyper.size)}]" if hyper.sort == "tuple" else number
+    numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
+    return f"tuple[{', '.join(numbers)}]" if hyper.sort == "tuple" else numbers[0]
 
 
 def literal(value: object) -> str:

@@ -58,7 +58,7 @@ def _checks(hyper: Hyper) -> Iterator[Check]:
     elif hyper.sort == "number":
         yield from _tensor_checks(hyper)
         message = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
-        yield from _bounds_check(hyper, name, message)
+        yield from _bounds_check(hyper, 0, name, message)
     elif hyper.sort == "tuple":
         yield from _tuple_checks(hyper)
 
@@ -83,7 +83,8 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
     singular = "beta parameter" if name == "betas" else f"{name} value"
     message = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
     for index, item in enumerate(items):
-        yield from _bounds_check(hyper, item, message.replace("{index}", str(index)))
+        told = message.replace("{index}", str(index)).replace("{number}", str(index + 1))
+        yield from _bounds_check(hyper, index, item, told)
     if hyper.tensor != "never":
         alike = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
         both = "both" if hyper.size == 2 else "all"
@@ -94,10 +95,10 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
         yield Check(condition, _message(_NOT_FOREACH.format(items[0])))
 
 
-def _bounds_check(hyper: Hyper, value: str, message: str) -> Iterator[Check]:
+def _bounds_check(hyper: Hyper, index: int, value: str, message: str) -> Iterator[Check]:
     inside = _inside(hyper.bounds, value)
     if inside:
-        given = f"{value} is not None and " if hyper.optional else ""
+        given = f"{value} is not None and " if hyper.may_be_none(index) else ""
         yield Check(f"{given}not {inside}", _message(message.replace("{}", f"{{{value}}}")))
 
 

@@ -67,14 +67,13 @@ def name_fresh(plan: Plan) -> Plan:
 
 def _annotation(hyper: Hyper) -> str:
     number = "float | Tensor" if hyper.tensor != "never" else "float"
-    if hyper.optional:
-        number += " | None"
+    numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
     match hyper.sort:
         case "flag":
             return "bool"
         case "choice":
             return "str | None"
         case "tuple":
-            return f"tuple[{', '.join([number] * hyper.size)}]"
+            return f"tuple[{', '.join(numbers)}]"
         case _:
-            return number
+            return numbers[0]

@@ -15,8 +15,7 @@ class Cell(NamedTuple):
     """One hyperparameter's place in the row."""
 
     key: str
-    width: int = 1
-    optional: bool = False
+    optional: tuple[bool, ...] = (False,)  # of each of its numbers: whether it may be None
 
 
 class Row:
@@ -32,13 +31,13 @@ class Row:
         row = array("d")
         for cell, value in zip(self._cells, self._rule.numbered(values), strict=True):
             parts = value if isinstance(value, (tuple, list)) else (value,)
-            if value is None and cell.optional:
-                parts = (NONE,) * cell.width
-            elif value is None:
-                raise TypeError(f"{cell.key} must be a number, not None")
-            elif len(parts) != cell.width:
-                raise ValueError(f"{cell.key} must be {cell.width} numbers, not {len(parts)}")
-            row.extend(map(float, parts))
+            width = len(cell.optional)
+            if len(parts) != width:
+                raise ValueError(f"{cell.key} must be {width} numbers, not {len(parts)}")
+            for part, optional in zip(parts, cell.optional, strict=True):
+                if part is None and not optional:
+                    raise TypeError(f"{cell.key} must be a number, not None")
+                row.append(NONE if part is None else float(part))
         return row
 
 
@@ -51,7 +50,11 @@ def _hints(cls: "type[GeneratedOptimizer]") -> dict[str, Any]:
 
 
 def _cell(key: str, hint: Any) -> Cell:
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    width = next((len(get_args(kind)) for kind in kinds if get_origin(kind) is tuple), 1)
-    # Python takes None for False where a flag is asked for.
-    return Cell(key, width, NoneType in kinds or hint is bool)
+    parts = get_args(hint) if get_origin(hint) is tuple else (hint,)
+    return Cell(key, tuple(map(_may_be_none, parts)))
+
+
+def _may_be_none(hint: Any) -> bool:
+    """Tell by an annotation; Python takes None for False where a flag is asked for."""
+    union = get_origin(hint) in (Union, UnionType)
+    return hint is bool or (union and NoneType in get_args(hint))

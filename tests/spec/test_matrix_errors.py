@@ -1,0 +1,110 @@
+"""What the reader says of reductions, rows and columns, and facts of the parameter."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Golden
+from spec_texts import LR, UPDATE, read, spec
+
+from optgen.spec.errors import SpecError
+
+R = 'r=state("row_var", shape="row", when="factored")'
+MATRIX = 'require(ndim(p) == 2, "no matrix: {shape}")'
+NS = f"{LR}, abc=hyper((3.4, -4.8, 2.0)), k=hyper(5), eps=hyper(1e-7)"
+
+CASES = {
+    "a sum of a number": spec("p = p - lr * g * sum(lr)"),
+    "a mean of a reduction": spec("p = p - lr * g * mean(rms(g))"),
+    "rows of a number": spec(MATRIX, "p = p - lr * g * row_mean(lr)"),
+    "rows of rows": spec(MATRIX, "p = p - lr * row_mean(row_mean(g)) * g"),
+    "a sum of answers": spec("p = p - lr * g * sum(g > 0)"),
+    "rows of any parameter": spec("p = p - lr * row_mean(g) * g"),
+    "columns where it is not factored": spec(
+        "if factored(p):", f"    {UPDATE}", "else:", "    p = p - lr * col_sum(g)"
+    ),
+    "size of any parameter": spec("p = p - lr * g / rows(p)"),
+    "a requirement that lets vectors pass": spec(
+        'require(ndim(p) <= 2, "{shape}")', "p = p - lr * row_mean(g) * g"
+    ),
+    "a property of the gradient": spec("p = p - lr * g / numel(g)"),
+    "a property of nothing": spec("p = p - lr * g / numel()"),
+    "an if on a reduction": spec("if rms(g) > 1:", f"    {UPDATE}"),
+    "an if on what a reduction made": spec("u = rms(g)", "if u:", f"    {UPDATE}"),
+    "a scalar state from a reduction": spec(
+        "s = s + rms(g)", "p = p - lr * s * g", states='s=state("mu", shape="scalar")'
+    ),
+    "a row becomes a tensor": spec(MATRIX, "u = row_mean(g)", "u = u * g", "p = p - lr * u"),
+    "a row state becomes a column": spec(
+        "if factored(p):", "    r = r + col_mean(g)", "    p = p - lr * r * g", states=R
+    ),
+    "a row state of any parameter": spec(
+        "p = p - lr * r * g", states='r=state("row_var", shape="row")'
+    ),
+    "a row state outside": spec("r = 2 * r", "p = p - lr * r * g", states=R),
+    "a column from p": spec(states='c=state("c", shape="col", init="p", when="factored")'),
+    "an unknown shape": spec(states='m=state("exp_avg", shape="matrix")'),
+    "an unknown fact": spec(states='m=state("exp_avg", when="not factord")'),
+    "a hyperparameter called like a fact": spec(hypers=f"{LR}, factored=flag(True)"),
+    "a name of a word that is called": spec("rms = rms(g)", "p = p - lr * g / rms"),
+    "a helper of a word that is called": spec(
+        "p = p - lr * norm(g) * g", before="def norm(x):\n    return x"
+    ),
+    "orthogonalize of any parameter": spec("p = p - orthogonalize(g, abc, k, eps)", hypers=NS),
+    "orthogonalize of rows": spec(
+        MATRIX, "p = p - lr * orthogonalize(row_sum(g), abc, k, eps) * g", hypers=NS
+    ),
+    "orthogonalize by a number": spec(
+        MATRIX, "p = p - lr * orthogonalize(g, lr, k, eps)", hypers=NS
+    ),
+    "orthogonalize by a norm": spec(
+        MATRIX, "p = p - lr * orthogonalize(g, abc, k, norm(g))", hypers=NS
+    ),
+    "require of a hyperparameter and of p": spec('require(lr > ndim(p), "no")'),
+    "require of a size": spec('require(numel(p) > machine_eps(p), "no")'),
+    "require of an unknown field": spec('require(ndim(p) == 2, "{size}")'),
+    "an optional tuple without None": spec(hypers=f"{LR}, eps=hyper((0, 1), optional=True)"),
+    "None of what is no hyperparameter": spec("u = 2 * lr", "if u is None:", f"    {UPDATE}"),
+    "a name that was unpacked once": spec(
+        "a, b = eps",
+        "a = 2 * b",
+        "if a is None:",
+        f"    {UPDATE}",
+        hypers=f"{LR}, eps=hyper((None, 1), optional=True)",
+    ),
+    "a field of the error of a choice": spec(hypers=f'{LR}, c=choice("a", None, error="{{c}}")'),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error(case: str, golden: Golden) -> None:
+    with pytest.raises(SpecError) as raised:
+        read(CASES[case])
+    assert raised.value.hint
+    golden.check(str(raised.value))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ("if factored(p):", "    g = row_mean(g) * g", UPDATE),
+        ("if not factored(p):", "    g = 2 * g", "else:", "    g = g - col_mean(g)", UPDATE),
+        ("if factored(p) and t > 1:", "    g = g / rows(p)", UPDATE),
+        ('require(factored(p), "{shape}")', "p = p - lr * row_mean(g) * g"),
+        ('require(ndim(p) > 1 and ndim(p) < 4, "{shape}")', "p = p - lr * g / cols(p)"),
+        ("if t > 3:", "    g = g / rms(g)", UPDATE),
+        ("norm = 2 * g", "rows = norm + p", "p = p - lr * rows"),
+        ("p = p - lr * where(rms(g) > 1, g / rms(g), g)",),
+    ],
+)
+def test_right(body: tuple[str, ...]) -> None:
+    read(spec(*body))
+
+
+def test_helpers_may_ask_for_facts() -> None:
+    helper = "def clipped(u, x):\n    return u / maximum(1, rms(u) * numel(x))"
+    read(spec("p = p - lr * clipped(g, p)", before=helper))
+
+
+def test_words_that_are_not_called_need_no_import() -> None:
+    text = spec("norm = 2 * g", "p = p - lr * norm")
+    read(text.replace("import *", "import hyper, optimizer"))
