@@ -32,12 +32,12 @@ def SGD(
     p,
     g,
     /,
-    b=state("momentum_buffer", when="momentum"),
+    b=state("momentum_buffer", when="momentum", rows=False),
     *,
     lr=hyper(1e-3, ge=0, tensor="always"),
     momentum=hyper(0, ge=0),
     dampening=hyper(0),
-    weight_decay=hyper(0, ge=0, tensor="always"),
+    weight_decay=hyper(0, ge=0, tensor="always", rows=False),
     nesterov=flag(False),
 ):
     """Stochastic gradient descent, optionally with (Nesterov) momentum (Sutskever et al., 2013)."""

@@ -390,7 +390,7 @@ def test_show_of_a_derived_class() -> None:
 
 
 def test_unknown_name_has_a_hint() -> None:
-    result = run("show", "adma")
+    result = run("show", "adamm")
 
     assert result.exit_code == 2
     assert "did you mean adam?" in result.output

@@ -61,11 +61,12 @@ class SGD(GeneratedOptimizer):
 
     rule = Rule(
         name="sgd",
-        states=(State("momentum_buffer", when="momentum"),),
+        states=(State("momentum_buffer", when="momentum", rows=False),),
         hypers=("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"),
         step=None,
         fresh=("momentum_buffer",),
         gradient="rows",
+        dense_only=("weight_decay",),
         tensor_hypers=("lr", "weight_decay"),
         backfill=(
             ("nesterov", False),

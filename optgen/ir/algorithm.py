@@ -12,6 +12,7 @@ from optgen.ir.words import PROPERTIES
 HyperSort = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
+Counter = Literal["tensor", "int"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 
@@ -42,7 +43,8 @@ class Hyper:
     bounds, with `{}` for the value (and `{index}` or `{number}`, from 0 or from 1, in a tuple). Of
     an `optional` tuple, those numbers may be None that are so by default. `tensor` says whether a
     one-element tensor is accepted: "never", "always", "capturable" (not with foreach unless
-    capturable), or "number" (always, and nothing is computed in its dtype).
+    capturable), or "number" (always, and nothing is computed in its dtype). Where one without
+    `rows` is true, there may be no sparse gradient.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Hyper:
     error: str = ""
     fixed: bool = False
     tensor: str = "never"
+    rows: bool = True
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
@@ -75,6 +78,7 @@ class State:
     with one along the axis before it; or "scalar", one number per parameter. `when` brings it into
     being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
     ("factored": it has rows and columns).
+    Without `rows` it changes as a whole: with it, a sparse gradient is taken as a dense one.
     """
 
     symbol: str
@@ -84,6 +88,7 @@ class State:
     dtype: str | None = None
     when: str | None = None
     eager: bool = False
+    rows: bool = True
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -110,9 +115,9 @@ class Algorithm:
     """One optimizer, as its spec says it.
 
     `param`, `grad` and `step` are the letters the rule uses for the parameter, its gradient and the
-    number of steps taken (None: the rule keeps no step). `keywords` and `group` are given where the
-    order of arguments or of group keys is not the spec's own; `*` in `keywords` starts what is
-    keyword-only.
+    number of steps taken (None: the rule keeps no step); `counter` says whether a checkpoint has it
+    as a 0-dim tensor or as an int. `keywords` and `group` are given where the order of arguments or
+    of group keys is not the spec's own; `*` in `keywords` starts what is keyword-only.
     """
 
     name: str
@@ -125,6 +130,7 @@ class Algorithm:
     param: str = "p"
     grad: str = "g"
     step: str | None = "t"
+    counter: Counter = "tensor"
     requires: tuple[Require, ...] = ()
     base: str | None = None
     keywords: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from optgen.optim.nadam import NAdam
 from optgen.optim.radam import RAdam
 from optgen.optim.rmsprop import RMSprop
 from optgen.optim.sgd import SGD
+from optgen.optim.sparse_adam import SparseAdam
 
 __all__ = [
     "SGD",
@@ -28,6 +29,7 @@ __all__ = [
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "SparseAdam",
     "lr_scheduler",
     "swa_utils",
 ]

@@ -8,5 +8,6 @@ from optgen.optim.nadam import nadam
 from optgen.optim.radam import radam
 from optgen.optim.rmsprop import rmsprop
 from optgen.optim.sgd import sgd
+from optgen.optim.sparse_adam import sparse_adam
 
-__all__ = ["adadelta", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd"]
+__all__ = ["adadelta", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd", "sparse_adam"]

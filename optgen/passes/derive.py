@@ -22,4 +22,5 @@ def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
         param=base.param,
         grad=base.grad,
         step=base.step,
+        counter=base.counter,
     )

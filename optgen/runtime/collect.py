@@ -19,7 +19,7 @@ from optgen.runtime import gradients
 from optgen.runtime.gradients import Trait, reals, traits
 from optgen.runtime.private import check_fused, is_contiguous, plain
 from optgen.runtime.rule import Rule
-from optgen.runtime.state import Created, Group, ensure, wanted
+from optgen.runtime.state import Created, Group, counters, ensure, store_counts, wanted
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -117,6 +117,9 @@ def collect(optimizer: "GeneratedOptimizer", group: Group) -> Work:
 def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
     """Let go of all tensors; if the step did not happen, of the states that would say it did."""
     kept = optimizer._survey
+    if optimizer.rule.step == "int":
+        for work in kept.works.values():
+            store_counts(work.dicts, work.steps)
     for values, key in () if stepped else kept.created:
         values.pop(key, None)
     kept.created = []
@@ -155,16 +158,16 @@ def _check_shapes(rule: Rule, work: Work) -> None:
 
 def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> list[Tensor]:
     """Check the gradients, and return them as lowerings see them."""
-    rule, fused = optimizer.rule, bool(group.get("fused"))
+    rule = optimizer.rule
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         return reals(grads)
-    dense = any(state.shape == "like" and state.present(group) for state in rule.states)
+    whole = any(not state.rows and state.present(group) for state in rule.states)
     seen = []
     for grad in grads:
         if grad.is_sparse or rule.gradient == "sparse_only":
-            gradients.check(optimizer, grad, fused)
-        # A state decays as a whole: with one, a sparse gradient is worth no more than a dense one.
-        seen.append(grad.to_dense() if dense and grad.is_sparse else grad)
+            gradients.check(optimizer, group, grad)
+        scalar = grad.is_sparse and grad.sparse_dim() == 0
+        seen.append(grad.to_dense() if grad.is_sparse and (whole or scalar) else grad)
     return reals(seen)
 
 
@@ -196,7 +199,7 @@ def assemble(
         params=list(params),
         grads=grads,
         states=states if real else list(map(reals, states)),
-        steps=raw.get("step", []),
+        steps=counters(dicts) if rule.step == "int" and raw else raw.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         traits=traits(members, params, grads),

@@ -100,14 +100,14 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             "explain tells about an optimizer that optgen generated, made of its parameters; "
             f"this is {'the class ' * isinstance(optimizer, type)}{kind.__module__}.{kind.__name__}"
         )
-    lines = []
+    lines, rule = [], optimizer.rule
     for index, group in enumerate(optimizer.param_groups):
         for work in _preview(optimizer, group):
             if not work.params:
                 lines.append(f"group {index}: no parameters")
                 continue
             lowering, reason = choose(optimizer, work)
-            lines.append(f"group {index}: {TITLES[lowering]}: {reason}")
+            lines.append(f"group {index}: {TITLES[lowering]}: {reason}{_sparse(rule, work)}")
     return "\n".join(lines)
 
 
@@ -120,8 +120,23 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
     grads = [param.grad for param in members if param.grad is not None]
     if not members:
         members = grads = list(group["params"])
+        if optimizer.rule.gradient == "sparse_only":
+            grads = [
+                torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
+                for p in members
+            ]
     work = assemble(optimizer, group, members, visible(optimizer, group, grads))
     return work.parts or [work]
+
+
+def _sparse(rule: Rule, work: Work) -> str:
+    """Tell what becomes of sparse gradients, if there are any."""
+    if work.trait.rows:
+        return "; sparse gradients by the rows they touch"
+    if not any(param.grad is not None and param.grad.is_sparse for param in work.members):
+        return ""
+    whole = [s.key for s in rule.states if not s.rows and s.present(work.group)]
+    return f"; sparse gradients made dense: {whole[0]} changes as a whole" if whole else ""
 
 
 def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
@@ -171,6 +186,8 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
     if lowering == "foreach":
         return "only the for-loop can: capturable" if work.group.get("capturable") else ""
     if lowering == "fused_triton":
+        if work.trait.rows:
+            return "fused Triton takes no sparse gradients"
         from optgen.runtime import fused_triton
 
         return fused_triton.obstacle(work.params[0].device)
@@ -186,7 +203,7 @@ def _only_forloop(work: Work) -> str:
     if work.group.get("differentiable"):
         return "differentiable"
     if work.trait.sparse:
-        return "sparse gradients"
+        return "sparse parameters"
     if work.trait.subclass:
         return f"tensors of class {work.trait.subclass}"
     return "a parameter stands in the group more than once" if work.trait.again else ""
@@ -196,6 +213,8 @@ def _explicitly_fused(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str,
     device = work.trait.device
     lowering = FUSED.get(device)
     reason = _why_not(optimizer, work, lowering) if lowering else f"no kernel for {device} tensors"
+    if reason and work.trait.rows:
+        raise RuntimeError(f"`_fused_{optimizer.rule.name}` does not support sparse gradients")
     if lowering is None or reason:
         raise RuntimeError(f"{type(optimizer).__name__}(fused=True) cannot take a step: {reason}")
     return lowering, f"fused=True, {_contents(work)}"

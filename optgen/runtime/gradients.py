@@ -1,13 +1,15 @@
 """What a gradient, a parameter or a state looks like to a lowering."""
 
+from collections.abc import Mapping
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.private import is_complex, plain
+from optgen.runtime.rule import truth
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -21,7 +23,8 @@ class Trait(NamedTuple):
     """What decides which lowerings can take a tensor; different traits never share a call."""
 
     device: str = "cpu"
-    sparse: bool = False
+    rows: bool = False  # the gradient is sparse: it touches some rows of the parameter
+    sparse: bool = False  # the parameter itself is
     subclass: str = ""  # the name of a tensor class that is more than memory
     again: int = 0  # how often the parameter stands in the group before: it is stepped each time
 
@@ -44,23 +47,47 @@ def traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> 
     for member, param, grad in zip(members, params, grads, strict=True):
         again = seen[id(member)] = seen.get(id(member), -1) + 1
         subclass = next((type(t).__name__ for t in (param, grad) if not plain(type(t))), "")
-        sparse = grad.layout is not torch.strided
-        found.append(Trait(param.device.type, sparse, subclass, again))
+        sparse = param.layout is not torch.strided
+        rows = grad.layout is not torch.strided and not sparse
+        found.append(Trait(param.device.type, rows, sparse, subclass, again))
     return found
 
 
-def check(optimizer: "GeneratedOptimizer", grad: Tensor, fused: bool) -> None:
-    """Raise torch's error if the rule, or the lowering asked for, cannot take this gradient."""
+def check(optimizer: "GeneratedOptimizer", group: Mapping[str, Any], grad: Tensor) -> None:
+    """Raise an error, torch's where it has one, if the rule cannot take this gradient."""
     rule = optimizer.rule
     if grad.is_sparse:
         if rule.gradient == "dense":
             message = f"{_rule_owner(optimizer)} does not support sparse gradients"
             raise RuntimeError(message + rule.sparse_hint)
-        if fused:
-            raise RuntimeError(f"`_fused_{rule.name}` does not support sparse gradients")
+        for key in rule.dense_only:
+            if truth(group[key]):
+                raise RuntimeError(f"{key} option is not compatible with sparse gradients")
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
         raise RuntimeError(message + rule.sparse_hint)
+
+
+def check_parameters(optimizer: "GeneratedOptimizer") -> None:
+    """Raise torch's errors for parameters that a rule for sparse gradients only cannot take."""
+    if optimizer.rule.gradient != "sparse_only":
+        return
+    places = {
+        (index, place): param
+        for index, group in enumerate(optimizer.param_groups)
+        for place, param in enumerate(group["params"])
+    }
+    sparse = [list(at) for at, param in places.items() if param.is_sparse]
+    name = _rule_owner(optimizer)
+    if sparse:
+        raise ValueError(
+            f"Sparse params at indices {sparse}: {name} requires dense parameter tensors"
+        )
+    complexes = [list(at) for at, param in places.items() if param.is_complex()]
+    if complexes:
+        raise ValueError(
+            f"Complex params at indices {complexes}: {name} does not support complex parameters"
+        )
 
 
 def _rule_owner(optimizer: "GeneratedOptimizer") -> str:

@@ -10,6 +10,7 @@ from torch.optim.optimizer import ParamsT
 from optgen.runtime import checkpoint, dispatch
 from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.collect import Survey
+from optgen.runtime.gradients import check_parameters
 from optgen.runtime.private import check_graph_capture, set_grad_enabled
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
@@ -27,6 +28,7 @@ class GeneratedOptimizer(LightOptimizer):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._begin()
         super().__init__(params, defaults)
+        check_parameters(self)
         if defaults.get("fused"):
             if defaults.get("differentiable"):
                 raise RuntimeError("`fused` does not support `differentiable`")

@@ -19,6 +19,7 @@ class State:
     dtype: str | None = None  # None: the parameter's; a scalar has torch's scalar dtype
     when: str | None = None  # "name" or "not name" of a group value; None: always there
     eager: bool = False  # made by the constructor, not by the first step
+    rows: bool = True  # false: it changes as a whole, and a sparse gradient is taken as a dense one
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "scalar"):
@@ -45,6 +46,7 @@ class Rule:
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
     sparse_hint: str = ""  # ends the error about sparse gradients
+    dense_only: tuple[str, ...] = ()  # group values that, where true, allow no sparse gradient
     tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor of these is computed with in its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints

@@ -78,6 +78,21 @@ def as_scalar(value: float, group: Mapping[str, Any], param: Tensor) -> Tensor:
     return torch.full((), value, dtype=scalar_dtype(fused), device=device)
 
 
+def counters(dicts: list[dict[str, Any]]) -> list[Tensor]:
+    """Step counts that are Python ints, as lowerings count them: in tensors, exact ones."""
+    known = {id(values): values["step"] for values in dicts}
+    made = {
+        key: torch.tensor(count, dtype=torch.float64, device="cpu") for key, count in known.items()
+    }
+    return [made[id(values)] for values in dicts]
+
+
+def store_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
+    """Write such counts back, as ints."""
+    for values, step in zip(dicts, steps, strict=True):
+        values["step"] = int(step)
+
+
 def initial(state: State, group: Mapping[str, Any], param: Tensor) -> Tensor:
     """The first value of a state."""
     dtype = param.dtype if state.dtype is None else getattr(torch, state.dtype)

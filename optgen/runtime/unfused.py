@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optgen.runtime.collect import Work, collect
 from optgen.runtime.private import capturable_devices
+from optgen.runtime.rows import touched
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
 
@@ -37,8 +38,12 @@ def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) ->
         update = load(
             optimizer.lowerings, lowering, "update_functional" if functional else "update"
         )
-        for columns, fresh in buckets(optimizer.rule, work, by_value=not functional):
+        rows = touched(optimizer.rule, work) if work.trait.rows else None
+        dense = rows.rows if rows else work
+        for columns, fresh in buckets(optimizer.rule, dense, by_value=not functional):
             update(*columns, **hypers, **fresh)
+        if rows:
+            rows.put_back()
 
 
 def skipped(optimizer: "GeneratedOptimizer") -> bool:

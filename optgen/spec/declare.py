@@ -49,6 +49,7 @@ def optimizer(
     group: tuple[str, ...] = (),
     gradient: str = "dense",
     sparse_hint: str = "",
+    step: str = "tensor",
 ) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
 
@@ -60,7 +61,8 @@ def optimizer(
             keyword-only.
         group: the order of the param group's keys, where it is not the spec's own.
         gradient: "dense"; "rows", if sparse gradients work too; or "sparse_only".
-        sparse_hint: how the error about a sparse gradient ends.
+        sparse_hint: how the error about a gradient of the wrong kind ends.
+        step: what the step count is in a checkpoint, a 0-dim "tensor" or an "int".
 
     Returns:
         A decorator that turns the function into an inert `Spec`.
@@ -114,6 +116,7 @@ def state(
     dtype: str | None = None,
     when: str | None = None,
     eager: bool = False,
+    rows: bool = True,
 ) -> Any:
     """Declare something remembered from one step to the next.
 
@@ -126,9 +129,11 @@ def state(
         when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad"; or
             "factored", "not factored", which the parameter is if it has rows and columns.
         eager: made by the constructor, not by the first step.
+        rows: False if every row changes in every step, also where a sparse gradient names few: with
+            this state a sparse gradient is taken as a dense one.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
-    return Declared("state", (key,), tuple(options.items()))
+    return Declared("state", (key,), (*options.items(), ("rows", rows)))
 
 
 def hyper(
@@ -141,6 +146,7 @@ def hyper(
     optional: bool = False,
     error: str = "",
     tensor: str = "never",
+    rows: bool = True,
 ) -> Any:
     """Declare a hyperparameter that is a number, or a tuple of them.
 
@@ -154,9 +160,10 @@ def hyper(
         tensor: whether a tensor of one element will do: "never"; "always", and then the for-loop
             computes in the tensor's dtype; "capturable", the same, but not together with foreach
             unless capturable; or "number": a tensor is read as the number it holds.
+        rows: False if a sparse gradient is an error where this is true.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    options = {**bounds, "optional": optional, "error": error, "tensor": tensor}
+    options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "rows": rows}
     return Declared("hyper", (default,), tuple(options.items()))
 
 

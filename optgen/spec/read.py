@@ -30,6 +30,7 @@ _OPTIONS = {
     "group": STRINGS,
     "gradient": one_of("dense", "rows", "sparse_only"),
     "sparse_hint": TEXT,
+    "step": one_of("tensor", "int"),
 }
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 
@@ -235,4 +236,8 @@ def _decorator(
                 "the only decorator of the language is @optimizer(…)",
                 '@optimizer(paper="https://…")',
             )
-    return {"paper": "", **options(keywords, _OPTIONS, source, constants)}
+    found = options(keywords, _OPTIONS, source, constants)
+    if "step" in found and len(node.args.posonlyargs) < 3:
+        hint = "hand over t, as in p, g, t, /"
+        source.error(node.decorator_list[0], "`step=` of a rule that counts no steps", hint)
+    return {"paper": "", "counter": found.pop("step", "tensor"), **found}

@@ -17,12 +17,14 @@ _STATE_OPTIONS = {
     "dtype": one_of(None, "float32"),
     "when": TEXT,
     "eager": TRUTH,
+    "rows": TRUTH,
 }
 _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
     "optional": TRUTH,
     "error": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
+    "rows": TRUTH,
 }
 _CHOICE_OPTIONS = {"error": TEXT}
 

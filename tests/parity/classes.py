@@ -16,7 +16,6 @@ PENDING = (
     "LBFGS",
     "Muon",
     "Rprop",
-    "SparseAdam",
 )
 """What is in torch.optim and not here yet. A class that comes is tested at once, listed or not."""
 NAMES = tuple(name for name in INFOS if hasattr(optgen.optim, name))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from parity.cases import EVERY, Case
 from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
-from parity.trajectories import BOUND, error
+from parity.trajectories import BOUND, Run, assert_close, error
 from torch import Tensor
 
+LR = torch.tensor(0.1, dtype=torch.float64)
 SGD = [
     Case("SGD", options)
     for options in (
@@ -19,55 +21,116 @@ SGD = [
         {"lr": 0.1, "momentum": 0.9},
         {"lr": 0.1, "momentum": 0.9, "dampening": 0.5},
         {"lr": 0.1, "momentum": 0.9, "nesterov": True},
-        {"lr": torch.tensor(0.1, dtype=torch.float64)},
+        {"lr": LR},
     )
 ]
-WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}]
+SPARSE_ADAM = [
+    Case("SparseAdam", options)
+    for options in (
+        {},
+        {"lr": 0.1, "maximize": True},
+        {"betas": (0.5, 0.6), "eps": 1e-3},
+        {"lr": LR},
+    )
+]
+WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+Gradient = Callable[[list[int], int], Tensor]
 
 
-def sparse(rows: list[int], seed: int) -> Tensor:
-    """Some rows of a 6x3 gradient; a row that is named twice counts twice."""
+def numbers(rows: int, seed: int, width: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    numbers = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+
+def uncoalesced(rows: list[int], seed: int) -> Tensor:
+    """Some rows of a 6x3 gradient; a row that is named twice counts twice."""
     return torch.sparse_coo_tensor(
-        torch.tensor([rows]), numbers, (6, 3), check_invariants=True, is_coalesced=False
+        torch.tensor([rows], dtype=torch.int64),
+        numbers(len(rows), seed),
+        (6, 3),
+        check_invariants=True,
+        is_coalesced=False,
     )
 
 
-def trained(make: Any) -> tuple[Tensor, Tensor]:
-    """Two parameters in one group: with sparse gradients, and with dense ones."""
-    table = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
-    dense = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
-    optimizer = make([table, dense])
-    for step, rows in enumerate([[0, 2, 2], [5], [], [1, 0, 4, 4, 1]]):
-        table.grad = sparse(rows, step)
-        dense.grad = torch.full_like(dense, step - 1.5)
-        optimizer.step()
-    return table.detach(), dense.detach()
+def coalesced(rows: list[int], seed: int) -> Tensor:
+    return uncoalesced(rows, seed).coalesce()
+
+
+def with_strides(rows: list[int], seed: int) -> Tensor:
+    """Values that lie in memory column after column, indices with gaps between them."""
+    spread = torch.tensor([rows, rows], dtype=torch.int64).T.contiguous().T[:1]
+    values = numbers(len(rows), seed).T.contiguous().T
+    return torch.sparse_coo_tensor(spread, values, (6, 3), check_invariants=True)
+
+
+def with_two_indices(rows: list[int], seed: int) -> Tensor:
+    """An index for every element."""
+    places = torch.tensor([rows, [row % 3 for row in rows]], dtype=torch.int64)
+    values = numbers(len(rows), seed)[:, 0]
+    return torch.sparse_coo_tensor(places, values, (6, 3), check_invariants=True)
+
+
+GRADIENTS: list[Gradient] = [uncoalesced, coalesced, with_strides, with_two_indices]
+BATCHES = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1]]
+
+
+def trained(
+    make: Any,
+    gradient: Gradient = uncoalesced,
+    dense: bool = False,
+    dtype: torch.dtype = torch.float64,
+) -> Run:
+    """Two parameters in one group: both with sparse gradients, or one with dense ones."""
+    table = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
+    other = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
+    run = Run(make([table, other]), [table, other])
+    for step, rows in enumerate(BATCHES):
+        table.grad = gradient(rows, step).to(dtype)
+        sparse = gradient([step, 5], step + 10).to(dtype)
+        other.grad = sparse.to_dense() if dense else sparse
+        run.optimizer.step()
+    return run
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", SGD, ids=str)
 def test_sgd(case: Case, way: dict[str, Any]) -> None:
-    ours = trained(lambda params: case.ours(params, **way))
-    theirs = trained(case.theirs)
+    """Parameters only: our momentum is dense, torch's as sparse as the gradients so far."""
+    ours = trained(lambda params: case.ours(params, **way), dense=True)
+    theirs = trained(case.theirs, dense=True)
 
-    assert [error(a, b) <= BOUND for a, b in zip(ours, theirs, strict=True)] == [True, True]
+    errors = [error(a, b) for a, b in zip(ours.params, theirs.params, strict=True)]
+    assert max(errors) <= BOUND
 
 
-def test_rows_without_a_gradient_stay_to_the_last_bit() -> None:
-    table = torch.nn.Parameter(torch.randn(6, 3, dtype=torch.float64))
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", SPARSE_ADAM, ids=str)
+def test_sparse_adam(case: Case, way: dict[str, Any], gradient: Gradient) -> None:
+    ours = trained(lambda params: case.ours(params, **way), gradient)
+    theirs = trained(case.theirs, gradient)
+
+    assert [s.pop("step") for s in ours.optimizer.state.values()] == [4, 4]
+    assert [s.pop("step") for s in theirs.optimizer.state.values()] == [4, 4]
+    assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> None:
+    table = torch.nn.Parameter(numbers(6, 5))
     before = table.detach().clone()
-    table.grad = sparse([0, 2, 2], 1)
+    table.grad = gradient([0, 2, 2], 1)
 
     SGD[0].ours([table]).step()
 
     assert (table != before).any(1).tolist() == [True, False, True, False, False, False]
 
 
-def test_a_sparse_embedding_trains() -> None:
+@pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0]], ids=str)
+def test_a_sparse_embedding_trains(case: Case) -> None:
     finals = []
-    for make in (SGD[0].ours, SGD[0].theirs):
+    for make in (case.ours, case.theirs):
         torch.manual_seed(0)
         embedding = torch.nn.Embedding(10, 4, sparse=True, dtype=torch.float64)
         optimizer = make(embedding.parameters())
@@ -80,22 +143,68 @@ def test_a_sparse_embedding_trains() -> None:
     assert error(*finals) <= BOUND
 
 
-@pytest.mark.parametrize("way", [*WAYS, {"fused": True}], ids=str)
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*SPARSE, *CLOSURE)])
+def takes_them(name: str) -> bool:
+    return name in (*SPARSE, *CLOSURE) or bool(INFOS[name].supports_sparse)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if not takes_them(name)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
     """Torch's classes that are never fused say it as they are."""
-    takes_them = INFOS[name].supports_sparse
-    if takes_them and "fused" not in way:
-        pytest.skip("torch takes them")
-    case = Case(name, EVERY[name].options if not takes_them else {})
+    case = EVERY[name]
     theirs = {flag: value for flag, value in way.items() if has(name, flag)}
     messages = []
     for make, options in ((case.ours, way), (case.theirs, theirs)):
         param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
-        param.grad = sparse([1], 0)
+        param.grad = uncoalesced([1], 0)
         with pytest.raises(RuntimeError) as caught:
             make([param], **options).step()
         messages.append(str(caught.value))
         assert torch.equal(param, torch.ones_like(param))
+
+    assert messages[0] == messages[1]
+
+
+def test_weight_decay_and_a_sparse_gradient_are_an_error() -> None:
+    param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
+    optimizer = Case("SGD", {"weight_decay": 0.1, "momentum": 0.9}).ours([param])
+    param.grad = uncoalesced([1], 0)
+
+    with pytest.raises(RuntimeError, match="weight_decay option is not compatible with sparse"):
+        optimizer.step()
+
+    assert torch.equal(param, torch.ones_like(param))
+    assert not optimizer.state[param]
+
+
+def test_a_dense_gradient_is_torchs_error() -> None:
+    messages = []
+    for kind in (SPARSE_ADAM[0].ours, torch.optim.SparseAdam):
+        param = torch.nn.Parameter(torch.ones(6, 3))
+        param.grad = torch.ones(6, 3)
+        with pytest.raises(RuntimeError) as caught:
+            kind([param]).step()
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+BAD: list[Callable[[], Any]] = [
+    lambda: [torch.zeros(3), torch.zeros(3).to_sparse()],
+    lambda: [
+        {"params": [torch.zeros(3)]},
+        {"params": [torch.zeros(3), torch.zeros(3, dtype=torch.complex64)]},
+    ],
+    lambda: [torch.zeros(3, dtype=torch.complex64), torch.zeros(3).to_sparse()],
+]
+
+
+@pytest.mark.parametrize("params", BAD)
+def test_parameters_of_sparse_adam_are_dense_and_real(params: Callable[[], Any]) -> None:
+    messages = []
+    for kind in (SPARSE_ADAM[0].ours, torch.optim.SparseAdam):
+        with pytest.raises(ValueError, match="params at indices") as caught:
+            kind(params())
+        messages.append(str(caught.value))
 
     assert messages[0] == messages[1]

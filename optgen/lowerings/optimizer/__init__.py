@@ -55,10 +55,11 @@ def _rule(algorithm: Algorithm) -> dict[str, str]:
         "name": literal(algorithm.module),
         "states": _tuple(map(_state, algorithm.states)),
         "hypers": literal((*(h.name for h in algorithm.hypers), "maximize")),
-        "step": "" if algorithm.step else "None",
+        "step": _step(algorithm),
         "fresh": literal(fresh) if fresh else "",
         "gradient": "" if algorithm.gradient == "dense" else literal(algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
+        "dense_only": _dense_only(algorithm),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "backfill": _pairs(backfill(algorithm)),
         "fixed": _fixed(algorithm),
@@ -80,10 +81,21 @@ def _state(state: State) -> str:
     usual = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
-        for name in ("init", "shape", "dtype", "when", "eager")
+        for name in ("init", "shape", "dtype", "when", "eager", "rows")
         if getattr(state, name) != getattr(usual, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"
+
+
+def _step(algorithm: Algorithm) -> str:
+    if algorithm.step is None:
+        return "None"
+    return "" if algorithm.counter == "tensor" else literal(algorithm.counter)
+
+
+def _dense_only(algorithm: Algorithm) -> str:
+    names = tuple(h.name for h in algorithm.hypers if not h.rows)
+    return literal(names) if names else ""
 
 
 def _fixed(algorithm: Algorithm) -> str:

@@ -116,6 +116,8 @@ def _bounds(bounds: Bounds, each: str) -> str:
 
 def _raises(algorithm: Algorithm) -> Iterator[str]:
     wrong = ["An argument is outside its range", *(r.message for r in algorithm.requires)]
+    if algorithm.gradient == "sparse_only":
+        wrong.append("A parameter is sparse or complex")
     yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
 
@@ -123,7 +125,8 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
 def _states(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
     if algorithm.step:
-        yield from _item("step (Tensor): How many steps the parameter has taken, 0-dimensional.")
+        kind, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
+        yield from _item(f"step ({kind}): How many steps the parameter has taken{shape}.")
     for state in algorithm.states:
         yield from _item(f"{state.key} (Tensor): {_state(state, algorithm, symbols)}.")
 

@@ -24,6 +24,7 @@ from optgen.runtime.fused_cpu import build_cache, compiler
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
+from optgen.runtime.rows import touched
 from optgen.runtime.unfused import skipped
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     if skipped(optimizer):
         return
     works = [collect(optimizer, group) for group in groups]
+    taken = [touched(optimizer.rule, work) for work in works if work.trait.rows]
+    works = [*(work for work in works if not work.trait.rows), *(rows.rows for rows in taken)]
     scaled = getattr(optimizer, "grad_scale", None) is not None
     table, copied = gather(kernel, works, scaled)
     kernel.run(table, optimizer)
@@ -49,7 +52,9 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
         original.copy_(copy)
     for work in works:
         increment_version(work.params)
-    optimizer._repeat = None if copied else Repeat.of(kernel, optimizer, groups)
+    for rows in taken:
+        rows.put_back()
+    optimizer._repeat = None if copied or taken else Repeat.of(kernel, optimizer, groups)
 
 
 def repeat(optimizer: "GeneratedOptimizer") -> bool:

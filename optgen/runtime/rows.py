@@ -1,0 +1,63 @@
+"""The rule on the touched rows: what sparse gradients name, as dense tensors, and back again.
+
+An elementwise rule does not notice that it is given some rows of a parameter and not all of them.
+So whatever takes dense tensors takes sparse gradients too: the rows they touch are copied out of
+the parameter and of every state of its shape, updated, and copied back. Steps and scalar states
+belong to the parameter and advance once, however many rows are touched, if any.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from optgen.runtime.collect import Work
+from optgen.runtime.gradients import reals
+from optgen.runtime.rule import Rule
+
+Places = tuple[Tensor, ...]  # one index a sparse dimension, of each touched row
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A work, and the rows of it that its gradients touch: a work of dense tensors."""
+
+    whole: Work
+    rows: Work
+    places: list[Places]
+
+    def put_back(self) -> None:
+        """Write the updated rows to where they were taken from."""
+        _put(self.whole.params, self.rows.params, self.places)
+        for tensors, rows in zip(self.whole.states, self.rows.states, strict=True):
+            if rows is not tensors:
+                _put(tensors, rows, self.places)
+
+
+def touched(rule: Rule, work: Work) -> Touched:
+    """Take the rows; those that a gradient names more than once have the sum of its values."""
+    grads = [grad.coalesce() for grad in work.grads]
+    places = [grad.indices().unbind(0) for grad in grads]
+    states = [
+        _take(column, places) if state.shape == "like" else column
+        for state, column in zip(rule.states, work.states, strict=True)
+    ]
+    values = reals([grad.values() for grad in grads])
+    params = _take(work.params, places)
+    return Touched(work, replace(work, params=params, grads=values, states=states), places)
+
+
+def _take(tensors: list[Tensor], places: list[Places]) -> list[Tensor]:
+    return [
+        tensor.index_select(0, at[0]) if len(at) == 1 else tensor[at]
+        for tensor, at in zip(
+            tensors, places, strict=False
+        )  # states that are absent: an empty list
+    ]
+
+
+def _put(tensors: list[Tensor], rows: list[Tensor], places: list[Places]) -> None:
+    for tensor, updated, at in zip(tensors, rows, places, strict=False):
+        if len(at) == 1:
+            tensor.index_copy_(0, at[0], updated)
+        else:
+            tensor.index_put_(at, updated)

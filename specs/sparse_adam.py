@@ -1,0 +1,31 @@
+from optgen.spec import hyper, optimizer, sqrt, state
+
+
+@optimizer(
+    paper="https://arxiv.org/abs/1412.6980",
+    gradient="sparse_only",
+    sparse_hint=", please consider Adam instead",
+    step="int",
+    keywords=("lr", "betas", "eps", "maximize", "*"),
+    group=("lr", "betas", "eps", "maximize"),
+)
+def SparseAdam(
+    p,
+    g,
+    t,
+    /,
+    m=state("exp_avg"),
+    v=state("exp_avg_sq"),
+    *,
+    lr=hyper(1e-3, gt=0, tensor="always"),
+    betas=hyper((0.9, 0.999), ge=0, lt=1),
+    eps=hyper(1e-8, gt=0),
+):
+    """Adam for sparse gradients: only the rows that a gradient names change, their moments too."""
+    beta1, beta2 = betas
+
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+
+    step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)
+    p = p - step_size * m / (sqrt(v) + eps)  # PyTorch: eps beside the uncorrected root
