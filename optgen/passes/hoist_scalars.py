@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.kinds import Kind
+from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -115,7 +115,7 @@ class _Hoister:
 
         def named(expr: Expr, hints: tuple[str, ...]) -> Expr:
             minus, bare = unsigned(expr)
-            if isinstance(bare, Const | Ref):
+            if isinstance(bare, Const | Ref) or not self._kind(bare).is_scalar:
                 return expr
             ref = self._known(bare, scope) or self._name(bare, hints, scope)
             return negate(ref) if minus else ref
@@ -123,7 +123,7 @@ class _Hoister:
         def inner(expr: Expr) -> Expr:
             if isinstance(expr, Linear):
                 return replace(expr, terms=tuple(term(t, _inner_hints(t)) for t in expr.terms))
-            if replace(self.plan, kinds=self.kinds).kind(expr).is_tensor or _is_truth(expr):
+            if self._kind(expr).is_tensor or _is_truth(expr):
                 return rebuild(expr, inner)
             return expr if _is_condition(expr) else named(expr, _inner_hints(Term(expr)))
 
@@ -136,6 +136,9 @@ class _Hoister:
             return replace(stmt.value, terms=terms)
         return rebuild(stmt.value, inner) if is_reduction(stmt.value) else inner(stmt.value)
 
+    def _kind(self, expr: Expr) -> Kind:
+        return kind_of(expr, self.kinds.__getitem__)
+
     def _known(self, expr: Expr, scope: _Scope) -> Ref | None:
         return scope.known.get(expr) or self.known.get(expr)
 
@@ -145,7 +148,7 @@ class _Hoister:
         own = scalar_name(parts)
         total = self._is_total(expr)
         ref = Ref(self._free((own,) if own else hints, parts, _Scope() if total else scope))
-        self.kinds[ref] = replace(self.plan, kinds=self.kinds).kind(expr)
+        self.kinds[ref] = self._kind(expr)
         if total:
             self.first.append(Assign(ref, parts))
             self.known[expr] = ref

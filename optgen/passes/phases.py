@@ -38,9 +38,15 @@ class Cut:
         return len(self.trips) == 1 and not any(self.finishes)
 
 
-def cut(algorithm: Algorithm, kinds: Kinds, levels: Levels, *, early: bool) -> Cut:
+def cut(algorithm: Algorithm, kinds: Kinds, levels: Levels, early: bool) -> Cut:
     """The phases of a rule with versions and named reductions."""
     return _Cutter(algorithm, kinds, levels).cut(early)
+
+
+def uncut(algorithm: Algorithm) -> Cut:
+    """The whole rule as one trip."""
+    kept = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
+    return Cut((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
 
 
 @dataclass

@@ -1,81 +1,54 @@
-"""Algorithm -> Plan: scalars apart from tensors, tensor values in linear form.
-
-A tensor local that is a pure scaling of another is written out where it is used, and so is a single
-term that is used once; anything else keeps its statement, so nothing is ever computed twice.
-"""
+"""Algorithm -> Plan: the scalar program, and a sweep for each time a reduction ends one."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Kind, declared_kinds, kind_of
-from optgen.ir.nodes import (
-    Assign,
-    Call,
-    Const,
-    Expr,
-    If,
-    Linear,
-    Program,
-    Ref,
-    Stmt,
-    Term,
-    assigns,
-    children,
-    expressions,
-    rebuild,
-    refs,
-)
-from optgen.ir.plan import (
-    Finish,
-    MatrixCall,
-    Phase,
-    Plan,
-    Sweep,
-    streams_of,
-    streams_of_trip,
-)
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, streams_of_trip
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
 from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.levels import kinds_of, levels_of
-from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.maximize import add_maximize
-from optgen.passes.name_reductions import ends_phase, name_reductions
-from optgen.passes.phases import Cut, cut
-from optgen.passes.ranges import Range, declared_ranges, range_of
+from optgen.passes.name_reductions import name_reductions
+from optgen.passes.phases import Cut, cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.scalars import ONE, is_number
+from optgen.passes.split import Splitter, is_self_copy
 from optgen.passes.ssa import to_ssa
 
+Order: TypeAlias = Literal["late", "early", "whole"]
+"""When sweeps store a state: the last one that needs its old value does, and whoever needs the new
+one computes it anew ("late"), or the first that knows the new one does, and whoever needs it reads
+it back ("early"). A "whole" plan is not cut: one sweep, a statement at a time over whole tensors.
+"""
 
-def plans(algorithm: Algorithm, *, early: bool = False) -> tuple[Plan, ...]:
+
+def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
     """A plan for each kind of parameter the rule tells apart; one where it asks nothing."""
-    return tuple(plan(algorithm, facts, early=early) for facts in cases(algorithm))
+    return tuple(plan(algorithm, facts, order) for facts in cases(algorithm))
 
 
-def plan(algorithm: Algorithm, facts: Facts | None = None, *, early: bool = False) -> Plan:
-    """The plan of an algorithm: one scalar program, and a sweep for each time a reduction ends one.
+def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
+    """The plan of an algorithm for parameters of which these facts hold.
 
     Copies that only carry a name into the version of a join are left out: printers write all
     versions of a name as one variable.
-
-    Args:
-        algorithm: the rule, as its spec says it.
-        facts: the answers to what it asks of a parameter's shape.
-        early: a state is stored as soon as its new value is known, and later sweeps read it back;
-            else they compute it anew from what it was.
     """
     named = rename(expand_reductions(assume(add_maximize(algorithm), facts or {})))
     versioned = name_reductions(to_ssa(named))
     kinds = kinds_of(versioned)
-    pieces = cut(versioned, kinds, levels_of(versioned, kinds), early=early)
-    scalars, trips = _split(versioned, pieces, kinds)
+    levels = levels_of(versioned, kinds)
+    pieces = (
+        uncut(versioned) if order == "whole" else cut(versioned, kinds, levels, order == "early")
+    )
+    scalars, trips = _split(versioned, pieces, kinds, order)
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
     programs = _without_unused(programs, versioned)
@@ -83,25 +56,28 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, *, early: bool = Fals
     scalars, *programs = (
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
     )
-    return finish_small(
-        Plan(versioned, scalars, _phases(versioned, pieces, programs), kinds, dict(facts or {}))
-    )
+    phases = _phases(versioned, pieces, programs)
+    made = Plan(versioned, scalars, phases, kinds, dict(facts or {}))
+    return made if order == "whole" else finish_small(made)
 
 
 def _split(
-    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind]
+    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind], order: Order
 ) -> tuple[Program, tuple[Program, ...]]:
     """The scalar program, and the tensor statements of every trip in linear form."""
     if pieces.is_whole:
-        scalars, body = _Planner(algorithm, kinds).split(algorithm.rule)
+        scalars, body = Splitter(algorithm, kinds).split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
-    planner = _Planner(replace(algorithm, rule=numbers), kinds)
-    scalars, _ = planner.split(numbers)
-    trips = []
+    splitter = Splitter(replace(algorithm, rule=numbers), kinds)
+    scalars, _ = splitter.split(numbers)
+    trips: list[Program] = []
+    held = frozenset[Ref]()
     for trip in pieces.trips:
-        known = _Planner(replace(algorithm, rule=trip), kinds, dict(planner.ranges))
-        trips.append(known.split(trip)[1])
+        one = replace(algorithm, rule=trip)
+        trips.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(trip)[1])
+        if order == "early":
+            held |= {a.target for a in assigns(trips[-1])}
     return scalars, tuple(trips)
 
 
@@ -127,230 +103,6 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
             )
             phases.append(Sweep(streams, trips[trip]))
     return tuple(phases)
-
-
-@dataclass
-class _Planner:
-    """Walks the rule once, front to back, knowing the kinds, ranges and expansions so far."""
-
-    algorithm: Algorithm
-    kinds: dict[Ref, Kind] = field(default_factory=dict)
-    ranges: dict[Ref, Range] = field(default_factory=dict)
-    expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
-    unscaled: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
-        self.ranges |= declared_ranges(self.algorithm)
-        self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
-        self.order = list(_events(self.algorithm.rule))
-        states = {s.symbol for s in self.algorithm.states}
-        self.kept = {self.algorithm.param, *states}
-
-    def is_tensor(self, expr: Expr) -> bool:
-        return kind_of(expr, self.kinds.__getitem__).is_tensor
-
-    def split(self, program: Program) -> tuple[Program, Program]:
-        """The scalar statements and the tensor statements of a program, each in order."""
-        scalars: list[Stmt] = []
-        tensors: list[Stmt] = []
-        for stmt in program:
-            if isinstance(stmt, If):
-                self._split_if(stmt, scalars, tensors)
-            elif ends_phase(stmt.value):
-                tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
-            elif self._learn(stmt):
-                tensors += self._tensor(stmt)
-            else:
-                self._learn_range(stmt)
-                scalars.append(stmt)
-        return tuple(scalars), tuple(tensors)
-
-    def _split_if(self, stmt: If, scalars: list[Stmt], tensors: list[Stmt]) -> None:
-        then, orelse = self.split(stmt.then), self.split(stmt.orelse)
-        if then[0] or orelse[0]:
-            scalars.append(replace(stmt, then=then[0], orelse=orelse[0]))
-        if then[1] or orelse[1]:
-            joined = self._lift_common_scale(replace(stmt, then=then[1], orelse=orelse[1]))
-            tensors.append(joined)
-
-    def _learn(self, stmt: Assign) -> bool:
-        """Record the kind of what a statement assigns; say whether it is a tensor."""
-        kind = kind_of(stmt.value, self.kinds.__getitem__)
-        known = self.kinds.get(stmt.target)
-        self.kinds[stmt.target] = kind.join(known) if known else kind
-        return self.kinds[stmt.target].is_tensor or stmt.target.name in self._tensor_names()
-
-    def _learn_range(self, stmt: Assign) -> None:
-        """Record where a scalar lies; one that both arms assign lies in either range."""
-        found = range_of(stmt.value, self.ranges)
-        known = self.ranges.get(stmt.target, found)
-        self.ranges[stmt.target] = found.union(known)
-
-    def _tensor_names(self) -> set[str]:
-        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
-
-    def _tensor(self, stmt: Assign) -> list[Stmt]:
-        """A tensor statement in linear form, or nothing if its uses will write it out."""
-        read = set(refs(stmt.value))
-        quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
-        form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
-        quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
-        if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
-            self.expansions[stmt.target] = (form.terms, quote)
-            return []
-        value = self._guarded(stmt.target, form)
-        return [replace(stmt, value=value, quote=quote)]
-
-    def _operand(self, expr: Expr) -> Expr:
-        """What a reduction or a matrix word takes: a name, or a form of its own."""
-        if not self.is_tensor(expr) or isinstance(expr, Ref):
-            return expr
-        return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
-
-    def _expand(self, ref: Ref) -> Terms | None:
-        return self.expansions[ref][0] if ref in self.expansions else None
-
-    def _can_expand(self, target: Ref, form: Linear) -> bool:
-        if target.name in self.kept or target.name == self.algorithm.grad:
-            return False
-        if len(form.terms) != 1 or self._is_joined(target):
-            return False
-        if not _is_pure_scale(form.terms[0]) and self.uses[target] != 1:
-            return False
-        return not self._overwritten_before_last_use(target, form)
-
-    def _changes_nothing(self, target: Ref, form: Linear) -> bool:
-        """Whether a name is given the value it has: a read may as well read the old version."""
-        return is_self_copy(Assign(target, form)) and not self._is_joined(target)
-
-    def _is_joined(self, target: Ref) -> bool:
-        return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
-
-    def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
-        """Whether something the form reads gets a new value while the target is still needed."""
-        start = self.order.index(("write", target))
-        same = self._carried_on(target)
-        uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
-        if not uses:
-            return False
-        names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
-        names |= {self.unscaled[name] for name in names if name in self.unscaled}
-        between = self.order[start + 1 : max(uses)]
-        return any(kind == "write" and ref.name in names for kind, ref in between)
-
-    def _carried_on(self, target: Ref) -> set[Ref]:
-        """A value and the versions of joins that some path gives it to unchanged."""
-        same = {target}
-        for stmt in assigns(self.algorithm.rule):
-            if stmt.value in same and is_self_copy(stmt):
-                same.add(stmt.target)
-        return same
-
-    def _guarded(self, target: Ref, form: Linear) -> Expr:
-        """A plain copy of something overwritten while the copy is in use must be a real copy."""
-        term = form.terms[0]
-        plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
-        if not plain or target.name in self.kept or target.name in {r.name for r in refs(form)}:
-            return form
-        overwritten = self._overwritten_before_last_use(target, form)
-        return Call("copy", term.factors) if overwritten else form
-
-    def _lift_common_scale(self, stmt: If) -> If:
-        """Where both arms end in a scaling by the same number, the uses do the scaling."""
-        for target in _joined_targets(stmt):
-            forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
-            scales = {f.terms[0].coefficient for f in forms if f is not None}
-            if target.name in self.kept or None in forms or len(scales) != 1:
-                continue
-            scale = scales.pop()
-            if is_number(scale, 1) or self._is_bound(target, stmt):
-                continue
-            bare = replace(target, name=f"{target.name}_unscaled")
-            self.kinds[bare] = self.kinds[target]
-            self.unscaled[bare.name] = target.name
-            self.expansions[target] = ((Term(scale, (bare,)),), ())
-            stmt = replace(
-                stmt,
-                then=_unscaled(stmt.then, target, bare),
-                orelse=_unscaled(stmt.orelse, target, bare),
-            )
-        return stmt
-
-    def _is_bound(self, target: Ref, stmt: If) -> bool:
-        """Whether an arm needs the scaled value itself, or what it scales changes too soon."""
-        if any(target in refs(e) for e in expressions((stmt,))):
-            return True
-        forms = (a.value for a in assigns((stmt,)) if a.target == target)
-        return any(self._overwritten_before_last_use(target, form) for form in forms)
-
-
-def _uses(expr: Expr) -> Iterator[Ref]:
-    """Every name that the linear form of an expression writes; a square writes its root twice."""
-    match expr:
-        case Ref():
-            yield expr
-        case Call("**", (a, Const(2))):
-            yield from (*_uses(a), *_uses(a))
-        case _:
-            for child in children(expr):
-                yield from _uses(child)
-
-
-def _is_pure_scale(term: Term) -> bool:
-    return len(term.factors) == 1 and isinstance(term.factors[0], Ref) and not term.divisors
-
-
-def _events(program: Program) -> Iterator[tuple[str, Ref]]:
-    """Every reading and writing of a name, in order."""
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            yield from (("read", r) for r in refs(stmt.value))
-            if not is_self_copy(stmt):
-                yield ("write", stmt.target)
-        else:
-            yield from (("read", r) for r in refs(stmt.condition))
-            yield from _events(stmt.then)
-            yield from _events(stmt.orelse)
-
-
-def is_self_copy(stmt: Assign) -> bool:
-    """Whether a statement only gives a value the next version of its own name."""
-    match stmt.value:
-        case Ref(name):
-            return name == stmt.target.name
-        case Linear((Term(Const(1), (Ref(name),), ()),)):
-            return name == stmt.target.name
-        case _:
-            return False
-
-
-def _joined_targets(stmt: If) -> list[Ref]:
-    ends = {s.target for s in stmt.orelse if isinstance(s, Assign)}
-    return [s.target for s in stmt.then if isinstance(s, Assign) and s.target in ends]
-
-
-def _last_form(arm: Program, target: Ref) -> Linear | None:
-    """The single scaled factor an arm assigns to the target, if that is what it assigns."""
-    for stmt in arm:
-        if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear):
-            terms = stmt.value.terms
-            if len(terms) == 1 and len(terms[0].factors) == 1 and not terms[0].divisors:
-                return stmt.value
-    return None
-
-
-def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
-    return tuple(
-        replace(
-            stmt,
-            target=bare,
-            value=replace(stmt.value, terms=(replace(stmt.value.terms[0], coefficient=ONE),)),
-        )
-        if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear)
-        else stmt
-        for stmt in arm
-    )
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:

@@ -10,54 +10,61 @@ from itertools import zip_longest
 from torch import Tensor
 
 SLICE = 2**18  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
-CUT = 2**22  # elements of one piece elsewhere: four float32 temporaries are 64 MiB
+CUT = 15 * 2**20  # bytes of one piece elsewhere: four temporaries of it stay below 64 MiB
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Zip the lists, in flat views where a CPU tensor is large; an empty list yields None."""
+    """Zip the lists, in views of pieces where a CPU tensor is large; an empty list yields None."""
     for row in zip_longest(params, *lists):
-        param = row[0]
-        if param.is_cpu and param.numel() > SLICE and _flat(row):
-            yield from _pieces(row, SLICE)
-        else:
-            yield row
+        large = row[0].is_cpu and row[0].numel() > SLICE
+        yield from _pieces(row, SLICE) if large else (row,)
 
 
 def cuts(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
     """Split the lists into shorter ones of at most one piece's elements; an empty list stays so."""
-    limit = SLICE if params[0].is_cpu else CUT
+    limit = SLICE if params[0].is_cpu else _elements((params, *lists))
     batch: list[tuple[Tensor, ...]] = []
     room = limit
-    for row in _rows(params, lists, limit):
-        size = row[0].numel()
-        if batch and size > room:
-            yield _columns(batch)
-            batch, room = [], limit
-        batch.append(row)
-        room -= size
+    for whole in zip_longest(params, *lists):
+        for row in _pieces(whole, limit) if whole[0].numel() > limit else (whole,):
+            size = row[0].numel()
+            if batch and size > room:
+                yield _columns(batch)
+                batch, room = [], limit
+            batch.append(row)
+            room -= size
     yield _columns(batch)
 
 
-def _rows(
-    params: list[Tensor], lists: tuple[list[Tensor], ...], limit: int
-) -> Iterator[tuple[Tensor, ...]]:
-    for row in zip_longest(params, *lists):
-        if row[0].numel() > limit and _flat(row):
-            yield from _pieces(row, limit)
-        else:
-            yield row
+def _elements(columns: tuple[list[Tensor], ...]) -> int:
+    """How many of the widest type of a bucket, whose tensors are alike, one piece may hold."""
+    return CUT // max(column[0].itemsize for column in columns if column)
 
 
 def _columns(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
     return tuple([] if column[0] is None else list(column) for column in zip(*rows, strict=True))
 
 
-def _flat(row: tuple[Tensor | None, ...]) -> bool:
-    return all(
-        tensor is None or (not tensor.is_sparse and tensor.is_contiguous()) for tensor in row
-    )
-
-
 def _pieces(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
-    columns = [None if tensor is None else tensor.view(-1).split(size) for tensor in row]
-    yield from zip_longest(*(column or () for column in columns))
+    """Cut tensors that belong together into views of at most so many elements."""
+    given = [tensor for tensor in row if tensor is not None]
+    if any(tensor.is_sparse for tensor in given):
+        yield row
+    elif all(tensor.is_contiguous() for tensor in given):
+        columns = [None if tensor is None else tensor.view(-1).split(size) for tensor in row]
+        yield from zip_longest(*(column or () for column in columns))
+    else:
+        yield from _blocks(row, size)
+
+
+def _blocks(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+    """The same where no flat view is possible, along the dimension whose elements lie furthest."""
+    first = row[0]
+    if first.numel() <= size:
+        yield row
+        return
+    dim = max(range(first.dim()), key=lambda d: (first.size(d) > 1, first.stride(d)))
+    length = max(1, size * first.size(dim) // first.numel())
+    columns = [None if tensor is None else tensor.split(length, dim) for tensor in row]
+    for block in zip_longest(*(column or () for column in columns)):
+        yield from _blocks(block, size)

@@ -1,11 +1,13 @@
-"""What a step moves and what it keeps, read from the operations that torch dispatches."""
+"""What a step moves and what it allocates: read from the operations that torch dispatches, and from
+its allocator."""
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -13,7 +15,7 @@ WRITE_ONLY = ("copy_", "fill_", "zero_")
 
 
 class Traffic(TorchDispatchMode):
-    """Counts `_foreach_` calls, and elements read and written by all operations.
+    """Counts `_foreach_` calls, and what all operations read and write, in words of four bytes.
 
     An operand that is passed twice is read once; 0-dim tensors, which are step counts, are free.
     """
@@ -21,8 +23,8 @@ class Traffic(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
-        self.read = 0
-        self.written = 0
+        self.read = 0.0
+        self.written = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -35,36 +37,26 @@ class Traffic(TorchDispatchMode):
         name = func._schema.name
         self.calls += "_foreach_" in name
         unread = changed if name.endswith(WRITE_ONLY) else {}
-        self.read += sum(t.numel() for key, t in given.items() if key not in unread)
-        self.written += sum(t.numel() for t in (*changed.values(), *made.values()))
+        self.read += words(t for key, t in given.items() if key not in unread)
+        self.written += words((*changed.values(), *made.values()))
         return result
 
 
-class Peak(TorchDispatchMode):
-    """The most bytes that were alive at once of all that operations allocated."""
+def words(counted: Iterable[Tensor]) -> float:
+    return sum(tensor.numel() * tensor.itemsize for tensor in counted) / 4
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive = 0
-        self.most = 0
-        self.known: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for tensor in tensors((args, kwargs)).values():
-            self.known.add(tensor.untyped_storage()._cdata)
-        result = func(*args, **(kwargs or {}))
-        for tensor in tensors(result).values():
-            storage = tensor.untyped_storage()
-            if storage._cdata not in self.known:
-                self.known.add(storage._cdata)
-                self.alive += storage.nbytes()
-                self.most = max(self.most, self.alive)
-                weakref.finalize(tensor, self._freed, storage._cdata, storage.nbytes())
-        return result
-
-    def _freed(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.alive -= size
+def peak(function: Callable[[], Any]) -> int:
+    """The most bytes that were alive at once of all that a call allocated, in kernels too."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        function()
+    events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes = [event for event in events if event.name() == "[memory]"]
+    alive = most = 0
+    for change in sorted(changes, key=lambda event: event.start_ns()):
+        alive += change.nbytes()
+        most = max(most, alive)
+    return most
 
 
 def tensors(values: Any) -> dict[int, Tensor]:

@@ -17,7 +17,7 @@ from optgen.ir.text import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import plans
+from optgen.passes.plan import Order, plans
 from optgen.spec.read import read_specs
 
 SPECS = Path(__file__).parents[1] / "specs"
@@ -25,21 +25,21 @@ RULES = {a.name: a for a in read_specs(sorted(SPECS.glob("*.py")))}
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("name", RULES)
-def test_the_phases(name: str, early: bool, golden: Golden) -> None:
-    texts = [to_text(hoist_scalars(p)) for p in plans(RULES[name], early=early)]
+def test_the_phases(name: str, order: Order, golden: Golden) -> None:
+    texts = [to_text(hoist_scalars(p)) for p in plans(RULES[name], order)]
     golden.check("\n".join(texts))
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", RULES)
-def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], early: bool) -> None:
+def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
     algorithm = RULES[name]
     if any(isinstance(p, MatrixCall) for c in plans(algorithm) for p in c.phases):
         shape = shape if len(shape) == 2 else (3, 2)
-    chosen = plan_for(algorithm, shape, early)
+    chosen = plan_for(algorithm, shape, order)
     generator = torch.Generator().manual_seed(len(shape))
     grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
     start = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -48,10 +48,8 @@ def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], early: boo
         assert_same(chosen, algorithm, hypers, start, grads)
 
 
-def plan_for(algorithm: Algorithm, shape: tuple[int, ...], early: bool) -> Plan:
-    found = [
-        p for p in plans(algorithm, early=early) if p.facts.get("factored") is not (len(shape) < 2)
-    ]
+def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan:
+    found = [p for p in plans(algorithm, order) if p.facts.get("factored") is not (len(shape) < 2)]
     (chosen,) = found
     verify_plan(chosen, hoisted=False)
     hoisted = hoist_scalars(fold_denominators(chosen))

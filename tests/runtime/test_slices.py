@@ -8,7 +8,7 @@ from optgen.runtime.slices import cuts
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(slices, "SLICE", 10)
-    monkeypatch.setattr(slices, "CUT", 10)
+    monkeypatch.setattr(slices, "CUT", 40)
 
 
 def tensors(*shapes):
@@ -46,12 +46,35 @@ def test_parameters_that_require_grad_can_be_changed_through_slices():
     assert (param == 2).all()
 
 
-@pytest.mark.parametrize("other", [torch.zeros(5, 6).T, torch.zeros(6, 5).to_sparse()])
-def test_what_is_not_contiguous_stays_whole(other):
-    ((param, state),) = slices.slices(tensors((6, 5)), [other])
+@pytest.mark.parametrize(
+    ("param", "sizes"),
+    [
+        (torch.zeros(5, 6).T, [6] * 5),  # along the columns: each lies in one piece
+        (torch.zeros(3, 2, 3, 4).to(memory_format=torch.channels_last), [8] * 9),
+        (torch.zeros(4, 10)[::2, ::3], [8]),
+        (torch.zeros(1, 26)[:, ::2], [10, 3]),
+    ],
+    ids=["transposed", "channels last", "small", "a row"],
+)
+def test_what_is_not_contiguous_is_cut_into_blocks(param, sizes):
+    state = torch.zeros(param.shape)
 
-    assert param.shape == (6, 5)
-    assert state is other
+    found = []
+    for piece, same, nothing in slices.slices([param], [state], []):
+        piece.add_(1)
+        same.sub_(1)
+        assert nothing is None
+        found.append(piece.numel())
+
+    assert found == sizes
+    assert (param == 1).all()
+    assert (state == -1).all()
+
+
+def test_sparse_tensors_stay_whole():
+    (row,) = slices.slices(tensors((6, 5)), [torch.zeros(6, 5).to_sparse()])
+
+    assert row[0].shape == (6, 5)
 
 
 def test_cuts_hold_at_most_one_piece_of_elements():
@@ -60,6 +83,15 @@ def test_cuts_hold_at_most_one_piece_of_elements():
     found = [[t.numel() for t in batch] for (batch,) in cuts(params)]
 
     assert found == [[4, 4], [4], [10], [10], [5, 1]]
+
+
+@pytest.mark.parametrize(("dtype", "elements"), [(torch.float16, 20), (torch.float64, 5)])
+def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
+    """Of the widest type: a temporary may have it."""
+    params = [torch.zeros(50, dtype=torch.float16, device="meta")]
+    states = [torch.zeros(50, dtype=dtype, device="meta")]
+
+    assert max(p.numel() for (p,), _ in cuts(params, states)) == elements
 
 
 def test_cuts_keep_lists_parallel_and_empty_lists_empty():

@@ -1,0 +1,197 @@
+"""foreach: fewest calls, least traffic, and little extra memory whatever the size of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from lowerings.memory import Traffic, peak
+from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
+from torch.optim import Optimizer
+
+import optgen.optim
+from optgen.runtime import slices
+
+Cost = tuple[int, float]
+
+TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
+    "Adadelta": [
+        ({}, (11, 27), (11, 27)),
+        ({"weight_decay": 0.1}, (12, 30), (12, 30)),
+        ({"maximize": True}, (12, 29), (12, 29)),
+    ],
+    "Adafactor": [
+        ({}, (13, 19.474), (0, 0)),
+        ({"weight_decay": 0.1}, (14, 21.474), (0, 0)),
+    ],
+    "Adagrad": [
+        ({}, (5, 13), (0, 0)),
+        ({"weight_decay": 0.1}, (6, 16), (0, 0)),
+        ({"maximize": True}, (6, 15), (0, 0)),
+    ],
+    "Adam": [
+        ({}, (7, 18), (6, 16)),
+        ({"weight_decay": 0.1}, (8, 21), (7, 19)),
+        ({"amsgrad": True}, (8, 21), (7, 19)),
+        ({"maximize": True}, (8, 20), (7, 18)),
+    ],
+    "Adamax": [
+        ({}, (6, 16), (6, 16)),
+        ({"weight_decay": 0.1}, (7, 19), (7, 19)),
+        ({"maximize": True}, (7, 18), (7, 18)),
+    ],
+    "AdamW": [({}, (8, 20), (7, 18)), ({"amsgrad": True}, (9, 23), (8, 21))],
+    "ASGD": [
+        ({}, (4, 12), (0, 0)),
+        ({"weight_decay": 0.1}, (5, 15), (0, 0)),
+        ({"maximize": True}, (5, 14), (0, 0)),
+    ],
+    "Muon": [({}, (0, 30.742), (0, 0)), ({"nesterov": False}, (0, 27.742), (0, 0))],
+    "NAdam": [({}, (8, 22), (7, 20)), ({"weight_decay": 0.1}, (9, 25), (8, 23))],
+    "RAdam": [({}, (9, 22), (6, 16)), ({"weight_decay": 0.1}, (10, 25), (7, 19))],
+    "RMSprop": [
+        ({}, (5, 13), (5, 13)),
+        ({"weight_decay": 0.1}, (6, 16), (6, 16)),
+        ({"momentum": 0.9}, (7, 18), (7, 18)),
+        ({"centered": True}, (7, 19), (7, 19)),
+        ({"centered": True, "momentum": 0.9, "weight_decay": 0.1}, (10, 27), (10, 27)),
+    ],
+    "Rprop": [({}, (5, 34), (0, 0)), ({"maximize": True}, (7, 38), (0, 0))],
+    "SGD": [
+        ({}, (1, 3), (1, 3)),
+        ({"weight_decay": 0.1}, (2, 6), (2, 6)),
+        ({"momentum": 0.9}, (3, 8), (3, 8)),
+        ({"momentum": 0.9, "nesterov": True}, (4, 11), (4, 11)),
+        ({"momentum": 0.9, "weight_decay": 0.1}, (4, 11), (4, 11)),
+        (
+            {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
+            (6, 16),
+            (6, 16),
+        ),
+    ],
+}
+"""`_foreach_` calls, and words read and written for each element of a parameter: torch's foreach
+(Muon's only loop), then ours."""
+DENSE = [name for name in NAMES if name not in (*SPARSE, *CLOSURE)]
+SHAPES: list[tuple[int, ...]] = [(100,), (300,), (200,)]
+MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
+
+
+def traffic(optimizer: Optimizer) -> Cost:
+    """Of one step late enough for RAdam to be rectified; calls on step counts alone left out."""
+    params = optimizer.param_groups[0]["params"]
+    for _ in range(8):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+    with Traffic() as seen:
+        optimizer.step()
+    elements = sum(param.numel() for param in params)
+    return seen.calls, round((seen.read + seen.written) / elements, 3)
+
+
+def params(name: str) -> list[torch.Tensor]:
+    shapes = MATRIX_SHAPES if name in (*MATRICES, "Adafactor") else SHAPES
+    return [torch.nn.Parameter(torch.ones(shape)) for shape in shapes]
+
+
+def configurations() -> Iterator[Any]:
+    for name in DENSE:
+        for options, theirs, ours in TRAFFIC[name]:
+            label = "-".join([name, *(f"{key}={value}" for key, value in options.items())])
+            yield pytest.param(name, options, theirs, ours, id=label)
+
+
+@pytest.mark.parametrize(("name", "options", "theirs", "ours"), list(configurations()))
+def test_calls_and_traffic(name: str, options: dict[str, Any], theirs: Cost, ours: Cost) -> None:
+    foreach = {"foreach": True} if has(name, "foreach") else {}
+    reference = traffic(getattr(torch.optim, name)(params(name), **foreach, **options))
+    found = traffic(getattr(optgen.optim, name)(params(name), foreach=True, **options))
+
+    assert reference == theirs
+    assert found == ours
+    assert found[1] <= theirs[1]
+
+
+def test_most_classes_move_less_than_torchs() -> None:
+    """What stands in the table is measured above; every other class costs what torch's does."""
+    fewer = [name for name in DENSE if all(ours[1] < t[1] for _, t, ours in TRAFFIC[name])]
+
+    assert 2 * len(fewer) >= len(DENSE)
+
+
+LIMIT = 64 * 2**20
+EVERYTHING: dict[str, dict[str, Any]] = {
+    "Adadelta": {"weight_decay": 0.1, "maximize": True},
+    "Adafactor": {"weight_decay": 0.1, "maximize": True},
+    "Adagrad": {"weight_decay": 0.1, "maximize": True},
+    "Adam": {"weight_decay": 0.1, "amsgrad": True, "maximize": True},
+    "AdamW": {"amsgrad": True, "maximize": True},
+    "Adamax": {"weight_decay": 0.1, "maximize": True},
+    "ASGD": {"weight_decay": 0.1, "maximize": True},
+    "NAdam": {"weight_decay": 0.1, "maximize": True},
+    "RAdam": {"weight_decay": 0.1, "maximize": True},
+    "RMSprop": {"momentum": 0.9, "centered": True, "weight_decay": 0.1, "maximize": True},
+    "Rprop": {"maximize": True},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
+}
+"""Every option that could want another temporary."""
+LIMITED = [name for name in DENSE if name not in MATRICES]  # a matrix word takes what it takes
+
+
+def extra(optimizer: Optimizer) -> int:
+    """Bytes a second step needs beside parameters, gradients and state."""
+    for param in optimizer.param_groups[0]["params"]:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    return peak(optimizer.step)
+
+
+SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]
+"""80 MB in tensors of every size: one that must be sliced, and many that are taken in parts."""
+
+
+def large() -> list[torch.Tensor]:
+    return [torch.nn.Parameter(torch.ones(size)) for size in SIZES]
+
+
+@pytest.mark.parametrize("piece", ["CPU", "GPU"])
+@pytest.mark.parametrize("name", LIMITED)
+def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the pieces of a CPU, and with the larger ones that are right for a GPU."""
+    if piece == "GPU":
+        monkeypatch.setattr(slices, "SLICE", slices.CUT // 4)
+
+    needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
+
+    assert 0 < needed <= LIMIT
+
+
+@pytest.mark.parametrize("rows", [8, 1000])
+def test_extra_memory_is_limited_where_rows_and_columns_are_factored(rows: int) -> None:
+    if "Adafactor" not in NAMES:
+        pytest.skip("not here yet")
+
+    matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
+
+    needed = extra(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))
+
+    assert 0 < needed <= LIMIT
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
+    transposed = [torch.nn.Parameter(torch.ones(2**10, 2**14).T)]
+
+    needed = extra(getattr(optgen.optim, name)(transposed, foreach=True, **EVERYTHING[name]))
+
+    assert 0 < needed <= LIMIT
+
+
+def test_the_limit_is_not_met_by_whole_lists() -> None:
+    """Torch's foreach takes the list at once: what is measured above would show it."""
+    reference = torch.optim.Adam(large(), foreach=True, **EVERYTHING["Adam"])
+
+    assert extra(reference) > LIMIT
