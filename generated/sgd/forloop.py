@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.scalars import holds
 from optgen.runtime.slices import slices
 
 
@@ -69,7 +70,7 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
-        if weight_decay:
+        if holds(weight_decay):
             # g = g + weight_decay * p
             grad = grad + weight_decay * param
         if momentum:

@@ -160,12 +160,12 @@ def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
         return "forloop", reason
     if group.get("fused"):
         return _explicitly_fused(optimizer, work)
-    if group.get("capturable"):
-        return "forloop", "capturable"
     if group.get("foreach"):
         return "foreach", "foreach=True"
     if group.get("foreach") is not None:
         return "forloop", "foreach=False"
+    if group.get("capturable"):
+        return "foreach", "capturable"
     if group.get("fused") is not None:
         return _best_unfused(rule, work, "fused=False")
     if "lr" in rule.tensor_hypers and _rounds_lr(work):
@@ -184,7 +184,7 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
     if reason := _only_forloop(work):
         return f"only the for-loop can: {reason}"
     if lowering == "foreach":
-        return "only the for-loop can: capturable" if work.group.get("capturable") else ""
+        return ""
     if lowering == "fused_triton":
         if work.trait.rows:
             return "fused Triton takes no sparse gradients"

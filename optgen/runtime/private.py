@@ -1,6 +1,6 @@
 """Every private name of torch that the Python runtime uses: a new torch breaks this file only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -90,6 +90,13 @@ def capturable_devices() -> list[str]:
 def foreach_devices() -> list[str]:
     """The device types on which torch prefers its foreach operations."""
     return _foreach_utils._get_foreach_kernels_supported_devices()
+
+
+def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
+    """Copy a list of tensors; by one call where torch has it."""
+    clone = getattr(torch, "_foreach_clone", None)
+    copies: Sequence[Tensor] = clone(tensors) if clone else [tensor.clone() for tensor in tensors]
+    return copies
 
 
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl

@@ -1,7 +1,8 @@
 """Arithmetic on what is one number per parameter: step counts, scalar states, hyperparameters.
 
-The functions below `store` work on floats and on 0-dim tensors alike: the functional form of a
-rule is written once, and a graph capture sees tensors where everything else sees floats.
+The functions below `store` work on floats and on tensors alike, and on lists of tensors: the
+functional form of a rule is written once, and a graph capture sees tensors in double precision
+where everything else sees floats.
 """
 
 import math
@@ -11,8 +12,12 @@ from typing import TypeVar, cast, overload
 import torch
 from torch import Tensor
 
+from optgen.runtime.lists import Tensors
+from optgen.runtime.rule import truth
+
 Scalar = float | Tensor
 S = TypeVar("S", bound=Scalar)
+_NUMBER = (int, float)
 
 
 def advance(steps: list[Tensor]) -> float:
@@ -32,16 +37,55 @@ def store(states: list[Tensor], value: Scalar) -> float:
     return float(states[0].item())
 
 
-def advance_one(step: Tensor, capturable: bool) -> Scalar:
+def advance_one(step: Tensor | Tensors, capturable: bool) -> Scalar:
     """Count one step of one parameter; return the count, as a tensor where a graph must see it."""
-    step += 1
-    return step if capturable else float(step.item())
+    step.add_(1)
+    return read_one(step, capturable)
 
 
-def store_one(state: Tensor, value: Scalar, capturable: bool) -> Scalar:
+def store_one(state: Tensor | Tensors, value: Scalar, capturable: bool) -> Scalar:
     """Write the scalar state of one parameter; return it, as a tensor where a graph must see it."""
     state.fill_(value)
-    return state.clone() if capturable else float(state.item())
+    return read_one(state, capturable)
+
+
+def read_one(state: Tensor | Tensors, capturable: bool) -> Scalar:
+    """The scalar state of one parameter, as a new tensor where a graph must see it."""
+    if isinstance(state, Tensors):
+        return state.vector()
+    return state.to(torch.float64, copy=True) if capturable else float(state.item())
+
+
+def holds(value: object) -> bool:
+    """The truth of a hyperparameter: a tensor counts as true, unread."""
+    return truth(value)
+
+
+@overload
+def both(a: bool, b: bool) -> bool: ...
+@overload
+def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
+def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
+    """Whether two conditions hold, element by element where one is a tensor."""
+    return a & b
+
+
+@overload
+def either(a: bool, b: bool) -> bool: ...
+@overload
+def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
+def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
+    """Whether one of two conditions holds, element by element where one is a tensor."""
+    return a | b
+
+
+@overload
+def opposite(condition: bool) -> bool: ...
+@overload
+def opposite(condition: Tensor) -> Tensor: ...
+def opposite(condition: bool | Tensor) -> bool | Tensor:
+    """Whether a condition does not hold, element by element where it is a tensor."""
+    return not condition if isinstance(condition, bool) else ~condition
 
 
 def sqrt(x: S) -> S:
@@ -72,7 +116,7 @@ def maximum(a: Tensor, b: Scalar) -> Tensor: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar:
     """The larger of two; not a number where either is none."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
+    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
         return torch.maximum(*_tensors(a, b))
     return a if a >= b or math.isnan(a) else b
 
@@ -85,7 +129,7 @@ def minimum(a: Tensor, b: Scalar) -> Tensor: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar:
     """The smaller of two; not a number where either is none."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
+    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
         return torch.minimum(*_tensors(a, b))
     return a if a <= b or math.isnan(a) else b
 
@@ -96,11 +140,11 @@ def where(condition: bool, a: S, b: S) -> S: ...
 def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
     """One of two values; a bool picks it, a tensor chooses element by element."""
-    if isinstance(condition, Tensor):
-        if not isinstance(a, Tensor) and not isinstance(b, Tensor):  # torch would make them float32
-            a = torch.full((), a, dtype=torch.float64, device=condition.device)
-        return torch.where(condition, a, b)
-    return a if condition else b
+    if isinstance(condition, bool):
+        return a if condition else b
+    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would make them float32
+        a = torch.full_like(condition, a, dtype=torch.float64)
+    return torch.where(condition, a, b)
 
 
 def clamp(x: S, low: Scalar, high: Scalar) -> S:
@@ -114,7 +158,7 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
 
 
 def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
-    return cast(S, on_tensor(x) if isinstance(x, Tensor) else on_float(x))
+    return cast(S, on_float(x) if isinstance(x, _NUMBER) else on_tensor(x))
 
 
 def _float_sqrt(x: float) -> float:
@@ -135,9 +179,6 @@ def _float_log(x: float) -> float:
 
 
 def _tensors(a: Scalar, b: Scalar) -> tuple[Tensor, Tensor]:
-    like = a if isinstance(a, Tensor) else b
-    assert isinstance(like, Tensor)
-    return (
-        a if isinstance(a, Tensor) else torch.full_like(like, a),
-        b if isinstance(b, Tensor) else torch.full_like(like, b),
-    )
+    if isinstance(a, _NUMBER):
+        return torch.full_like(cast(Tensor, b), a), cast(Tensor, b)
+    return a, torch.full_like(a, b) if isinstance(b, _NUMBER) else b

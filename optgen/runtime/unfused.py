@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.collect import Work, collect
+from optgen.runtime.lists import pieces
 from optgen.runtime.private import capturable_devices
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Rule
@@ -35,13 +36,14 @@ def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) ->
         if functional:
             _check_functional(optimizer.rule, work)
             hypers["capturable"] = bool(group.get("capturable"))
-        update = load(
-            optimizer.lowerings, lowering, "update_functional" if functional else "update"
-        )
+        # The functional form is written for one tensor; lists of them compute like one.
+        form = ("forloop", "update_functional") if functional else (lowering, "update")
+        update, whole = load(optimizer.lowerings, *form), functional and lowering == "foreach"
         rows = touched(optimizer.rule, work) if work.trait.rows else None
         dense = rows.rows if rows else work
         for columns, fresh in buckets(optimizer.rule, dense, by_value=not functional):
-            update(*columns, **hypers, **fresh)
+            for part in pieces(columns) if whole else (columns,):
+                update(*part, **hypers, **fresh)
         if rows:
             rows.put_back()
 

@@ -34,7 +34,8 @@ def made(dtype: torch.dtype = torch.float32, **options: Any) -> Adam:
         ({"foreach": False}, "for-loop: foreach=False"),
         ({"fused": False, "foreach": True}, "foreach: foreach=True"),
         ({"differentiable": True}, "for-loop: differentiable"),
-        ({"capturable": True}, "for-loop: capturable"),
+        ({"capturable": True}, "foreach: capturable"),
+        ({"capturable": True, "foreach": False}, "for-loop: foreach=False"),
         ({"lr": torch.tensor(0.1)}, "fused C++: CPU tensors, float32"),
         (
             {"lr": torch.tensor(0.1), "dtype": torch.float64},
@@ -149,7 +150,6 @@ def test_an_unknown_lowering_is_an_error() -> None:
     ("lowering", "options", "reason"),
     [
         ("foreach", {"differentiable": True}, "only the for-loop can: differentiable"),
-        ("foreach", {"capturable": True}, "only the for-loop can: capturable"),
         ("fused_cpu", {"differentiable": True}, "only the for-loop can: differentiable"),
         ("fused_cpu", {}, "no kernel today"),
     ],

@@ -74,7 +74,9 @@ def test_store_returns_the_value_as_it_was_rounded():
 def test_a_captured_step_stays_a_tensor():
     step, product = torch.tensor(1.0), torch.tensor(1.0)
 
-    assert scalars.advance_one(step, capturable=True) is step
+    count = scalars.advance_one(step, capturable=True)
+    assert isinstance(count, torch.Tensor)
+    assert (count, count.dtype) == (step, torch.float64)
     assert scalars.advance_one(step, capturable=False) == 3.0
     assert isinstance(scalars.store_one(product, 0.5, capturable=True), torch.Tensor)
     assert scalars.store_one(product, 0.5, capturable=False) == product.item() == 0.5

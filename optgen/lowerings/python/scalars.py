@@ -14,19 +14,21 @@ from optgen.lowerings.python.text import PythonText, statements
 class ScalarText:
     """How one form reads and writes what is one number per parameter.
 
-    `read` is the 0-dim tensor a scalar state is in, `store` writes it and gives its number back;
-    both have `{0}` for the list of them, `store` has `{1}` for the new value.
+    `own` is the 0-dim tensor a scalar state is in, `read` its number, `store` writes it and gives
+    its number back; they have `{0}` for the list of them, `store` has `{1}` for the new value.
     """
 
     advance: str
+    own: str
     read: str
     store: str
 
 
-BUCKET = ScalarText("advance(state_steps)", "{0}[0]", "store({0}, {1})")
+BUCKET = ScalarText("advance(state_steps)", "{0}[0]", "{0}[0].item()", "store({0}, {1})")
 ONE_BY_ONE = ScalarText(
     "advance_one(state_steps[index], capturable)",
     "{0}[index]",
+    "read_one({0}[index], capturable)",
     "store_one({0}[index], {1}, capturable)",
 )
 
@@ -40,7 +42,7 @@ def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -
         name = stmt.target.name
         if name not in states:
             return f"{name} = {text.text(stmt.value)}"
-        own = form.read.format(plural(name))
+        own = form.own.format(plural(name))
         value = PythonText({name: own}, {}).text(stmt.value)
         return f"{name} = {form.store.format(plural(name), value)}"
 
@@ -62,7 +64,7 @@ def _openings(plan: Plan, form: ScalarText) -> list[str]:
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
         sometimes = any(a.target.name == state.symbol for a in assigns(branches))
         if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
-            lines.append(f"{state.symbol} = {form.read.format(plural(state.symbol))}.item()")
+            lines.append(f"{state.symbol} = {form.read.format(plural(state.symbol))}")
     return lines
 
 

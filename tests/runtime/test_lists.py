@@ -1,0 +1,119 @@
+"""Lists of tensors that compute like one: every operation as it is on each tensor alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lowerings.capture import captured
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import optgen.optim
+from optgen.runtime import scalars
+from optgen.runtime.lists import PIECE, Tensors, pieces
+
+SHAPES = [(3,), (), (2, 2)]
+NUMBERS = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
+
+
+def drawn(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(s, dtype=torch.float64, generator=generator) + 0.5 for s in SHAPES]
+
+
+OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
+    lambda x, y, n: x + y - 2 * x / y,
+    lambda x, y, n: n * x + x * n + (n + x) + (x + n),
+    lambda x, y, n: (n - x) - (x - n) + (1 - x) - (x - 1),
+    lambda x, y, n: n / x + x / n + 1 / x + x / 2,
+    lambda x, y, n: x**2 + x**n + n**x + 2**x,
+    lambda x, y, n: -abs(x - y) + x % n + x % 0.3,
+    lambda x, y, n: scalars.sqrt(x) + scalars.exp(y) - scalars.log(x) + scalars.sign(x - y),
+    lambda x, y, n: scalars.maximum(x, y) + scalars.maximum(x, 1.0) + scalars.maximum(n, y),
+    lambda x, y, n: scalars.minimum(x, y) + scalars.minimum(1.0, x) + scalars.clamp(x, 0.7, n),
+    lambda x, y, n: scalars.lerp(x, y, 0.25) + scalars.lerp(x, y, n),
+    lambda x, y, n: scalars.where(x > y, x, y) + scalars.where(n > 1, x, y) + (x <= n) * x,
+    lambda x, y, n: scalars.where(x < 1, x, 0.0) + scalars.where(x >= 1, 2.0, 3.0),
+    lambda x, y, n: scalars.where(scalars.both(x > y, n > 1), x, y),
+    lambda x, y, n: scalars.where(scalars.either(n > 1, x != y), x, y) + x * 1.0,
+    lambda x, y, n: scalars.where(scalars.opposite(x == y), x, y),
+    lambda x, y, n: x + torch.full((), 3.0) * x / torch.full((), 2.0) - torch.full((), 1.0),
+    lambda x, y, n: torch.sum(x * y) + torch.linalg.vector_norm(y),
+    lambda x, y, n: x.clone() * y,
+]
+
+
+@pytest.mark.parametrize("index", range(len(OPERATIONS)))
+def test_an_operation_is_that_of_each_tensor(index: int) -> None:
+    x, y = drawn(1), drawn(2)
+
+    found = OPERATIONS[index](Tensors(x), Tensors(y), NUMBERS)
+
+    expected = [OPERATIONS[index](*row) for row in zip(x, y, NUMBERS, strict=True)]
+    for a, b in zip(found.tensors, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
+
+
+def test_a_clone_has_memory_of_its_own() -> None:
+    x = drawn(1)
+    copies = Tensors(x).clone()
+    x[0].zero_()
+
+    assert (copies.tensors[0] > 0).all()
+
+
+def test_numbers_are_read_and_written_as_a_vector() -> None:
+    counts = Tensors([torch.tensor(1.0), torch.tensor(4.0)])
+
+    numbers = scalars.advance_one(counts, capturable=True)
+    assert isinstance(numbers, Tensor)
+    assert (numbers.tolist(), numbers.dtype) == ([2.0, 5.0], torch.float64)
+
+    stored = scalars.store_one(counts, counts * numbers, capturable=True)
+    assert isinstance(stored, Tensor)
+    assert stored.tolist() == [4.0, 25.0] == [count.item() for count in counts.tensors]
+    scalars.store_one(counts, 7.0, capturable=True)
+
+
+def test_pieces_are_small_and_hold_parameters_whole() -> None:
+    sizes = [PIECE // 2, PIECE // 2, 3, 2 * PIECE, 1, 1]
+    params = [torch.empty(size, device="meta") for size in sizes]
+
+    parts = list(pieces([params, params, []]))
+
+    assert [[t.numel() for t in part[0][0].tensors] for part in parts] == [
+        sizes[:2],
+        sizes[2:3],
+        sizes[3:4],
+        sizes[4:],
+    ]
+    assert [part[2] for part in parts] == [[]] * 4
+
+
+class Counted(TorchDispatchMode):
+    """Counts what torch is asked to compute."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **kwargs or {})
+
+
+def test_a_captured_step_makes_as_many_calls_for_two_tensors_as_for_forty() -> None:
+    calls = []
+    for count in (2, 40):
+        params = [torch.nn.Parameter(torch.ones(3)) for _ in range(count)]
+        optimizer = optgen.optim.Adam(params, capturable=True, amsgrad=True, weight_decay=0.1)
+        for param in params:
+            param.grad = torch.ones(3)
+        with captured():
+            optimizer.step()
+            with Counted() as counted:
+                optimizer.step()
+        calls.append(counted.calls)
+
+    assert calls[0] == calls[1] < 60
