@@ -10,7 +10,7 @@ import torch.optim
 
 import optgen.optim
 
-CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta"]
+CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "LBFGS"]
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -13,6 +13,7 @@ from optgen.optim.adadelta import Adadelta
 from optgen.optim.adam import Adam
 from optgen.optim.adamax import Adamax
 from optgen.optim.adamw import AdamW
+from optgen.optim.lbfgs import LBFGS
 from optgen.optim.nadam import NAdam
 from optgen.optim.radam import RAdam
 from optgen.optim.rmsprop import RMSprop
@@ -20,6 +21,7 @@ from optgen.optim.sgd import SGD
 from optgen.optim.sparse_adam import SparseAdam
 
 __all__ = [
+    "LBFGS",
     "SGD",
     "Adadelta",
     "Adam",

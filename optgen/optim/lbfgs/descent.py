@@ -1,0 +1,139 @@
+"""The iterations of one step: from the state it finds to the state it leaves."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.optim.lbfgs.flat import largest
+from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.line_search import Search, Trial
+from optgen.optim.lbfgs.objective import Evaluation, Objective
+
+CURVED = 1e-10  # a pair enters the history if the curvature along it is more than this
+
+
+class Descent:
+    """The iterations of one step, in the order and with the stops of torch's.
+
+    Unlike torch's, they end where the gradient or a direction is not finite, before it harms the
+    parameters; and a closure that raises leaves a state from which the next step can go on.
+    """
+
+    def __init__(
+        self,
+        group: dict[str, Any],
+        state: dict[str, Any],
+        objective: Objective,
+        history: History,
+        here: Evaluation,
+    ) -> None:
+        self._group, self._state = group, state
+        self._objective, self._history = objective, history
+        self._here = here
+        self._lr = float(group["lr"])
+        self._iterations = 0
+        gradient = here.gradient
+        self._direction = _vector(state.get("d"), gradient)
+        self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
+        self._scratch = torch.empty_like(gradient)
+        self._t = float(state.get("t", 0.0))
+
+    def run(self) -> None:
+        """Iterate until one of the stops is reached, and write the state."""
+        while self._iterations < self._group["max_iter"]:
+            self._iterations += 1
+            self._state["n_iter"] += 1
+            self._turn()
+            slope = self._here.gradient.dot(self._direction).item()
+            if not -math.inf < slope <= -self._group["tolerance_change"]:
+                break
+            try:
+                self._advance(slope)
+            except BaseException:
+                self._write()
+                raise
+            if self._finished():
+                break
+        self._write()
+
+    def _turn(self) -> None:
+        """Take in what the last step has taught; choose the next direction, and how far to go."""
+        gradient, direction = self._here.gradient, self._direction
+        first = self._state["n_iter"] == 1
+        if first:
+            torch.neg(gradient, out=direction)
+        else:
+            change = torch.sub(gradient, self._previous.gradient, out=self._scratch)
+            curvature = change.dot(direction).item() * self._t
+            if curvature > CURVED:
+                self._history.append(direction, self._t, change, curvature)
+            self._history.direction(gradient, out=direction, scratch=self._scratch)
+        self._previous = self._here
+        self._t = self._lr
+        if first:
+            self._t *= min(1.0, 1.0 / gradient.abs().sum().item())
+
+    def _advance(self, slope: float) -> None:
+        """Move the parameters along the direction."""
+        method = self._group["line_search_fn"]
+        if method is not None:
+            if method != "strong_wolfe":
+                raise RuntimeError("only 'strong_wolfe' is supported")
+            self._search(slope)
+            return
+        self._objective.flat.add(self._direction, self._t)
+        if self._iterations != self._group["max_iter"]:
+            # After the last iteration the next step evaluates anyway, perhaps on other data.
+            self._here = self._objective()
+
+    def _search(self, slope: float) -> None:
+        flat = self._objective.flat
+        start, direction = flat.values(), self._direction
+
+        def function(t: float) -> Trial:
+            flat.place(start, direction, t)
+            found = self._objective()
+            return Trial(t, found.loss, found.gradient.dot(direction).item(), found.gradient)
+
+        here = Trial(0.0, self._here.loss, slope, self._here.gradient)
+        search = Search(function, here, self._group["max_eval"] - self._objective.calls)
+        t, self._t = self._t, 0.0  # where a closure that raises leaves the parameters
+        try:
+            best = search.minimum(t, largest(direction), self._group["tolerance_change"])
+        except BaseException:
+            flat.place(start, direction, 0.0)
+            raise
+        flat.place(start, direction, best.t)
+        self._t = best.t
+        self._here = Evaluation(best.loss, best.gradient)
+
+    def _finished(self) -> bool:
+        group, tolerance = self._group, self._group["tolerance_change"]
+        if self._iterations == group["max_iter"] or self._objective.calls >= group["max_eval"]:
+            return True
+        steepest = self._here.steepest
+        return (
+            not math.isfinite(steepest)
+            or steepest <= group["tolerance_grad"]
+            or largest(self._direction) * abs(self._t) <= tolerance
+            or abs(self._here.loss - self._previous.loss) < tolerance
+        )
+
+    def _write(self) -> None:
+        state = self._state
+        state["func_evals"] += self._objective.calls - 1
+        if state["n_iter"] > 1:
+            state["al"] = self._history.alphas()
+        state["d"], state["t"] = self._direction, self._t
+        self._history.present(state)
+        state["prev_flat_grad"] = self._previous.gradient
+        state["prev_loss"] = self._previous.loss
+
+
+def _vector(known: Tensor | None, like: Tensor) -> Tensor:
+    """A copy of a vector of the state, in the dtype and on the device of the gradient."""
+    if known is None:
+        return torch.empty_like(like)
+    return known.to(like, copy=True)

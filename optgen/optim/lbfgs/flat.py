@@ -1,0 +1,83 @@
+"""The parameters of a group as one vector of real numbers."""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.private import plain
+
+
+class FlatParameters:
+    """Parameters end to end; complex numbers are pairs of reals, and 16-bit ones become float32."""
+
+    def __init__(self, params: list[Tensor]) -> None:
+        _check(params)
+        self._params = params
+        self._reals = [_real(param) for param in params]
+        self._sizes = [real.numel() for real in self._reals]
+        self.device = params[0].device
+        self.numel = sum(self._sizes)
+        dtypes = (real.dtype for real in self._reals)
+        self.dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
+
+    def gradient(self) -> Tensor:
+        """The gradients, in memory of their own; zeros where there is none."""
+        return self._joined([_gradient(param) for param in self._params])
+
+    def values(self) -> Tensor:
+        """A copy of the parameters."""
+        return self._joined(self._reals)
+
+    def _joined(self, tensors: list[Tensor]) -> Tensor:
+        return torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self.dtype)
+
+    def pieces(self, vector: Tensor) -> list[Tensor]:
+        """A vector cut into the shapes of the parameters."""
+        cut = vector.split(self._sizes)
+        return [piece.view(real.shape) for piece, real in zip(cut, self._reals, strict=True)]
+
+    def add(self, direction: Tensor, t: float) -> None:
+        """Move the parameters from where they are."""
+        for real, piece in zip(self._reals, self.pieces(direction), strict=True):
+            real.add_(piece, alpha=t)
+
+    def place(self, start: Tensor, direction: Tensor, t: float) -> None:
+        """Put the parameters at `start + t * direction`."""
+        pieces = zip(self._reals, self.pieces(start), self.pieces(direction), strict=True)
+        for real, origin, piece in pieces:
+            torch.add(origin, piece, alpha=t, out=real)
+
+
+def largest(vector: Tensor) -> float:
+    """The greatest absolute value; NaN if there is one."""
+    return torch.linalg.vector_norm(vector, math.inf).item() if vector.numel() else 0.0
+
+
+def _check(params: list[Tensor]) -> None:
+    devices = sorted({str(param.device) for param in params})
+    if len(devices) > 1:
+        raise RuntimeError(
+            f"LBFGS joins all parameters in one vector, so they must be on one device; "
+            f"these are on {' and '.join(devices)}"
+        )
+    for param in params:
+        if not plain(type(param)) and hasattr(param, "to_local"):
+            raise RuntimeError(
+                f"LBFGS takes dot products of whole vectors and has only this process's part of a "
+                f"{type(param).__name__}; give it parameters that are not sharded"
+            )
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _gradient(param: Tensor) -> Tensor:
+    grad = param.grad
+    if grad is None:
+        grad = torch.zeros_like(param)
+    elif grad.layout is not torch.strided:
+        grad = grad.to_dense()
+    return _real(grad.resolve_conj())

@@ -1,0 +1,151 @@
+"""A search along a direction for a point that satisfies the strong Wolfe conditions.
+
+Nocedal and Wright, Numerical Optimization, 2nd edition: algorithm 3.5 widens a bracket until such a
+point lies in it, algorithm 3.6 narrows it, both by cubic interpolation (equation 3.59). How far a
+trial may go, and when a bracket counts as stuck, follows torch and so minFunc, trial for trial.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+SUFFICIENT = 1e-4  # c1: the part of the promised decrease that a step must bring
+FLAT = 0.9  # c2: the part of the slope that may be left
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The function along the direction, at the distance t."""
+
+    t: float
+    loss: float
+    slope: float
+    gradient: Tensor
+
+    def guarded(self) -> "Trial":
+        """This trial, as far too high where the function or its slope is not a number."""
+        if math.isfinite(self.loss) and math.isfinite(self.slope):
+            return self
+        return replace(self, loss=math.inf)
+
+
+class Bracket:
+    """Two trials with a point that satisfies the conditions between them."""
+
+    def __init__(self, one: Trial, other: Trial) -> None:
+        self._ends = [one, other]
+        self._low = 0
+        self._order()
+
+    def _order(self) -> None:
+        self._low = 0 if self._ends[0].loss <= self._ends[1].loss else 1
+
+    @property
+    def low(self) -> Trial:
+        return self._ends[self._low]
+
+    @property
+    def high(self) -> Trial:
+        return self._ends[1 - self._low]
+
+    def lower_high_end(self, trial: Trial) -> None:
+        """Put a trial in the place of the higher end; it may be the lower one then."""
+        self._ends[1 - self._low] = trial
+        self._order()
+
+    def lower_low_end(self, trial: Trial) -> None:
+        """Put a lower trial in the place of the lower end, on the side where the minimum is."""
+        if trial.slope * (self.high.t - self.low.t) >= 0:
+            self._ends[1 - self._low] = self.low
+        self._ends[self._low] = trial
+
+
+class Search:
+    """One search: how it judges a trial, and how many it has made after the first."""
+
+    def __init__(self, function: Callable[[float], Trial], start: Trial, most: int) -> None:
+        self._function = function
+        self._start = start.guarded()
+        self._most = max(most, 0)
+        self._made = 0
+
+    def minimum(self, t: float, reach: float, tolerance: float) -> Trial:
+        """The accepted trial, t at first; the best one if no more may be made.
+
+        Args:
+            t: Where to look first.
+            reach: How far the fastest parameter goes at t = 1.
+            tolerance: Give up when it goes less than this from one end of the bracket to the other.
+        """
+        bracket = self._widen(t)
+        return bracket if isinstance(bracket, Trial) else self._narrow(bracket, reach, tolerance)
+
+    def _widen(self, t: float) -> Trial | Bracket:
+        previous, trial = self._start, self._function(t).guarded()
+        while self._made < self._most:
+            if self._too_high(trial) or (self._made > 1 and trial.loss >= previous.loss):
+                return Bracket(previous, trial)
+            if self._flat_enough(trial):
+                return trial
+            if trial.slope >= 0:
+                return Bracket(previous, trial)
+            nearest = trial.t + 0.01 * (trial.t - previous.t)
+            t = cubic_minimum(previous, trial, nearest, 10 * trial.t)
+            previous, trial = trial, self._next(t)
+        return Bracket(self._start, trial)
+
+    def _narrow(self, bracket: Bracket, reach: float, tolerance: float) -> Trial:
+        stuck = False
+        while self._made < self._most:
+            left, right = sorted((bracket.low.t, bracket.high.t))
+            if (right - left) * reach < tolerance:
+                break
+            t = cubic_minimum(bracket.low, bracket.high, left, right)
+            margin = 0.1 * (right - left)
+            close = min(right - t, t - left) < margin
+            if close and (stuck or t >= right or t <= left):
+                t = right - margin if right - t < t - left else left + margin
+                close = False
+            stuck = close
+            trial = self._next(t)
+            if self._too_high(trial) or trial.loss >= bracket.low.loss:
+                bracket.lower_high_end(trial)
+            elif self._flat_enough(trial):
+                return trial
+            else:
+                bracket.lower_low_end(trial)
+        return bracket.low
+
+    def _next(self, t: float) -> Trial:
+        self._made += 1
+        return self._function(t).guarded()
+
+    def _too_high(self, trial: Trial) -> bool:
+        return trial.loss > self._start.loss + SUFFICIENT * trial.t * self._start.slope
+
+    def _flat_enough(self, trial: Trial) -> bool:
+        return abs(trial.slope) <= -FLAT * self._start.slope
+
+
+def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
+    """Where the cubic through both trials has its minimum, as far as that is within the bounds."""
+    left, right = (one, other) if one.t <= other.t else (other, one)
+    secant = ratio(left.loss - right.loss, left.t - right.t)
+    d1 = left.slope + right.slope - 3 * secant
+    discriminant = d1 * d1 - left.slope * right.slope
+    if discriminant >= 0:
+        d2 = math.sqrt(discriminant)
+        share = ratio(right.slope + d2 - d1, right.slope - left.slope + 2 * d2)
+        t = right.t - (right.t - left.t) * share
+        if not math.isnan(t):
+            return min(max(t, least), most)
+    return (least + most) / 2
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """A quotient of floating-point arithmetic: by zero it is infinite, or not a number."""
+    if denominator:
+        return numerator / denominator
+    return numerator * math.copysign(math.inf, denominator)

@@ -1,0 +1,47 @@
+"""What a closure says about the parameters as they are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.optim.lbfgs.flat import FlatParameters, largest
+
+Closure = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is minimized, and its gradient, at one point."""
+
+    loss: float
+    gradient: Tensor
+
+    @property
+    def steepest(self) -> float:
+        """The greatest absolute value in the gradient."""
+        return largest(self.gradient)
+
+
+class Objective:
+    """A closure as a function to minimize: it counts its calls, and keeps the first loss."""
+
+    def __init__(self, flat: FlatParameters, closure: Closure, maximize: bool) -> None:
+        self.flat = flat
+        self.calls = 0
+        self.returned: Any = None
+        self._closure = closure
+        self._maximize = maximize
+
+    def __call__(self) -> Evaluation:
+        with torch.enable_grad():
+            returned = self._closure()
+        if returned is None:
+            raise TypeError("LBFGS compares losses: the closure must return the loss, not None")
+        if not self.calls:
+            self.returned = returned
+        self.calls += 1
+        loss, gradient = float(returned), self.flat.gradient()
+        return Evaluation(-loss, gradient.neg_()) if self._maximize else Evaluation(loss, gradient)

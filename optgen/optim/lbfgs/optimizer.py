@@ -1,0 +1,203 @@
+"""The class: arguments, groups, state and checkpoints as torch's."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from optgen.optim.lbfgs.descent import Descent
+from optgen.optim.lbfgs.flat import FlatParameters
+from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.objective import Objective
+from optgen.runtime import checkpoint
+from optgen.runtime.base import LightOptimizer, hooked
+from optgen.runtime.private import check_graph_capture
+
+_ONE_GROUP = "LBFGS doesn't support per-parameter options (parameter groups)"
+
+
+class LBFGS(LightOptimizer):
+    r"""Limited-memory BFGS (Liu and Nocedal, 1989), optionally with a strong Wolfe line search.
+
+    A step takes up to `max_iter` iterations, and evaluates the model at least once in each:
+
+    .. math::
+        \begin{aligned}
+            &s_k \leftarrow \theta_k - \theta_{k-1}, \quad y_k \leftarrow g_k - g_{k-1} \\
+            &d_k \leftarrow -H_k g_k \text{, with } H_k \text{ of the last pairs } (s, y) \\
+            &\theta_{k+1} \leftarrow \theta_k + t_k d_k
+        \end{aligned}
+
+    with :math:`t_k = \gamma`, the learning rate, or what the line search finds from there.
+
+    All parameters are one vector, in one group and on one device. The history takes
+    `2 * history_size` times their memory, once there are so many iterations.
+
+    Args:
+        params: Parameters to optimize, or one dict that makes a group of them; they may have names.
+        lr (float or Tensor): Learning rate, at least 0. Default: 1.
+        max_iter (int): The most iterations in a step. Default: 20.
+        max_eval (int or None): The most calls of the closure in a step, not counting those of a
+            line search that has begun; None makes it 1.25 * max_iter. Default: None.
+        tolerance_grad (float): Stop where no element of the gradient is greater. Default: 1e-7.
+        tolerance_change (float): Stop where the loss or the parameters change less. Default: 1e-9.
+        history_size (int): How many pairs to keep, at least 1. Default: 100.
+        line_search_fn (str or None): None or "strong_wolfe". Default: None.
+        maximize (bool): Climb the objective instead of descending. Default: False.
+        foreach (bool or None): No effect: the parameters are one vector. Default: None.
+        fused (bool or None): No effect. Default: None.
+        capturable (bool): Not supported: where to go next is decided on the host. Default: False.
+        differentiable (bool): Not supported. Default: False.
+
+    Raises:
+        ValueError: An argument is outside its range, or there is more than one group.
+        RuntimeError: `fused` together with `foreach`; `capturable` or `differentiable`; a step on
+            parameters of several devices, or on sharded ones.
+
+    State, all of it under the first parameter:
+        func_evals, n_iter (int): How many there were in all steps.
+        d, t: The last direction, and how far along it the parameters went.
+        old_dirs, old_stps (list of Tensor): :math:`y` and :math:`s`, the oldest first.
+        ro, al (list of Tensor), H_diag: Numbers of the last direction.
+        prev_flat_grad, prev_loss: The gradient and the loss where the last direction began.
+
+    Paper: https://link.springer.com/article/10.1007/BF01589116
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1,
+        max_iter: int = 20,
+        max_eval: int | None = None,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        history_size: int = 100,
+        line_search_fn: str | None = None,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        if isinstance(lr, Tensor) and lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+        if not 0.0 <= lr:
+            raise ValueError(f"Invalid learning rate: {lr}")
+        if not history_size >= 1:
+            raise ValueError(f"Invalid history_size value: {history_size}")
+        if max_eval is None:
+            max_eval = max_iter * 5 // 4
+        defaults = {
+            "lr": lr,
+            "max_iter": max_iter,
+            "max_eval": max_eval,
+            "tolerance_grad": tolerance_grad,
+            "tolerance_change": tolerance_change,
+            "history_size": history_size,
+            "line_search_fn": line_search_fn,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        self._history: History | None = None
+        super().__init__(params, defaults)
+        _check(self.param_groups[0])
+
+    @hooked
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Perform a single optimization step, and return the first loss.
+
+        Args:
+            closure: Reevaluates the model and returns the loss.
+        """
+        check_graph_capture(self)
+        if closure is None:
+            raise TypeError(
+                "LBFGS.step() missing 1 required positional argument: 'closure', a function that "
+                "clears the gradients, computes the loss, calls loss.backward() and returns it"
+            )
+        if len(self.param_groups) != 1:
+            raise AssertionError(
+                f"Expected exactly one param_group, but got {len(self.param_groups)}"
+            )
+        with torch.no_grad():
+            return self._step(self.param_groups[0], closure)
+
+    def _step(self, group: dict[str, Any], closure: Callable[[], Any]) -> Any:
+        state = self.state[group["params"][0]]
+        state.setdefault("func_evals", 0)
+        state.setdefault("n_iter", 0)
+        flat = FlatParameters(group["params"])
+        objective = Objective(flat, closure, group["maximize"])
+        here = objective()
+        state["func_evals"] += 1
+        if group["tolerance_grad"] < here.steepest < math.inf:
+            history = self._recall(state, group["history_size"], here.gradient)
+            Descent(group, state, objective, history, here).run()
+        return objective.returned
+
+    def _recall(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
+        """The history that a state presents: the one at hand, if it is that."""
+        if state["n_iter"] == 0:
+            self._history = History(capacity, like)
+            return self._history
+        if state["d"].shape != like.shape:
+            raise RuntimeError(
+                f"the state of LBFGS is of {state['d'].numel()} numbers and the parameters of "
+                f"{like.numel()}: clear optimizer.state, or give it the parameters it was made with"
+            )
+        if self._history is None or not self._history.presented_in(state, capacity, like):
+            self._history = History.restored(capacity, like, state)
+        return self._history
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add the one group of parameters there may be."""
+        super().add_param_group(param_group)
+        if len(self.param_groups) > 1:
+            self.param_groups.pop()
+            raise ValueError(_ONE_GROUP)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state as torch's LBFGS would."""
+        self._settle()
+        return super().state_dict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()
+        return super().__getstate__()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        previous = self.__dict__.get("param_groups", [])
+        super().__setstate__(state)
+        self._history = None
+        checkpoint.backfill(self, previous, {})
+
+    def _settle(self) -> None:
+        """Give every vector of the history memory of its own, as a checkpoint needs it.
+
+        The next step makes the history anew from these, as a step after a load does: what goes on
+        from here and what goes on from the checkpoint take the same steps to the last bit.
+        """
+        self._history = None
+        for state in self.state.values():
+            for key in ("old_dirs", "old_stps"):
+                if key in state:
+                    state[key] = [row.clone() for row in state[key]]
+
+
+def _check(group: dict[str, Any]) -> None:
+    if group["fused"] and group["foreach"]:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    for name in ("capturable", "differentiable"):
+        if group[name]:
+            raise RuntimeError(
+                f"LBFGS does not support `{name}`: it decides on the host, from numbers that its "
+                "closure computes, where to evaluate next"
+            )

@@ -1,0 +1,159 @@
+"""LBFGS takes the very path of torch's: parameters, losses and calls of the closure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optim.lbfgs_problems import distance, logistic, quadratic, rosenbrock, run, start
+from torch.testing._internal.common_optimizers import optim_db
+
+from optgen.optim import LBFGS
+
+[INFO] = [info for info in optim_db if info.optim_cls is torch.optim.LBFGS]
+TORCHS: list[dict[str, Any]] = [case.kwargs for case in INFO.optim_inputs_func(device="cpu")]
+OWN: list[dict[str, Any]] = [
+    {"line_search_fn": "strong_wolfe", "history_size": 4},
+    {"line_search_fn": "strong_wolfe", "history_size": 1, "lr": 0.3},
+    {"line_search_fn": "strong_wolfe", "max_iter": 1},
+    {"line_search_fn": "strong_wolfe", "max_eval": 3},
+    {"line_search_fn": "strong_wolfe", "max_eval": 1},
+    {"line_search_fn": "strong_wolfe", "lr": 30.0, "tolerance_change": 1e-4},
+    {"lr": 0.05, "history_size": 3, "max_iter": 7},
+    {"lr": torch.tensor([0.05], dtype=torch.float64), "max_eval": 2},
+    {"lr": 0.1, "tolerance_grad": 1e-2},
+    {"lr": 0},
+    {"max_iter": 1},
+]
+STEPS = 6
+
+
+def label(options: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in options.items()) or "default"
+
+
+@pytest.mark.parametrize(("problem", "size"), [(rosenbrock, 2), (quadratic, 10), (logistic, 60)])
+@pytest.mark.parametrize("options", [*TORCHS, *OWN], ids=label)
+def test_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
+    """To 1e-12; or to ten times what the last bits of loss and gradient change in torch's own."""
+    function = problem(size)
+    theirs = run(torch.optim.LBFGS, function, start(size), **options).steps(STEPS)
+    ours = run(LBFGS, function, start(size), **options).steps(STEPS)
+    if alike(ours, theirs, 1e-12):
+        return
+    noise = 0.0
+    nearby = []
+    for seed in range(3):
+        noisy = run(torch.optim.LBFGS, function, start(size), **options)
+        noisy.noise = torch.Generator().manual_seed(seed)
+        nearby.append(noisy.steps(STEPS))
+    for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
+        noise = max(noise, *(distance(other[2], expected[2]) for other in others))
+        if noise > 1e-3 or not expected[2].isfinite().all():
+            break  # torch's path is chance from here on
+        assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
+        if noise < 1e-9:
+            assert found[1] == expected[1]
+
+
+def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
+    """Calls of the closure the same, losses and parameters within a bound."""
+    scale = abs(expected[0][0])
+    return all(
+        mine[1] == theirs[1]
+        and abs(mine[0] - theirs[0]) <= bound * scale
+        and distance(mine[2], theirs[2]) <= bound
+        for mine, theirs in zip(found, expected, strict=True)
+    )
+
+
+def test_a_direction_is_the_two_loops() -> None:
+    """Of algorithm 7.4, before and after the ring has begun to turn."""
+    from optgen.optim.lbfgs.history import History
+
+    torch.manual_seed(0)
+    like = torch.zeros(7, dtype=torch.float64)
+    history, pairs, scale = History(3, like), [], 1.0
+    for _ in range(8):
+        gradient = torch.randn_like(like)
+        found = history.direction(gradient, torch.empty_like(like), torch.empty_like(like))
+        assert distance(found, two_loops(pairs[-3:], scale, gradient)) < 1e-13
+        step = torch.randn_like(like)
+        change = step + 0.3 * torch.randn_like(like)
+        curvature = change.dot(step).item()
+        history.append(2 * step, 0.5, change, curvature)
+        scale = curvature / change.dot(change).item()
+        pairs.append((step, change))
+
+
+def two_loops(pairs: list[Any], scale: float, gradient: torch.Tensor) -> torch.Tensor:
+    q, alphas = gradient.clone(), []
+    for step, change in reversed(pairs):
+        alphas.append(step.dot(q) / step.dot(change))
+        q -= alphas[-1] * change
+    r = scale * q
+    for step, change in pairs:
+        r += (alphas.pop() - change.dot(r) / step.dot(change)) * step
+    return -r
+
+
+@pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
+def test_maximize(options: dict[str, Any]) -> None:
+    """Climbing is descending on the function upside down."""
+    down = run(LBFGS, logistic(5), start(5), **options)
+    up = run(LBFGS, logistic(5), start(5), maximize=True, **options)
+    up.sign = -1.0
+
+    for one, other in zip(down.steps(3), up.steps(3), strict=True):
+        assert one[0] == -other[0]
+        assert one[1] == other[1]
+        assert torch.equal(one[2], other[2])
+
+
+@pytest.mark.parametrize("foreach", [None, False, True])
+@pytest.mark.parametrize("fused", [None, False])
+def test_flags_without_effect(foreach: bool | None, fused: bool | None) -> None:
+    plain = run(LBFGS, rosenbrock(10), start(10)).steps(2)[-1]
+    flagged = run(LBFGS, rosenbrock(10), start(10), foreach=foreach, fused=fused).steps(2)[-1]
+
+    assert torch.equal(plain[2], flagged[2])
+
+
+def test_float32_ends_where_float64_does() -> None:
+    wide = run(LBFGS, rosenbrock(10), start(10), line_search_fn="strong_wolfe").steps(10)
+    narrow = start(10, torch.float32)
+    ended = run(LBFGS, rosenbrock(10), narrow, line_search_fn="strong_wolfe").steps(10)
+
+    assert wide[-1][0] < 1e-9
+    assert distance(ended[-1][2].double(), wide[-1][2]) < 1e-3
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.3}, {"line_search_fn": "strong_wolfe"}], ids=label)
+def test_a_net_on_digits(options: dict[str, Any]) -> None:
+    """Full batches of real images: torch's losses, and nearly all digits right in the end."""
+    from sklearn.datasets import load_digits
+
+    images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
+    images = images[:600] / 16
+    labels = labels[:600]
+    losses, nets = [], []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10)
+        ).double()
+        optimizer: Any = cls(net.parameters(), **options)
+
+        def closure(net: Any = net, optimizer: Any = optimizer) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(images), labels)
+            loss.backward()
+            return loss
+
+        losses.append([optimizer.step(closure).item() for _ in range(4)])
+        nets.append(net)
+
+    assert losses[0][:3] == pytest.approx(losses[1][:3], rel=1e-6)
+    assert losses[0][3] == pytest.approx(losses[1][3], rel=0.1)
+    assert (nets[0](images).argmax(1) == labels).double().mean() > 0.98

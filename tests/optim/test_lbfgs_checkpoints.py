@@ -1,0 +1,205 @@
+"""The state is torch's, goes both ways in the middle of training, and survives copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from optim.lbfgs_problems import Run, distance, logistic, rosenbrock, run, start
+from torch import Tensor
+
+from optgen.optim import LBFGS
+
+SEARCH = {"line_search_fn": "strong_wolfe"}
+KINDS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
+
+
+def saved_and_loaded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    buffer.seek(0)
+    loaded: dict[str, Any] = torch.load(buffer, weights_only=True)
+    return loaded
+
+
+def described(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, value.device
+    if isinstance(value, list):
+        return list(map(described, value))
+    return type(value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", [{}, SEARCH, {"history_size": 3}, {"max_iter": 1}], ids=str)
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.dtype) -> None:
+    """Keys, their order, types, dtypes and shapes; but `t` is a number here always."""
+    packed = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        optimizing = run(cls, logistic(6), start(6, dtype), **{"max_iter": 4, **options})
+        optimizing.steps(steps)
+        packed.append(optimizing.optimizer.state_dict())
+    ours, theirs = packed
+
+    assert list(ours) == list(theirs)
+    assert list(ours["state"]) == list(theirs["state"])
+    for index, expected in theirs["state"].items():
+        found = ours["state"][index]
+        assert list(found) == list(expected)
+        for key in expected:
+            if key == "t":
+                assert float(found[key]) == pytest.approx(float(expected[key]), rel=1e-4)
+            else:
+                assert described(found[key]) == described(expected[key]), key
+
+
+def test_the_values_of_the_state_are_torchs() -> None:
+    states = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        optimizing = run(cls, rosenbrock(6), start(6), history_size=4, max_iter=9, **SEARCH)
+        optimizing.steps(1)
+        states.append(optimizing.optimizer.state[optimizing.param])
+    ours, theirs = states
+
+    for key, expected in theirs.items():
+        for found, value in zip(flat(ours[key]), flat(expected), strict=True):
+            assert found is value or found == pytest.approx(value, rel=1e-9), key
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return [number for entry in value for number in flat(entry)]
+    if isinstance(value, Tensor):
+        return value.flatten().tolist()  # type: ignore[no-any-return]
+    return [value]
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.3}, {"history_size": 3}, SEARCH], ids=str)
+@pytest.mark.parametrize(("first", "second"), KINDS)
+def test_both_ways(first: Any, second: Any, options: dict[str, Any]) -> None:
+    """Saved by one class in the middle of training, loaded by the other, which goes on alike."""
+    through = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
+    expected = through.steps(5)
+    begun = run(first, rosenbrock(4), start(4), max_iter=4, **options)
+    begun.steps(2)
+    going_on = run(second, rosenbrock(4), begun.param, max_iter=4, **options)
+    going_on.optimizer.load_state_dict(saved_and_loaded(begun.optimizer.state_dict()))
+    found = going_on.steps(3)
+
+    assert begun.calls + found[-1][1] == expected[-1][1]
+    assert distance(found[-1][2], expected[-1][2]) < 1e-11
+
+
+def copied(optimizing: Run) -> Run:
+    return copy.deepcopy(optimizing)
+
+
+def pickled(optimizing: Run) -> Run:
+    function, optimizing.function = optimizing.function, abs
+    again: Run = pickle.loads(pickle.dumps(optimizing))
+    again.function = optimizing.function = function
+    return again
+
+
+def reloaded(optimizing: Run) -> Run:
+    param = torch.nn.Parameter(optimizing.param.detach().clone())
+    again = run(LBFGS, optimizing.function, param, **SEARCH)
+    again.optimizer.load_state_dict(saved_and_loaded(optimizing.optimizer.state_dict()))
+    return again
+
+
+@pytest.mark.parametrize("again", [copied, pickled, reloaded])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [5, 300])
+def test_a_copy_goes_on_to_the_last_bit(again: Any, size: int, dtype: torch.dtype) -> None:
+    """As the one it was made of; torch's LBFGS cannot step after a copy at all."""
+    original = run(LBFGS, rosenbrock(size), start(size, dtype), **SEARCH)
+    original.steps(2)
+    other = again(original)
+
+    for mine, theirs in zip(original.steps(3), other.steps(3), strict=True):
+        assert mine[0] == theirs[0]
+        assert torch.equal(mine[2], theirs[2])
+
+
+def test_torchs_cannot_step_after_a_copy() -> None:
+    """If this fails, torch has mended it."""
+    with pytest.raises(AttributeError, match="_params"):
+        copy.deepcopy(run(torch.optim.LBFGS, rosenbrock(3), start(3))).steps(1)
+
+
+def test_a_checkpoint_holds_the_history_once() -> None:
+    """Its vectors share no memory with the matrix, of which every one would be saved whole."""
+    size = 1000
+    optimizing = run(LBFGS, rosenbrock(size), start(size), max_iter=4)
+    optimizing.steps(2)
+    vectors = 2 * len(optimizing.optimizer.state[optimizing.param]["old_dirs"]) + 3
+
+    assert len(pickle.dumps(optimizing.optimizer)) < 8 * size * (vectors + 2)
+
+
+def test_loading_leaves_the_checkpoint_as_it_is() -> None:
+    optimizing = run(LBFGS, rosenbrock(5), start(5))
+    optimizing.steps(1)
+    checkpoint = copy.deepcopy(optimizing.optimizer.state_dict())
+    before = copy.deepcopy(checkpoint)
+    other = run(LBFGS, rosenbrock(5), optimizing.param)
+    other.optimizer.load_state_dict(checkpoint)
+    other.steps(2)
+
+    for key, value in before["state"][0].items():
+        assert flat(value) == flat(checkpoint["state"][0][key]), key
+
+
+def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
+    theirs = run(torch.optim.LBFGS, rosenbrock(3), start(3), lr=0.25)
+    ours = run(LBFGS, rosenbrock(3), start(3), maximize=True)
+    ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
+
+    assert ours.optimizer.param_groups[0]["lr"] == 0.25
+    assert ours.optimizer.param_groups[0]["maximize"] is True
+
+
+def test_a_state_of_other_parameters() -> None:
+    theirs = run(LBFGS, rosenbrock(3), start(3))
+    theirs.steps(1)
+    ours = run(LBFGS, rosenbrock(4), start(4))
+    ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
+
+    with pytest.raises(RuntimeError, match="of 3 numbers and the parameters of 4"):
+        ours.steps(1)
+
+
+@pytest.mark.parametrize("change", ["in place", "another list", "shorter"])
+def test_a_state_changed_by_hand_counts(change: str) -> None:
+    """The matrices are made anew from the lists."""
+    after = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        optimizing = run(cls, rosenbrock(5), start(5), max_iter=6)
+        optimizing.steps(1)
+        state = optimizing.optimizer.state[optimizing.param]
+        if change == "in place":
+            state["old_stps"][1].mul_(1.5)
+            state["old_dirs"][1].div_(1.5)
+        elif change == "another list":
+            state["old_stps"] = [step.clone() for step in state["old_stps"]]
+        else:
+            for key in ("old_dirs", "old_stps", "ro"):
+                del state[key][0]
+        after.append(optimizing.steps(1)[0][2])
+
+    assert distance(*after) < 1e-12
+
+
+def test_a_smaller_history_keeps_the_newest() -> None:
+    optimizing = run(LBFGS, rosenbrock(8), start(8), max_iter=10)
+    optimizing.steps(1)
+    optimizing.optimizer.param_groups[0]["history_size"] = 3
+    optimizing.steps(1)
+
+    assert len(optimizing.optimizer.state[optimizing.param]["old_dirs"]) == 3

@@ -1,0 +1,163 @@
+"""The class as torch's: arguments, groups, errors, hooks, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from optim.lbfgs_problems import quadratic, run, start
+from torch.nn import Parameter
+from torch.testing._internal.common_optimizers import optim_db
+
+from optgen.optim import LBFGS
+
+ADDED = ["maximize", "foreach", "fused", "capturable", "differentiable"]
+[INFO] = [info for info in optim_db if info.optim_cls is torch.optim.LBFGS]
+
+
+def parameters() -> list[Parameter]:
+    return [Parameter(torch.ones(2))]
+
+
+def test_signature() -> None:
+    """Torch's arguments, then ours, keyword-only."""
+    ours = list(inspect.signature(LBFGS).parameters.values())
+    theirs = list(inspect.signature(torch.optim.LBFGS).parameters.values())
+
+    assert ours[: len(theirs)] == theirs
+    assert [argument.name for argument in ours[len(theirs) :]] == ADDED
+    assert {argument.kind for argument in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_iter": 7}, {"max_eval": 3, "lr": 2}])
+def test_defaults_and_groups(options: dict[str, Any]) -> None:
+    ours, theirs = LBFGS(parameters(), **options), torch.optim.LBFGS(parameters(), **options)
+
+    assert list(ours.defaults) == [*theirs.defaults, *ADDED]
+    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], *ADDED]
+    assert {key: ours.defaults[key] for key in theirs.defaults} == theirs.defaults
+
+
+@pytest.mark.parametrize(
+    "case", INFO.optim_error_inputs_func("cpu", torch.float32), ids=lambda c: str(c.error_regex)
+)
+def test_torchs_error_inputs(case: Any) -> None:
+    given = case.optimizer_error_input
+    messages = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        with pytest.raises(case.error_type, match=case.error_regex) as caught:
+            cls(parameters() if given.params is None else given.params, **given.kwargs)
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("lr", [-0.1, float("nan"), torch.tensor([0.1, 0.2]), torch.tensor(-1.0)])
+def test_learning_rates_out_of_range(lr: Any) -> None:
+    for cls in (LBFGS, torch.optim.LBFGS):
+        with pytest.raises(ValueError, match=r"Invalid learning rate|Tensor lr must be 1-element"):
+            cls(parameters(), lr=lr)
+
+
+def test_a_history_has_room_for_a_pair() -> None:
+    with pytest.raises(ValueError, match="Invalid history_size value: 0"):
+        LBFGS(parameters(), history_size=0)
+
+
+@pytest.mark.parametrize("flag", ["capturable", "differentiable"])
+def test_what_it_cannot(flag: str) -> None:
+    with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`: it decides on the"):
+        LBFGS(parameters(), **{flag: True})
+    with pytest.raises(RuntimeError, match=f"LBFGS does not support `{flag}`"):
+        LBFGS([{"params": parameters(), flag: True}])
+
+
+def test_fused_and_foreach() -> None:
+    with pytest.raises(RuntimeError, match="`fused` and `foreach` cannot be `True` together"):
+        LBFGS(parameters(), fused=True, foreach=True)
+    LBFGS(parameters(), fused=True)
+    LBFGS(parameters(), foreach=True)
+
+
+def test_one_group_only() -> None:
+    message = r"^LBFGS doesn't support per-parameter options \(parameter groups\)$"
+    for cls in (LBFGS, torch.optim.LBFGS):
+        with pytest.raises(ValueError, match=message):
+            cls([{"params": parameters()}, {"params": parameters()}])
+    optimizer = LBFGS(parameters())
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": parameters()})
+
+    assert len(optimizer.param_groups) == 1
+    optimizer.param_groups.append({"params": parameters()})
+    with pytest.raises(AssertionError, match="Expected exactly one param_group, but got 2"):
+        optimizer.step(lambda: 1.0)
+
+
+def test_a_step_needs_a_closure_that_returns_the_loss() -> None:
+    message = r"LBFGS.step\(\) missing 1 required positional argument: 'closure'"
+    for cls in (LBFGS, torch.optim.LBFGS):
+        optimizer: Any = cls(parameters())
+        with pytest.raises(TypeError, match=message):
+            optimizer.step()
+    with pytest.raises(TypeError, match="the closure must return the loss, not None"):
+        LBFGS(parameters()).step(lambda: None)
+
+
+def test_an_unknown_line_search() -> None:
+    for cls in (LBFGS, torch.optim.LBFGS):
+        optimizing = run(cls, quadratic(3), start(3), line_search_fn="armijo")
+        with pytest.raises(RuntimeError, match=r"^only 'strong_wolfe' is supported$"):
+            optimizing.steps(1)
+
+
+def test_names_hooks_and_the_first_loss() -> None:
+    param = start(3)
+    optimizer = LBFGS([("weight", param)])
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    optimizer.register_step_post_hook(lambda *_: seen.append("after"))
+    losses: list[torch.Tensor] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses.append(param.square().sum())
+        losses[-1].backward()
+        return losses[-1]
+
+    with torch.no_grad():  # the closure runs with gradients all the same
+        returned = optimizer.step(closure)
+
+    assert optimizer.param_groups[0]["param_names"] == ["weight"]
+    assert seen == ["before", "after"]
+    assert returned is losses[0]
+    assert "history_size: 100" in repr(optimizer)
+
+
+def test_the_profiler_sees_a_step() -> None:
+    optimizing = run(LBFGS, quadratic(3), start(3))
+    with torch.profiler.profile() as profile:
+        optimizing.steps(1)
+
+    assert "Optimizer.step#LBFGS.step" in {event.key for event in profile.key_averages()}
+
+
+def test_a_scheduler_drives_it() -> None:
+    optimizing = run(LBFGS, quadratic(3), start(3), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizing.optimizer, 0.5)
+    optimizing.steps(1)
+    scheduler.step()
+    optimizing.steps(1)
+
+    assert optimizing.optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_within_a_compiled_function() -> None:
+    optimizing = run(LBFGS, quadratic(3), start(3))
+    expected = run(LBFGS, quadratic(3), start(3)).steps(1)[0]
+    compiled = torch.compile(optimizing.optimizer.step, backend="eager")
+    compiled(optimizing.closure)
+
+    assert torch.equal(optimizing.param, expected[2])
