@@ -63,8 +63,9 @@ def _blocks(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
     if first.numel() <= size:
         yield row
         return
-    dim = max(range(first.dim()), key=lambda d: (first.size(d) > 1, first.stride(d)))
-    length = max(1, size * first.size(dim) // first.numel())
+    strides = [s if n > 1 else 0 for n, s in zip(first.shape, first.stride(), strict=True)]
+    dim = strides.index(max(strides))
+    length = max(1, size * first.shape[dim] // first.numel())
     columns = [None if tensor is None else tensor.split(length, dim) for tensor in row]
     for block in zip_longest(*(column or () for column in columns)):
         yield from _blocks(block, size)
