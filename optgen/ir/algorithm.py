@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, walk
-from optgen.ir.words import PROPERTIES
+from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, expressions, walk
+from optgen.ir.words import MATRIX_WORDS, PROPERTIES, REDUCTIONS
 
 HyperSort = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
@@ -43,8 +43,8 @@ class Hyper:
     bounds, with `{}` for the value (and `{index}` or `{number}`, from 0 or from 1, in a tuple). Of
     an `optional` tuple, those numbers may be None that are so by default. `tensor` says whether a
     one-element tensor is accepted: "never", "always", "capturable" (not with foreach unless
-    capturable), or "number" (always, and nothing is computed in its dtype). Where one without
-    `rows` is true, there may be no sparse gradient.
+    capturable), or "number" (always, and nothing is computed in its dtype). `about` is what the
+    class's docstring says of it. Where one without `rows` is true, there may be no sparse gradient.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Hyper:
     fixed: bool = False
     tensor: str = "never"
     rows: bool = True
+    about: str = ""
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
@@ -139,6 +140,13 @@ class Algorithm:
     sparse_hint: str = ""
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether one element of a parameter is updated without regard to the others."""
+        whole = {*REDUCTIONS, *MATRIX_WORDS, *PROPERTIES}
+        nodes = (node for expr in expressions(self.rule) for node in walk(expr))
+        return not any(isinstance(node, Call) and node.word in whole for node in nodes)
 
     def state(self, symbol: str) -> State | None:
         """The state written `symbol` in the rule, if there is one."""

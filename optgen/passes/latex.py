@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Home, declared_kinds, kind_of
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, assigns, expressions, refs
-from optgen.ir.words import WORDS
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Program,
+    Ref,
+    assigns,
+    expressions,
+    rebuild,
+    refs,
+)
+from optgen.ir.words import FACTS, PROPERTIES, WORDS
 from optgen.passes.maximize import add_maximize
 from optgen.passes.symbols import Symbols, is_unpacking
 
@@ -33,11 +45,14 @@ _NEGATED = {
     "truth": ("{0} = 0", 4),
     "is_none": (r"{0} \ne \varnothing", 4),
     "fresh": (r"{0} \text{{ is not new}}", 4),
+    "factored": (r"\dim {0} \le 1", 4),
 }
 _FACTS = {
     "truth": (r"{0} \ne 0", 4),
     "is_none": (WORDS["is_none"].latex, 4),
     "fresh": (WORDS["fresh"].latex, 4),
+    "factored": (WORDS["factored"].latex, 4),
+    **{word: (WORDS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 
 
@@ -71,7 +86,8 @@ class _Typesetter:
             if isinstance(stmt, If):
                 yield from self._if(stmt, depth, later | _read(program[i + 1 :]))
                 continue
-            self.kinds[stmt.target.name] = kind_of(stmt.value, lambda ref: self.kinds[ref.name])
+            value = _without_properties(stmt.value)  # which have no time
+            self.kinds[stmt.target.name] = kind_of(value, lambda ref: self.kinds[ref.name])
             if not is_unpacking(stmt):
                 yield self._assign(stmt, depth)
 
@@ -123,6 +139,8 @@ class _Typesetter:
         match expr:
             case Const(value):
                 return _constant(value)
+            case Ref(name) if (hyper := self.algorithm.hyper(name)) and hyper.sort == "tuple":
+                return self.symbols.hyper(name), _ATOM
             case Ref(name):
                 text = self._ref(name)
                 return text, 8 if "^" in text else _ATOM
@@ -148,6 +166,12 @@ class _Typesetter:
             for a, apart in zip(args, timeless, strict=True)
         ]
         return latex.format(*names), level
+
+
+def _without_properties(expr: Expr) -> Expr:
+    if isinstance(expr, Call) and expr.word in PROPERTIES:
+        return Const(1)
+    return rebuild(expr, _without_properties)
 
 
 def _constant(value: float | int | bool | str | None) -> tuple[str, int]:

@@ -23,6 +23,9 @@ _CUSTOM = {
     "dampening": "tau",
     "momentum_decay": "psi",
     "lr_decay": "eta",
+    "beta2_decay": "tau",
+    "ns_coefficients": "a",
+    "ns_steps": "k",
 }
 """What torch's documentation writes for a parameter and for hyperparameters."""
 
@@ -105,6 +108,9 @@ class Symbols:
             yield replace(next(self._candidates(base)), above=r"\text{next}")
         elif self._is_given(name):
             yield read_letter(_CUSTOM[name])
+        elif name in self._unpacked.values() and name.rstrip("0123456789") in _CUSTOM:
+            head = name.rstrip("0123456789")
+            yield read_letter(_CUSTOM[head] + name[len(head) :])
         yield read_letter(name)
         yield Letter(rf"\text{{{name.replace('_', ' ')}}}")
 
@@ -131,9 +137,12 @@ class Symbols:
         return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
 
     def hyper(self, name: str) -> str:
-        """A hyperparameter's letter; a tuple's letters in brackets."""
+        """A hyperparameter's letter; a tuple's letters in brackets, if its numbers have any."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.sort == "tuple":
+            unpacked = any((name, i) in self._unpacked for i in range(hyper.size))
+            if not unpacked and not _GREEK.fullmatch(name[:-1]) and name not in _CUSTOM:
+                return read_letter(name).at()
             return f"({', '.join(self.item(name, i) for i in range(hyper.size))})"
         return self.at(name)
 

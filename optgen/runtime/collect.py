@@ -131,6 +131,7 @@ def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
 def _complete(optimizer: "GeneratedOptimizer", work: Work) -> Work:
     """Look closely at tensors that are of other types than before; create what is missing."""
     group, rule = work.group, optimizer.rule
+    gradients.check_whole(optimizer, work.members)
     if group.get("fused"):
         for param in work.members:
             check_fused(param)
@@ -149,7 +150,9 @@ def _check_shapes(rule: Rule, work: Work) -> None:
     """A kernel would write beyond a state that is smaller than its parameter."""
     for state, column in zip(rule.states, work.states, strict=True):
         for param, values in zip(work.params, column, strict=False):
-            if state.shape == "like" and values.shape != param.shape:
+            if state.shape == "scalar" or values is None:
+                continue
+            if list(values.shape) != state.shape_for(param):
                 raise RuntimeError(
                     f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
                     f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
@@ -180,11 +183,15 @@ def assemble(
     counted = [] if rule.step is None else ["step"]
     dicts = _dicts(optimizer, members) if keys or counted else []
     try:
-        raw = {key: [values[key] for values in dicts] for key in [*keys, *counted]}
+        raw = {key: [values[key] for values in dicts] for key in counted}
+        raw |= _columns(rule, keys, members, dicts)
+        seen = raw if not rule.facts else {key: _given(column) for key, column in raw.items()}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
-        types = _types(rule, [members, *map(raw.__getitem__, looked_at)])
+        types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
         sized = [
-            raw[state.key] for state in rule.states if state.shape == "like" and state.key in raw
+            seen[state.key]
+            for state in rule.states
+            if state.shape != "scalar" and state.key in seen
         ]
         types += [list(map(Tensor.numel, column)) for column in (members, *sized)]
         types.append(["complete", *keys])
@@ -198,15 +205,43 @@ def assemble(
         members=members,
         params=list(params),
         grads=grads,
-        states=states if real else list(map(reals, states)),
+        states=states if real else [_reals_of_some(column) for column in states],
         steps=counters(dicts) if rule.step == "int" and raw else raw.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
-        traits=traits(members, params, grads),
+        traits=traits(rule, members, params, grads),
         types=types,
     )
     _divide(work)
     return work
+
+
+def _columns(
+    rule: Rule, keys: list[str], members: list[Tensor], dicts: list[dict[str, Any]]
+) -> dict[str, list[Any]]:
+    """The states by key; None for a parameter whose shape it does not suit, if only some do."""
+    if not rule.facts:
+        return {key: [values[key] for values in dicts] for key in keys}
+    columns = {}
+    for state in rule.states:
+        if state.key in keys:
+            suits = list(map(state.suits, members))
+            pairs = zip(dicts, suits, strict=True)
+            column = [values[state.key] if suited else None for values, suited in pairs]
+            if suits != [value is not None for value in column]:
+                raise KeyError(state.key)  # None in an old checkpoint
+            columns[state.key] = column if any(suits) else []
+    return columns
+
+
+def _given(column: list[Any]) -> list[Any]:
+    return [value for value in column if value is not None]
+
+
+def _reals_of_some(column: list[Any]) -> list[Any]:
+    """The states as a lowering sees them, None where a parameter has none."""
+    found = iter(reals(_given(column)))
+    return [None if value is None else next(found) for value in column]
 
 
 def _dicts(optimizer: "GeneratedOptimizer", members: list[Tensor]) -> list[dict[str, Any]]:
@@ -252,10 +287,12 @@ def _share(work: Work) -> None:
             return [items[place] for place in places] if items else []
 
         part.members, part.params, part.grads = map(pick, (work.members, work.params, work.grads))
-        part.states, part.steps, part.dicts = (
-            [*map(pick, work.states)],
-            pick(work.steps),
-            pick(work.dicts),
-        )
+        part.states = [_all_or_none(pick(column)) for column in work.states]
+        part.steps, part.dicts = pick(work.steps), pick(work.dicts)
         part.fresh = {key: pick(flags) for key, flags in work.fresh.items()}
         part.group = {**work.group, "params": part.members}
+
+
+def _all_or_none(column: list[Any]) -> list[Any]:
+    """A part's states: empty where its tensors, which are alike, have none."""
+    return [] if column and column[0] is None else column

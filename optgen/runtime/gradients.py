@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.private import is_complex, plain
-from optgen.runtime.rule import truth
+from optgen.runtime.rule import FACTS, Rule, truth
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -27,6 +27,7 @@ class Trait(NamedTuple):
     sparse: bool = False  # the parameter itself is
     subclass: str = ""  # the name of a tensor class that is more than memory
     again: int = 0  # how often the parameter stands in the group before: it is stepped each time
+    facts: tuple[bool, ...] = ()  # whether those that the rule asks for hold of the parameter
 
 
 @cache
@@ -34,8 +35,19 @@ def _plain_on(device: str) -> Trait:
     return Trait(device)
 
 
-def traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
+def traits(
+    rule: Rule, members: list[Tensor], params: list[Tensor], grads: list[Tensor]
+) -> list[Trait]:
     """Find the trait of every parameter and its gradient."""
+    found = _traits(members, params, grads)
+    if not rule.facts:
+        return found
+    asked = [FACTS[fact] for fact in rule.facts]
+    answers = (tuple(holds(member) for holds in asked) for member in members)
+    return [trait._replace(facts=facts) for trait, facts in zip(found, answers, strict=True)]
+
+
+def _traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
     dense = set(map(_layout, grads)) <= {torch.strided} and all_plain([*params, *grads])
     if dense and len(set(map(id, members))) == len(members):  # as good as always
         types = {device.type for device in set(map(_device, params))}
@@ -88,6 +100,22 @@ def check_parameters(optimizer: "GeneratedOptimizer") -> None:
         raise ValueError(
             f"Complex params at indices {complexes}: {name} does not support complex parameters"
         )
+
+
+def check_whole(optimizer: "GeneratedOptimizer", members: list[Tensor]) -> None:
+    """Raise an error for tensors that only an elementwise rule can take."""
+    if optimizer.rule.elementwise:
+        return
+    name = _rule_owner(optimizer)
+    for member in members:
+        if member.is_complex():
+            raise RuntimeError(f"{name} does not support complex parameters")
+        placements = getattr(member, "placements", ())
+        if not all(placement.is_replicate() for placement in placements):
+            raise RuntimeError(
+                f"{name} does not support parameters of which this process holds a part "
+                f"({placements}): its rule looks at a parameter as a whole"
+            )
 
 
 def _rule_owner(optimizer: "GeneratedOptimizer") -> str:

@@ -70,6 +70,19 @@ class GeneratedOptimizer(LightOptimizer):
             set_grad_enabled(enabled)
         return loss
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        super().add_param_group(param_group)
+        try:
+            for param in self.param_groups[-1]["params"]:
+                self._check_param(param)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+
+    def _check_param(self, param: Tensor) -> None:
+        """Raise a ValueError for a parameter that the rule is not made for."""
+
     def init_state(self) -> None:
         """Create the state that the first step would create, without taking a step.
 

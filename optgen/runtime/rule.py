@@ -1,12 +1,17 @@
 """The frozen facts about an algorithm that a generated class hands to the runtime."""
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from torch import Tensor
+
 NONE: Final[float] = struct.unpack("<d", struct.pack("<Q", 0x7FF80000004E4F4E))[0]
 """None among the numbers of a kernel: a NaN that no arithmetic makes, known by its bits."""
+
+FACTS: Final[Mapping[str, Callable[[Tensor], bool]]] = {"factored": lambda param: param.ndim > 1}
+"""What a rule may ask of a parameter's shape, and states and plans may depend on."""
 
 
 @dataclass(frozen=True)
@@ -15,24 +20,37 @@ class State:
 
     key: str  # its name in a checkpoint
     init: float | str = 0.0  # a number, a hyperparameter's name, or "p": a copy of the parameter
-    shape: str = "like"  # "like" the parameter, or one "scalar"
+    shape: str = "like"  # "like" the parameter, one number per "row" or "col", or one "scalar"
     dtype: str | None = None  # None: the parameter's; a scalar has torch's scalar dtype
-    when: str | None = None  # "name" or "not name" of a group value; None: always there
+    when: str | None = None  # "name" or "not name" of a group value or a fact; None: always there
     eager: bool = False  # made by the constructor, not by the first step
     rows: bool = True  # false: it changes as a whole, and a sparse gradient is taken as a dense one
 
     def __post_init__(self) -> None:
-        if self.shape not in ("like", "scalar"):
+        if self.shape not in ("like", "row", "col", "scalar"):
             raise ValueError(f"state {self.key!r}: unknown shape {self.shape!r}")
         if self.key == "step":
             raise ValueError("a state may not be called 'step': the runtime counts steps there")
 
     def present(self, group: Mapping[str, object]) -> bool:
-        """Tell whether parameters of this group have the state."""
+        """Tell whether parameters of this group have the state, or those of some shape."""
         if self.when is None:
             return True
-        negated = self.when.startswith("not ")
-        return truth(group[self.when.removeprefix("not ")]) is not negated
+        name = self.when.removeprefix("not ")
+        return name in FACTS or truth(group[name]) is not self.when.startswith("not ")
+
+    def suits(self, param: Tensor) -> bool:
+        """Tell whether a parameter of this shape has the state, if its group has."""
+        name = (self.when or "").removeprefix("not ")
+        holds = FACTS.get(name)
+        return holds is None or holds(param) is (name == self.when)
+
+    def shape_for(self, param: Tensor) -> list[int]:
+        """The shape of the state of a parameter, unless it is one number."""
+        shape = list(param.shape)
+        if self.shape in ("row", "col"):
+            shape[-1 if self.shape == "row" else -2] = 1
+        return shape
 
 
 @dataclass(frozen=True)
@@ -49,6 +67,7 @@ class Rule:
     dense_only: tuple[str, ...] = ()  # group values that, where true, allow no sparse gradient
     tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor of these is computed with in its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
+    facts: tuple[str, ...] = ()  # of a parameter's shape: where they differ, so do states and plans
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # what a group value is among
@@ -61,6 +80,8 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: no state {sorted(unknown)[0]!r}")
         if self.gradient not in ("dense", "rows", "sparse_only"):
             raise ValueError(f"rule {self.name!r}: unknown gradient kind {self.gradient!r}")
+        if unknown := set(self.facts) - set(FACTS):
+            raise ValueError(f"rule {self.name!r}: no fact {sorted(unknown)[0]!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
 

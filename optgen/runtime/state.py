@@ -46,6 +46,8 @@ def ensure(
             elif rule.step == "tensor" and not isinstance(values["step"], Tensor):
                 raise RuntimeError(_NO_TENSOR)
             for state in present:
+                if rule.facts and not state.suits(param):
+                    continue
                 value = values.get(state.key)
                 if value is None:
                     values[state.key] = initial(state, group, param)
@@ -102,7 +104,10 @@ def initial(state: State, group: Mapping[str, Any], param: Tensor) -> Tensor:
     number = float(group[state.init] if isinstance(state.init, str) else state.init)
     if state.shape == "scalar":
         return as_scalar(number, group, param)
-    made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    if state.shape == "like":
+        made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+    else:
+        made = param.new_zeros(state.shape_for(param), dtype=dtype)
     if number:
         # A lowering sees a complex state as pairs of reals, each of them a state of its own.
         made.fill_(complex(number, number) if made.is_complex() else number)

@@ -146,6 +146,7 @@ def hyper(
     optional: bool = False,
     error: str = "",
     tensor: str = "never",
+    about: str = "",
     rows: bool = True,
 ) -> Any:
     """Declare a hyperparameter that is a number, or a tuple of them.
@@ -160,19 +161,26 @@ def hyper(
         tensor: whether a tensor of one element will do: "never"; "always", and then the for-loop
             computes in the tensor's dtype; "capturable", the same, but not together with foreach
             unless capturable; or "number": a tensor is read as the number it holds.
+        about: what the docstring of the class says of it.
         rows: False if a sparse gradient is an error where this is true.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "rows": rows}
+    options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "about": about}
+    options["rows"] = rows
     return Declared("hyper", (default,), tuple(options.items()))
 
 
-def flag(default: bool) -> Any:
-    """Declare a hyperparameter that is True or False, and what it is by default."""
-    return Declared("flag", (default,), ())
+def flag(default: bool, *, about: str = "") -> Any:
+    """Declare a hyperparameter that is True or False, and what it is by default.
+
+    Args:
+        default: True or False.
+        about: what the docstring of the class says of it.
+    """
+    return Declared("flag", (default,), (("about", about),))
 
 
-def choice(default: str | None, *others: str | None, error: str = "") -> Any:
+def choice(default: str | None, *others: str | None, error: str = "", about: str = "") -> Any:
     """Declare a hyperparameter that is one of a few strings or None; the first is the default.
 
     The rule asks by `if norm == "first":`, or `is None`.
@@ -180,8 +188,9 @@ def choice(default: str | None, *others: str | None, error: str = "") -> Any:
     Args:
         default, *others: what it may be.
         error: what the constructor says of anything else, `{}` for it; "" has torch's words.
+        about: what the docstring of the class says of it.
     """
-    return Declared("choice", (default, *others), (("error", error),))
+    return Declared("choice", (default, *others), (("error", error), ("about", about)))
 
 
 def fixed(value: bool) -> Any:

@@ -23,10 +23,12 @@ _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
     "optional": TRUTH,
     "error": TEXT,
+    "about": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
     "rows": TRUTH,
 }
-_CHOICE_OPTIONS = {"error": TEXT}
+_CHOICE_OPTIONS = {"error": TEXT, "about": TEXT}
+_FLAG_OPTIONS = {"about": TEXT}
 
 
 class Signature:
@@ -155,20 +157,22 @@ class Signature:
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
-        args, _ = self._arguments(node, {})
+        args, options = self._arguments(node, {} if fixed else _FLAG_OPTIONS)
         word = "fixed" if fixed else "flag"
         if len(args) != 1 or not isinstance(args[0], bool):
             self.source.error(node, f"`{word}` takes True or False", f"{name}={word}(False)")
-        return Hyper(name, "flag", args[0], fixed=fixed, place=self.source.place(node))
+        place = self.source.place(node)
+        return Hyper(name, "flag", args[0], fixed=fixed, place=place, **options)
 
     def _choice(self, name: str, node: ast.Call) -> Hyper:
         args, options = self._arguments(node, _CHOICE_OPTIONS)
         if not args or not all(isinstance(a, str | None) for a in args):
             self.source.error(node, "a choice is among strings and None", 'choice("a", None)')
-        self._check_error(node, options.get("error", ""), "")
-        error = options.get("error", "").replace("{}", f"{{{name}}}")
+        error = options.pop("error", "")
+        self._check_error(node, error, "")
+        options["error"] = error.replace("{}", f"{{{name}}}")
         place = self.source.place(node)
-        return Hyper(name, "choice", args[0], choices=tuple(args), error=error, place=place)
+        return Hyper(name, "choice", args[0], choices=tuple(args), place=place, **options)
 
     def _check_error(self, node: ast.Call, error: str, *known: str) -> None:
         """A message may name the value, `{}`, and a place in a tuple."""

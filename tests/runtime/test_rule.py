@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from optgen.runtime.rule import Rule, State, truth
 
@@ -12,8 +13,8 @@ from optgen.runtime.rule import Rule, State, truth
         ("momentum", {"momentum": 0.9}, True),
         ("momentum", {"momentum": 0}, False),
         ("momentum", {"momentum": None}, False),
-        ("not factored", {"factored": False}, True),
-        ("not factored", {"factored": True}, False),
+        ("not centered", {"centered": False}, True),
+        ("not centered", {"centered": True}, False),
     ],
 )
 def test_a_state_is_present_when_its_condition_is_true(when, group, present):
@@ -35,6 +36,7 @@ def test_a_tensor_hyperparameter_is_true_without_being_read():
         (lambda: State("s", shape="cube"), "unknown shape 'cube'"),
         (lambda: Rule("r", (State("s"), State("s")), ()), "two states have one key"),
         (lambda: Rule("r", (State("s"),), (), fresh=("b",)), "no state 'b'"),
+        (lambda: Rule("r", (), (), facts=("square",)), "no fact 'square'"),
         (lambda: Rule("r", (), (), gradient="odd"), "unknown gradient kind 'odd'"),
         (lambda: Rule("r", (), (), step="float"), "unknown kind of step 'float'"),
     ],
@@ -42,3 +44,23 @@ def test_a_tensor_hyperparameter_is_true_without_being_read():
 def test_a_rule_that_contradicts_itself_cannot_be_made(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("when", "shapes"),
+    [
+        (None, [(), (2,), (2, 3)]),
+        ("amsgrad", [(), (2,), (2, 3)]),
+        ("factored", [(2, 3)]),
+        ("not factored", [(), (2,)]),
+    ],
+)
+def test_a_state_suits_a_parameter_by_its_shape(when, shapes):
+    params = [torch.ones(shape) for shape in ((), (2,), (2, 3))]
+    assert [tuple(p.shape) for p in params if State("s", when=when).suits(p)] == shapes
+
+
+def test_the_shape_of_a_state():
+    param = torch.ones(2, 3, 4)
+    shapes = {shape: State("s", shape=shape).shape_for(param) for shape in ("like", "row", "col")}
+    assert shapes == {"like": [2, 3, 4], "row": [2, 3, 1], "col": [2, 1, 4]}

@@ -44,6 +44,7 @@ def test_require_never_runs() -> None:
         ("state", signature._STATE_OPTIONS),
         ("hyper", signature._HYPER_OPTIONS),
         ("choice", signature._CHOICE_OPTIONS),
+        ("flag", signature._FLAG_OPTIONS),
         ("optimizer", read._OPTIONS),
     ],
 )
@@ -55,5 +56,7 @@ def test_options_are_those_of_the_reader(name: str, options: dict[str, object]) 
 
 def test_a_declaration_is_a_token() -> None:
     assert isinstance(optgen.spec.hyper(0.1, ge=0), Declared)
-    assert optgen.spec.choice("a", None) == Declared("choice", ("a", None), (("error", ""),))
+    assert optgen.spec.choice("a", None) == Declared(
+        "choice", ("a", None), (("error", ""), ("about", ""))
+    )
     assert optgen.spec.flag(False) != optgen.spec.fixed(False)

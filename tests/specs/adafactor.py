@@ -1,9 +1,14 @@
-"""Adafactor, torch's own."""
+"""Adafactor, in torch's form.
+
+Unlike the paper, eps1 keeps the estimated second moment from below rather than joining the squared
+gradient, and the step size is never larger than lr.
+"""
 
 from optgen.spec import (
     col_mean,
     factored,
     hyper,
+    lerp,
     machine_eps,
     maximum,
     minimum,
@@ -15,7 +20,11 @@ from optgen.spec import (
 )
 
 
-@optimizer(paper="https://arxiv.org/abs/1804.04235")
+@optimizer(
+    paper="https://arxiv.org/abs/1804.04235",
+    keywords=("lr", "beta2_decay", "eps", "d", "weight_decay", "*", "foreach", "maximize"),
+    group=("lr", "beta2_decay", "eps", "d", "weight_decay", "foreach", "maximize"),
+)
 def Adafactor(
     p,
     g,
@@ -25,13 +34,30 @@ def Adafactor(
     c=state("col_var", shape="col", when="factored"),
     v=state("variance", when="not factored"),
     *,
-    lr=hyper(1e-2, ge=0, tensor="number"),
-    beta2_decay=hyper(-0.8, le=0),
-    eps=hyper((None, 1e-3), ge=0, optional=True),
-    d=hyper(1.0, ge=1),
-    weight_decay=hyper(0.0, ge=0),
+    lr=hyper(1e-2, ge=0, tensor="number", error="Learning rate should be >= 0 but is: {}"),
+    beta2_decay=hyper(
+        -0.8,
+        le=0,
+        error="beta2_decay should be <= 0 but is: {}",
+        about="The power of the step count that the newest squared gradient weighs",
+    ),
+    eps=hyper(
+        (None, 1e-3),
+        ge=0,
+        optional=True,
+        error="epsilon{number} should be >= 0 but is: {}",
+        about="The least divisor, by default the machine epsilon of the parameter's dtype, and the "
+        "least size of a parameter that steps are relative to",
+    ),
+    d=hyper(
+        1.0,
+        ge=1,
+        error="Clipping threshold d should be >= 1 but is: {}",
+        about="The root mean square above which an update is scaled down",
+    ),
+    weight_decay=hyper(0.0, ge=0, error="weight_decay should be >= 0 but is: {}"),
 ):
-    """Adam with a second moment in rows and columns (Shazeer & Stern, 2018)."""
+    """Steps relative to the parameter, with a second moment in factors (Shazeer & Stern, 2018)."""
     eps1, eps2 = eps
     if eps1 is None:
         floor = machine_eps(p)
@@ -40,15 +66,16 @@ def Adafactor(
 
     rho = minimum(lr, 1 / sqrt(t))
     alpha = maximum(eps2, rms(p)) * rho
-    p = p - lr * weight_decay * p
+    if weight_decay:
+        p = p - lr * weight_decay * p
 
-    beta2_hat = 1 - t**beta2_decay
+    w = t**beta2_decay
     if factored(p):
-        r = beta2_hat * r + (1 - beta2_hat) * row_mean(g**2)
-        c = beta2_hat * c + (1 - beta2_hat) * col_mean(g**2)
+        r = lerp(r, row_mean(g**2), w)
+        c = lerp(c, col_mean(g**2), w)
         v_hat = r * c / maximum(col_mean(r), floor)
     else:
-        v = beta2_hat * v + (1 - beta2_hat) * g**2
+        v = lerp(v, g**2, w)
         v_hat = v
 
     u = g / sqrt(maximum(v_hat, floor**2))

@@ -1,4 +1,4 @@
-"""Muon, torch's own."""
+"""Muon, in torch's form: momentum is a running mean, and weight decay is not adjusted to shapes."""
 
 from optgen.spec import (
     choice,
@@ -24,14 +24,29 @@ def Muon(
     /,
     b=state("momentum_buffer"),
     *,
-    lr=hyper(1e-3, ge=0, tensor="number"),
+    lr=hyper(1e-3, ge=0, tensor="number", error="Learning rate should be >= 0 but is: {}"),
     weight_decay=hyper(0.1, ge=0, error="weight decay should be >= 0 but is: {}"),
     momentum=hyper(0.95, ge=0, error="momentum should be >= 0 but is: {}"),
     nesterov=flag(True),
-    ns_coefficients=hyper((3.4445, -4.7750, 2.0315)),
-    eps=hyper(1e-7),
-    ns_steps=hyper(5),
-    adjust_lr_fn=choice(None, "original", "match_rms_adamw"),
+    ns_coefficients=hyper(
+        (3.4445, -4.7750, 2.0315),
+        about="Coefficients of the polynomial of a Newton-Schulz iteration",
+    ),
+    eps=hyper(1e-7, about="The least norm that an update is divided by"),
+    ns_steps=hyper(
+        5,
+        lt=100,
+        error="Number of steps must be less than 100 for computational efficiency",
+        about="How many Newton-Schulz iterations to take",
+    ),
+    adjust_lr_fn=choice(
+        None,
+        "original",
+        "match_rms_adamw",
+        error="Adjust learning rate function {} is not supported",
+        about="How a step grows with a matrix: with its rows over its columns (None is the same as "
+        "'original'), or as large as AdamW's",
+    ),
 ):
     """Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024)."""
     require(

@@ -14,9 +14,10 @@ from optgen.lowerings.optimizer.arguments import (
     group_keys,
     literal,
 )
-from optgen.lowerings.optimizer.checks import checks
+from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
-from optgen.passes.plan import plan
+from optgen.passes.assume import facts_asked
+from optgen.passes.plan import plans
 
 TEMPLATE = "optimizer.py.jinja"
 FILENAME = "__init__.py"
@@ -33,6 +34,7 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "positional": positional,
         "keyword_only": keyword_only,
         "checks": checks(algorithm, base),
+        "param_checks": param_checks(algorithm, base),
         "defaults": _defaults(algorithm),
         "handed_on": {} if base is None else _handed_on(algorithm, base),
     }
@@ -49,7 +51,9 @@ OPTIMIZER = Lowering(
 
 def _rule(algorithm: Algorithm) -> dict[str, str]:
     """The arguments of `Rule` that are not its defaults, as Python text."""
-    fresh = tuple(s.key for s in plan(algorithm).fresh())
+    asked = {s.key for plan in plans(algorithm) for s in plan.fresh()}
+    fresh = tuple(s.key for s in algorithm.states if s.key in asked)
+    facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.module),
@@ -61,6 +65,8 @@ def _rule(algorithm: Algorithm) -> dict[str, str]:
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
         "dense_only": _dense_only(algorithm),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
+        "elementwise": "" if algorithm.elementwise else "False",
+        "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(

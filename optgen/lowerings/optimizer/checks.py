@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optgen.ir.algorithm import Algorithm, Bounds, Hyper
-from optgen.ir.nodes import Call, Expr
+from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
+from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.optimizer.arguments import literal
 from optgen.lowerings.python.text import PythonText
 
@@ -34,12 +34,42 @@ class Check:
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     """Every check, in the order of the arguments; a derived class adds only what is its own."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _checked_by(base, h)]
-    requires = [r for r in algorithm.requires if base is None or r not in base.requires]
     found = [check for hyper in hypers for check in _checks(hyper)]
-    for require in requires:
-        condition = _python(_violated(require.condition))
-        found.append(Check(condition, _message(require.message)))
+    for require in _requires(algorithm, base):
+        if not require.of_param:
+            condition = _python(_violated(require.condition))
+            found.append(Check(condition, _message(require.message)))
     return found
+
+
+def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
+    """What every parameter is checked for, when it is added."""
+    return [
+        Check(
+            _of_param(_violated(require.condition)),
+            _message(require.message.replace("{shape}", "{param.shape}")),
+        )
+        for require in _requires(algorithm, base)
+        if require.of_param
+    ]
+
+
+def _requires(algorithm: Algorithm, base: Algorithm | None) -> list[Require]:
+    return [r for r in algorithm.requires if base is None or r not in base.requires]
+
+
+def _of_param(condition: Expr) -> str:
+    def asked(expr: Expr) -> Expr:
+        match expr:
+            case Call("factored", _):
+                return Call(">", (Ref("param.ndim"), Const(1)))
+            case Call("ndim", _):
+                return Ref("param.ndim")
+            case Call("numel", _):
+                return Ref("param.numel()")
+        return rebuild(expr, asked)
+
+    return _python(asked(condition))
 
 
 def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:

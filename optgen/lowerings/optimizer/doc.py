@@ -35,6 +35,16 @@ _ADDED = {
     "capturable": "Let a CUDA graph capture the step.",
     "differentiable": "Let autograd follow the step.",
 }
+_SHAPES = {
+    "like": "like the parameter",
+    "row": "one number per row of the parameter",
+    "col": "one number per column of the parameter",
+    "scalar": "0-dimensional",
+}
+_FACTS = {
+    "factored": ("only where it has rows and columns", "only where it has no rows and columns"),
+}
+"""What `when=` says of a fact, and of its opposite."""
 
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
@@ -91,7 +101,8 @@ def _type(argument: Argument) -> str:
 
 
 def _about(hyper: Hyper, symbols: Symbols) -> str:
-    words = _HYPERS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
+    usual = _HYPERS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
+    words = hyper.about or usual
     if hyper.sort == "flag":
         return f"{words}."
     if hyper.sort == "choice":
@@ -115,11 +126,14 @@ def _bounds(bounds: Bounds, each: str) -> str:
 
 
 def _raises(algorithm: Algorithm) -> Iterator[str]:
-    wrong = ["An argument is outside its range", *(r.message for r in algorithm.requires)]
+    messages = (r.message.replace("{shape}", "…") for r in algorithm.requires)
+    wrong = ["An argument is outside its range", *messages]
     if algorithm.gradient == "sparse_only":
         wrong.append("A parameter is sparse or complex")
     yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
+    if not algorithm.elementwise:
+        yield from _item("RuntimeError: A parameter is complex, or a process holds a part of it.")
 
 
 def _states(algorithm: Algorithm) -> Iterator[str]:
@@ -133,11 +147,11 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 
 def _state(state: State, algorithm: Algorithm, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't')}`"]
-    if state.shape == "scalar":
-        parts.append("0-dimensional")
-    else:
-        kind = f"{state.dtype}, of the parameter's shape" if state.dtype else "like the parameter"
-        parts.append(kind)
+    kind = _SHAPES[state.shape]
+    if state.dtype:
+        kind = kind.replace("like the parameter", "of the parameter's shape")
+        kind = f"{state.dtype}, {kind}"
+    parts.append(kind)
     if state.init == "p":
         parts.append("at first a copy of it")
     else:
@@ -146,5 +160,6 @@ def _state(state: State, algorithm: Algorithm, symbols: Symbols) -> str:
     if state.when:
         negated = state.when.startswith("not ")
         name = state.when.removeprefix("not ")
-        parts.append(f"{'without' if negated else 'with'} `{name}` only")
+        usual = (f"with `{name}` only", f"without `{name}` only")
+        parts.append(_FACTS.get(name, usual)[negated])
     return ", ".join(parts)

@@ -1,0 +1,227 @@
+"""Classes of rules that look at a parameter as a whole: what they check, say, and remember."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+from lowerings.test_optimizer import build
+from torch.nn import Parameter
+from torch.testing._internal.common_optimizers import optim_db
+
+from optgen.passes.latex import to_latex
+from optgen.runtime import GeneratedOptimizer, State
+from optgen.runtime.collect import survey
+from optgen.spec.read import read_spec
+
+SPECS = Path(__file__).parent.parent / "specs"
+ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in optim_db}
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Adafactor and Muon, from their specs."""
+    names = ("Adafactor", "Muon")
+    return {
+        name: build(tmp_path_factory.mktemp(name), (SPECS / f"{name.lower()}.py").read_text(), name)
+        for name in names
+    }
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_as_torchs_signature_and_group(name: str, classes: dict[str, Any]) -> None:
+    theirs = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
+    ours = list(inspect.signature(classes[name]).parameters.values())
+    group = getattr(torch.optim, name)([Parameter(torch.ones(2, 2))]).param_groups[0]
+    made = classes[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
+
+    assert [(a.name, a.default, a.kind) for a in ours[: len(theirs)]] == [
+        (a.name, a.default, a.kind) for a in theirs
+    ]
+    assert all(a.kind is a.KEYWORD_ONLY for a in ours[len(theirs) :])
+    assert list(made)[: len(group)] == list(group)
+    assert {key: made[key] for key in list(group)[1:]} == dict(list(group.items())[1:])
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_torchs_errors(name: str, classes: dict[str, Any]) -> None:
+    for case in ERRORS[name]("cpu", torch.float32):
+        messages = []
+        for cls in (getattr(torch.optim, name), classes[name]):
+            with pytest.raises(case.error_type) as caught:
+                _step(cls, case.optimizer_error_input)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+def _step(cls: Any, given: Any) -> None:
+    """Some of the errors are those of a step."""
+    optimizer = cls(given.params, **given.kwargs)
+    for param in given.params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("Adafactor", {"eps": (-1.0, 1e-3)}),
+        ("Adafactor", {"eps": (1e-3, -1.0)}),
+        ("Adafactor", {"eps": (None, float("nan"))}),
+        ("Adafactor", {"d": 0.5}),
+        ("Adafactor", {"beta2_decay": 0.8}),
+        ("Adafactor", {"lr": -0.1}),
+        ("Adafactor", {"weight_decay": -0.1}),
+        ("Adafactor", {"lr": torch.ones(2)}),
+        ("Muon", {"adjust_lr_fn": "arbitrary"}),
+        ("Muon", {"lr": -0.1}),
+        ("Muon", {"momentum": -0.1}),
+        ("Muon", {"weight_decay": -0.1}),
+    ],
+)
+def test_torchs_messages(name: str, wrong: dict[str, Any], classes: dict[str, Any]) -> None:
+    messages = []
+    for cls in (getattr(torch.optim, name), classes[name]):
+        with pytest.raises(ValueError) as caught:
+            cls([Parameter(torch.ones(2, 2))], **wrong)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
+def test_muon_takes_matrices_only(shape: tuple[int, ...], classes: dict[str, Any]) -> None:
+    """torch looks at the first groups only; ours at those added later, which are then left out."""
+    other = Parameter(torch.ones(shape))
+    with pytest.raises(ValueError) as theirs:
+        torch.optim.Muon([other])
+    with pytest.raises(ValueError) as ours:
+        classes["Muon"]([Parameter(torch.ones(2, 2)), other])
+    assert str(ours.value) == str(theirs.value)
+
+    optimizer = classes["Muon"]([Parameter(torch.ones(2, 2))])
+    with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
+        optimizer.add_param_group({"params": [other]})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
+def test_no_complex_parameters(name: str, classes: dict[str, Any]) -> None:
+    param = Parameter(torch.ones(2, 2, dtype=torch.complex64))
+    param.grad = torch.ones_like(param)
+    for cls in (getattr(torch.optim, name), classes[name]):
+        with pytest.raises(RuntimeError, match=f"^{name} does not support complex parameters$"):
+            cls([param]).step()
+
+
+def test_rules(classes: dict[str, Any]) -> None:
+    adafactor, muon = classes["Adafactor"].rule, classes["Muon"].rule
+    assert (adafactor.elementwise, muon.elementwise) == (False, False)
+    assert (adafactor.facts, muon.facts) == (("factored",), ())
+    assert adafactor.states == (
+        State("row_var", shape="row", when="factored"),
+        State("col_var", shape="col", when="factored"),
+        State("variance", when="not factored"),
+    )
+    assert (adafactor.step, muon.step) == ("tensor", None)
+
+
+def test_states_as_torchs(classes: dict[str, Any]) -> None:
+    """Keys, shapes and dtypes of parameters of any number of axes."""
+    shapes, dtypes = [(), (3,), (2, 3), (2, 3, 4, 5), (4, 0)], (torch.float64, torch.bfloat16)
+    params = [Parameter(torch.ones(s, dtype=d)) for s in shapes for d in dtypes]
+    ours, theirs = classes["Adafactor"](params), torch.optim.Adafactor(params)
+    ours.init_state()
+    for param in params:
+        param.grad = torch.ones_like(param)
+        if not param.numel():
+            continue  # torch divides by the number of elements
+        torch.optim.Adafactor.step(_only(theirs, param))
+        made, wanted = ours.state[param], theirs.state[param]
+        assert list(made) == list(wanted)
+        for key, value in wanted.items():
+            assert (made[key].shape, made[key].dtype) == (value.shape, value.dtype)
+            assert not made[key].any()
+
+
+def _only(optimizer: Any, param: torch.Tensor) -> Any:
+    optimizer.param_groups[0]["params"] = [param]
+    return optimizer
+
+
+def works(optimizer: GeneratedOptimizer) -> list[Any]:
+    return [part for work in survey(optimizer) for part in work.parts or (work,)]
+
+
+def test_parameters_that_differ_in_a_fact_share_no_call(classes: dict[str, Any]) -> None:
+    shapes = [(3,), (2, 3), (), (4, 2)]
+    params = [Parameter(torch.ones(shape)) for shape in shapes]
+    optimizer = classes["Adafactor"](params)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    for _ in range(2):  # states are made, states are found
+        found = {work.trait.facts: work for work in works(optimizer)}
+        flat, factored = found[(False,)], found[(True,)]
+        assert [p.shape for p in factored.params] == [(2, 3), (4, 2)]
+        assert [s.shape for s in factored.states[0]] == [(2, 1), (4, 1)]
+        assert [s.shape for s in factored.states[1]] == [(1, 3), (1, 2)]
+        assert factored.states[2] == []
+        assert flat.states[:2] == [[], []]
+        assert [s.shape for s in flat.states[2]] == [(3,), ()]
+        assert len(flat.steps) == len(factored.steps) == 2
+
+
+def test_parameters_that_agree_in_every_fact_are_one_work(classes: dict[str, Any]) -> None:
+    params = [Parameter(torch.ones(2, 3)) for _ in range(2)]
+    optimizer = classes["Adafactor"](params)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    for _ in range(2):
+        (work,) = works(optimizer)
+        assert [len(column) for column in work.states] == [2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("row_var", torch.ones(2, 3)), ("col_var", torch.ones(2, 1))]
+)
+def test_a_state_of_another_shape(key: str, value: Any, classes: dict[str, Any]) -> None:
+    param = Parameter(torch.ones(2, 3))
+    optimizer = classes["Adafactor"]([param])
+    param.grad = torch.ones_like(param)
+    works(optimizer)
+    optimizer.state[param][key] = value
+    with pytest.raises(RuntimeError, match=f"{key} has the shape"):
+        works(optimizer)
+
+
+def test_what_is_missing_in_an_old_checkpoint_is_made(classes: dict[str, Any]) -> None:
+    params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(3))]
+    optimizer = classes["Adafactor"](params)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    works(optimizer)
+    optimizer.state[params[0]]["row_var"] = None
+    assert {len(work.params) for work in works(optimizer)} == {1}
+    assert optimizer.state[params[0]]["row_var"].shape == (2, 1)
+
+
+def test_docstrings(classes: dict[str, Any]) -> None:
+    text = " ".join(classes["Adafactor"].__doc__.split())
+    for line in (
+        "row_var (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, "
+        "only where it has rows and columns.",
+        "variance (Tensor): :math:`v_t`, like the parameter, at first 0, "
+        "only where it has no rows and columns.",
+        r"eps (tuple[float or None, float]): The least divisor, by default",
+        r":math:`(\epsilon_1, \epsilon_2)` in the rule. Default: (None, 1e-3).",
+        "RuntimeError: A parameter is complex, or a process holds a part of it.",
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon"])
+def test_latex(name: str, golden: Golden) -> None:
+    golden.check(to_latex(read_spec(SPECS / f"{name}.py")[0]))
