@@ -19,6 +19,7 @@ from optgen.optim.radam import RAdam
 from optgen.optim.rmsprop import RMSprop
 from optgen.optim.sgd import SGD
 from optgen.optim.sparse_adam import SparseAdam
+from optgen.runtime.swap import swap_in_optimizer_params_and_state
 
 __all__ = [
     "LBFGS",
@@ -34,7 +35,10 @@ __all__ = [
     "SparseAdam",
     "lr_scheduler",
     "swa_utils",
+    "swap_in_optimizer_params_and_state",
 ]
+
+swap_in_optimizer_params_and_state.__module__ = __name__
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -154,27 +154,3 @@ def test_a_checkpoint_of_another_model_raises_torchs_error(change: str) -> None:
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
-
-
-def test_swapping_parameters_and_state_in_is_torchs() -> None:
-    if not hasattr(torch.optim, "swap_in_optimizer_params_and_state"):
-        pytest.skip("this torch cannot swap")
-    params, others = parameters(), parameters(seed=3)
-    optimizer, twin = Adam(params), Adam(others)
-    train(optimizer, params, 3)
-    train(twin, others, 2)
-    kept = [param.detach().clone() for param in params]
-    expected_params = [torch.nn.Parameter(p.detach().clone()) for p in others]
-    expected = Adam(expected_params)
-    expected.load_state_dict(saved_and_loaded(twin.state_dict()))
-
-    named = {str(i): p for i, p in enumerate(others)}
-    state = twin.state_dict()
-    with torch.optim.swap_in_optimizer_params_and_state(optimizer, named, state):
-        train(optimizer, others, 2)
-    train(expected, expected_params, 2)
-
-    assert error(others, expected_params) < 1e-12
-    assert error(params, kept) == 0
-    train(optimizer, params, 1)
-    assert error(params, kept) > 0

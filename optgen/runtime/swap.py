@@ -1,0 +1,123 @@
+"""Parameters and state exchanged for a while: torch 2.13's context manager, on older torch too."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+_NAME = "swap_in_optimizer_params_and_state"
+_PACKED = "requires optimizer.state_dict()-style"
+
+
+@contextmanager
+def swap_in_optimizer_params_and_state(
+    optimizer: Optimizer,
+    swapin_parameters: dict[str, Tensor],
+    swapin_optim_state: dict[str, Any],
+) -> Iterator[None]:
+    """Let an optimizer work on other parameters, state and hyperparameters, and then restore it.
+
+    What a step changes in place in the state reaches `swapin_optim_state`; a tensor that takes the
+    place of another does not.
+
+    Args:
+        optimizer: Has taken a step, or has its state otherwise.
+        swapin_parameters: As many tensors as it has parameters, in their order.
+        swapin_optim_state: What `optimizer.state_dict()` returned, for these parameters.
+
+    Raises:
+        RuntimeError: The optimizer has no state yet, or what is given is not of its form.
+    """
+    state, groups = _checked(optimizer, swapin_optim_state)
+    rows = _assigned(list(swapin_parameters.values()), state, groups)
+    live_state, live_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
+    try:
+        for group, given, params in zip(optimizer.param_groups, groups, rows, strict=True):
+            group.update({**given, "params": params})
+        optimizer.state = defaultdict(dict)
+        for params, given in zip(rows, groups, strict=True):
+            for param, key in zip(params, given["params"], strict=True):
+                optimizer.state[param] = dict(state.get(key, {}))
+        yield
+    finally:
+        for group, kept in zip(optimizer.param_groups, live_groups, strict=True):
+            group.clear()
+            group.update(kept)
+        optimizer.state = live_state
+
+
+def _checked(optimizer: Optimizer, given: Any) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
+    """The two halves of a checkpoint, or torch's error."""
+    if not optimizer.state:
+        _fail("requires initialized optimizer state.")
+    if not isinstance(given, dict):
+        _fail("requires a DCP-style optimizer state_dict.")
+    state, groups = given.get("state"), given.get("param_groups")
+    if not isinstance(state, dict):
+        _fail(
+            "requires swapin_optim_state['state'] to be a dict mapping packed parameter ids to "
+            f"per-param state dicts, got {type(state).__name__}."
+        )
+    if any(isinstance(key, Tensor) for key in state):
+        _fail(f"{_PACKED} state keyed by packed parameter ids.")
+    if any(isinstance(k, int) and not isinstance(v, dict) for k, v in state.items()):
+        _fail("requires per-parameter optimizer state entries to be dictionaries.")
+    if not isinstance(groups, list):
+        _fail(
+            "requires swapin_optim_state['param_groups'] to be a list of param-group dicts, got "
+            f"{type(groups).__name__}."
+        )
+    if len(optimizer.param_groups) != len(groups):
+        raise RuntimeError(
+            "swapin_optim_state has a different number of parameter groups than the live optimizer."
+        )
+    for index, (live, group) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+        _check_group(index, live, group)
+    return state, groups
+
+
+def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
+    if not isinstance(group, dict):
+        _fail("requires each optimizer param group to be a dictionary.")
+    keys = group.get("params")
+    if not isinstance(keys, list) or not all(isinstance(key, int) for key in keys):
+        _fail(f"{_PACKED} param_groups[*]['params'] entries keyed by packed parameter ids.")
+    if len(live["params"]) != len(keys):
+        raise RuntimeError(
+            f"swapin_optim_state param group {index} has a different number of params than the "
+            "live optimizer param group."
+        )
+    given_only = [key for key in group if key not in live]
+    live_only = [key for key in live if key not in group]
+    if given_only or live_only:
+        _fail(
+            f"{_PACKED} param group keys to exactly match the live optimizer group keys for group "
+            f"{index}. Keys only in swap-in: {given_only}. Keys only in live: {live_only}."
+        )
+
+
+def _assigned(
+    parameters: list[Tensor], state: Mapping[Any, Any], groups: list[dict[str, Any]]
+) -> list[list[Tensor]]:
+    """The given parameters, group by group."""
+    rows, start = [], 0
+    for group in groups:
+        end = start + len(group["params"])
+        if end > len(parameters):
+            _fail("requires the explicit parameter state to match optimizer.param_groups ordering.")
+        rows.append(parameters[start:end])
+        start = end
+    known = {key for group in groups for key in group["params"]}
+    if extra := [key for key in state if key not in known]:
+        _fail(
+            "requires swapin_optim_state['state'] to be keyed only by packed parameter ids from "
+            f"param_groups[*]['params']; got extra keys {extra!r}."
+        )
+    return rows
+
+
+def _fail(message: str) -> NoReturn:
+    raise RuntimeError(f"{_NAME} {message}")
