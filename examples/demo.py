@@ -38,8 +38,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "NAdam": {"lr": 1e-3},
     "Adamax": {"lr": 2e-3},
     "Adadelta": {"lr": 1.0},
+    "Adagrad": {"lr": 0.02},
+    "ASGD": {"lr": 0.1},
+    "Rprop": {"lr": 1e-3},
 }
-FUSED_IN_TORCH = ("SGD", "Adam", "AdamW")
+FUSED_IN_TORCH = ("SGD", "Adam", "AdamW", "Adagrad")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 INTERPRETED_STEPS = 5
 BATCH = 128

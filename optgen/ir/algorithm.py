@@ -13,6 +13,7 @@ HyperSort = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
+ScalarDevice = Literal["cpu", "param"]
 Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 
@@ -119,6 +120,8 @@ class Algorithm:
     number of steps taken (None: the rule keeps no step); `counter` says whether a checkpoint has it
     as a 0-dim tensor or as an int. `keywords` and `group` are given where the order of arguments or
     of group keys is not the spec's own; `*` in `keywords` starts what is keyword-only.
+    `scalar_device` is where the count and scalar states live in a group that is neither fused nor
+    capturable: on the CPU, or with the parameter.
     """
 
     name: str
@@ -138,6 +141,7 @@ class Algorithm:
     group: tuple[str, ...] = ()
     gradient: Gradient = "dense"
     sparse_hint: str = ""
+    scalar_device: ScalarDevice = "cpu"
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 

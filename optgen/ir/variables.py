@@ -16,13 +16,14 @@ _BUILT_IN: tuple[str, ...] = (
     "min",
     "range",
 )
-_BUILT_IN += ("self", "super", "tuple", "zip")
+_BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 _IMPORTED: tuple[str, ...] = (
     "Tensor",
     "advance",
     "advance_one",
     "cuts",
     "math",
+    "read_one",
     "replace",
     "scale_",
     "slices",

@@ -10,21 +10,26 @@ from torch.optim import Optimizer
 
 from optgen.optim import lr_scheduler, swa_utils
 from optgen.optim.adadelta import Adadelta
+from optgen.optim.adagrad import Adagrad
 from optgen.optim.adam import Adam
 from optgen.optim.adamax import Adamax
 from optgen.optim.adamw import AdamW
+from optgen.optim.asgd import ASGD
 from optgen.optim.lbfgs import LBFGS
 from optgen.optim.nadam import NAdam
 from optgen.optim.radam import RAdam
 from optgen.optim.rmsprop import RMSprop
+from optgen.optim.rprop import Rprop
 from optgen.optim.sgd import SGD
 from optgen.optim.sparse_adam import SparseAdam
 from optgen.runtime.swap import swap_in_optimizer_params_and_state
 
 __all__ = [
+    "ASGD",
     "LBFGS",
     "SGD",
     "Adadelta",
+    "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
@@ -32,6 +37,7 @@ __all__ = [
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "Rprop",
     "SparseAdam",
     "lr_scheduler",
     "swa_utils",

@@ -11,6 +11,7 @@ from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, streams_of_trip
 from optgen.passes.assume import Facts, assume, cases
+from optgen.passes.drop_unread import drop_unread
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
 from optgen.passes.keep_scalars import keep_scalars
@@ -41,7 +42,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Copies that only carry a name into the version of a join are left out: printers write all
     versions of a name as one variable.
     """
-    named = rename(expand_reductions(assume(add_maximize(algorithm), facts or {})))
+    named = rename(expand_reductions(assume(add_maximize(drop_unread(algorithm)), facts or {})))
     versioned = name_reductions(to_ssa(named))
     kinds = kinds_of(versioned)
     levels = levels_of(versioned, kinds)

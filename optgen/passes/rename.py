@@ -14,20 +14,22 @@ from optgen.ir.variables import is_free
 def rename(algorithm: Algorithm) -> Algorithm:
     """p, g, t and the state's letters become param, grad, step and the checkpoint's keys.
 
-    What a printer would confuse with another name steps aside with an underscore or more: a local
-    of the rule, or a state whose key is `bufs` beside one whose key is `buf`. Hyperparameters keep
-    their names, which callers know.
+    What a printer would confuse with another name steps aside: a state with `state_` in front (one
+    called `step_size` beside a hyperparameter `step_sizes`), a local of the rule with an underscore
+    or more behind. Hyperparameters keep their names, which callers know.
     """
+    keys = {s.symbol: s.key for s in algorithm.states}
     wanted = {algorithm.param: "param", algorithm.grad: "grad"}
     if algorithm.step:
         wanted[algorithm.step] = "step"
-    wanted |= {s.symbol: s.key for s in algorithm.states}
+    wanted |= keys
     wanted |= {n: n for a in assigns(algorithm.rule) if (n := a.target.name) not in wanted}
     names: dict[str, str] = {}
     taken = {"state_steps", *(h.name for h in algorithm.hypers)}
     taken |= set() if algorithm.step else {"step"}
     for name, ideal in wanted.items():
-        names[name] = next(n for n in _underscored(ideal) if is_free(n, taken))
+        candidates = _of_state(ideal) if name in keys else _underscored(ideal)
+        names[name] = next(n for n in candidates if is_free(n, taken))
         taken.add(names[name])
         if names[name] != ideal:
             taken.add(f"fresh_{ideal}")  # which the runtime calls by the key
@@ -41,6 +43,11 @@ def rename(algorithm: Algorithm) -> Algorithm:
             algorithm.rule, lambda ref: replace(ref, name=names.get(ref.name, ref.name))
         ),
     )
+
+
+def _of_state(key: str) -> Iterator[str]:
+    yield key
+    yield from _underscored(f"state_{key}")
 
 
 def _underscored(name: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.runtime.device_scalars import hand_out
-from optgen.runtime.state import Group, as_scalar
+from optgen.runtime.state import Group, as_scalar, beside_params
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -36,11 +36,13 @@ def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:
             values = optimizer.state.get(param, {})
             for key in keys:
                 if key in values and not isinstance(values[key], Tensor):
-                    values[key] = as_scalar(float(values[key]), group, param)
+                    values[key] = as_scalar(float(values[key]), rule, group, param)
 
 
 def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[str, Any]:
     """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
-    keys = ["step", *(state.key for state in optimizer.rule.states if state.shape == "scalar")]
-    packed["state"] = hand_out(packed["state"], packed["param_groups"], keys)
+    rule = optimizer.rule
+    keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
+    groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
+    packed["state"] = hand_out(packed["state"], groups, keys)
     return packed

@@ -135,7 +135,7 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work) -> Work:
     if group.get("fused"):
         for param in work.members:
             check_fused(param)
-    created = ensure(rule, optimizer.state, group, work.members)
+    created = ensure(rule, optimizer.state, group, work.members, optimizer.defaults)
     optimizer._survey.created += created
     work = assemble(optimizer, group, work.members, work.grads)
     _check_shapes(rule, work)

@@ -30,14 +30,12 @@ def adopt(states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]) 
 def hand_out(
     packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
 ) -> dict[Any, dict[str, Any]]:
-    """The states of a checkpoint, scalars copied to the CPU where torch would keep them there.
+    """The states of a checkpoint, the scalars of the given groups copied to the CPU.
 
-    `packed` and `groups` are the two halves of a state_dict; entries not concerned stay themselves.
+    `packed` and `groups` are from the two halves of a state_dict; all else stays itself.
     """
     moved: list[tuple[Any, str, Tensor]] = []
     for group in groups:
-        if group.get("fused") or group.get("capturable"):
-            continue
         for index in group["params"]:
             for key in keys:
                 value = packed.get(index, {}).get(key)

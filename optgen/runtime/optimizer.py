@@ -94,7 +94,7 @@ class GeneratedOptimizer(LightOptimizer):
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                ensure(self.rule, self.state, group, params, ahead=True)
+                ensure(self.rule, self.state, group, params, self.defaults, ahead=True)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])

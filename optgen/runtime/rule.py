@@ -65,6 +65,7 @@ class Rule:
     gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
     sparse_hint: str = ""  # ends the error about sparse gradients
     dense_only: tuple[str, ...] = ()  # group values that, where true, allow no sparse gradient
+    scalar_device: str = "cpu"  # of scalars unless fused or capturable; "param": the parameter's
     tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor of these is computed with in its dtype
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     facts: tuple[str, ...] = ()  # of a parameter's shape: where they differ, so do states and plans

@@ -148,7 +148,9 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 
 def clamp(x: S, low: Scalar, high: Scalar) -> S:
-    """A value kept within two bounds."""
+    """A value kept within two bounds; at a bound, autograd takes it for a value within them."""
+    if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        return torch.clamp(x, low, high)
     return cast(S, minimum(maximum(x, low), high))
 
 

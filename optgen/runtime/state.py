@@ -25,9 +25,13 @@ def ensure(
     states: MutableMapping[Tensor, Any],
     group: Group,
     params: Iterable[Tensor],
+    defaults: Mapping[str, Any],
     ahead: bool = False,
 ) -> list[Created]:
     """Create what the parameters' states lack; return what the rule asks `fresh` of among it.
+
+    An eager state begins with what the constructor was given, the optimizer's `defaults`, whatever
+    the parameter's group says and whenever it joined; any other with a value of its group.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
     without it, or an old one holds None. That a state is missing is what makes it fresh, in torch's
@@ -42,7 +46,7 @@ def ensure(
         for param in params:
             values = states[param]
             if rule.step is not None and "step" not in values:
-                values["step"] = 0 if rule.step == "int" else as_scalar(0.0, group, param)
+                values["step"] = 0 if rule.step == "int" else as_scalar(0.0, rule, group, param)
             elif rule.step == "tensor" and not isinstance(values["step"], Tensor):
                 raise RuntimeError(_NO_TENSOR)
             for state in present:
@@ -50,7 +54,7 @@ def ensure(
                     continue
                 value = values.get(state.key)
                 if value is None:
-                    values[state.key] = initial(state, group, param)
+                    values[state.key] = initial(rule, state, group, param, defaults)
                     if state.key in rule.fresh:
                         fresh.append((values, state.key))
                 elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
@@ -73,11 +77,16 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def as_scalar(value: float, group: Mapping[str, Any], param: Tensor) -> Tensor:
-    """A 0-dim tensor, on the CPU unless a kernel or a graph on the device must read it."""
-    fused = bool(group.get("fused"))
-    device = param.device if fused or group.get("capturable") else "cpu"
-    return torch.full((), value, dtype=scalar_dtype(fused), device=device)
+def as_scalar(value: float, rule: Rule, group: Mapping[str, Any], param: Tensor) -> Tensor:
+    """A 0-dim tensor where the rule and the group want it, in the dtype of scalars."""
+    device = param.device if beside_params(rule, group) else "cpu"
+    return torch.full((), value, dtype=scalar_dtype(bool(group.get("fused"))), device=device)
+
+
+def beside_params(rule: Rule, group: Mapping[str, Any]) -> bool:
+    """Tell whether scalars live on their parameter's device: always, or so that it reads them."""
+    always = rule.scalar_device == "param"
+    return always or bool(group.get("fused") or group.get("capturable"))
 
 
 def counters(dicts: list[dict[str, Any]]) -> list[Tensor]:
@@ -95,15 +104,23 @@ def store_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
         values["step"] = int(step)
 
 
-def initial(state: State, group: Mapping[str, Any], param: Tensor) -> Tensor:
+def initial(
+    rule: Rule,
+    state: State,
+    group: Mapping[str, Any],
+    param: Tensor,
+    defaults: Mapping[str, Any],
+) -> Tensor:
     """The first value of a state."""
     dtype = param.dtype if state.dtype is None else getattr(torch, state.dtype)
     if state.init == "p":
         copy = param.detach().clone(memory_format=torch.preserve_format)
         return copy.to(dtype)
-    number = float(group[state.init] if isinstance(state.init, str) else state.init)
+    given = defaults if state.eager else group
+    start = given[state.init] if isinstance(state.init, str) else state.init
+    number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        return as_scalar(number, group, param)
+        return as_scalar(number, rule, group, param)
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:

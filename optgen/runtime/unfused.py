@@ -149,10 +149,11 @@ def _check_functional(rule: Rule, work: Work) -> None:
         for param, *counted in zip(work.params, *counters, strict=True):
             types = {tensor.device.type for tensor in (param, *counted)}
             if len(types) > 1 or not types.issubset(devices):
-                named = ", ".join(["params", *scalars])
+                named = ", ".join(["params", *reversed(scalars)])
+                comma = "," if len(scalars) > 1 else ""
                 raise AssertionError(
-                    f"If capturable=True, {named} and state_steps must be on supported devices: "
-                    f"{devices}."
+                    f"If capturable=True, {named}{comma} and state_steps must be on supported "
+                    f"devices: {devices}."
                 )
     if any(step.requires_grad for step in work.steps):
         raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")

@@ -50,6 +50,7 @@ def optimizer(
     gradient: str = "dense",
     sparse_hint: str = "",
     step: str = "tensor",
+    scalar_device: str = "cpu",
 ) -> Callable[[Callable[..., None]], Spec]:
     """Mark a function as the spec of an optimizer.
 
@@ -63,6 +64,8 @@ def optimizer(
         gradient: "dense"; "rows", if sparse gradients work too; or "sparse_only".
         sparse_hint: how the error about a gradient of the wrong kind ends.
         step: what the step count is in a checkpoint, a 0-dim "tensor" or an "int".
+        scalar_device: where the step count and scalar states are while neither `fused` nor
+            `capturable` wants them beside the parameter: "cpu", or "param", beside it always.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.

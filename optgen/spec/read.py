@@ -31,6 +31,7 @@ _OPTIONS = {
     "gradient": one_of("dense", "rows", "sparse_only"),
     "sparse_hint": TEXT,
     "step": one_of("tensor", "int"),
+    "scalar_device": one_of("cpu", "param"),
 }
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 

@@ -69,8 +69,9 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             what = f"hyperparameters: {', '.join(known)}"
             if require.of_param:
                 known, what = ["shape"], "{shape} is the parameter's"
+            items = [f"{h.name}[{i}]" for h in reader.scope.algorithm.hypers for i in range(h.size)]
             for name in message_fields(message, call.args[1], source):
-                if name not in known:
+                if name not in (*known, *items):
                     hint = did_you_mean(name, known, what)
                     source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
             if require.of_param and _only_factored(require.condition):

@@ -42,6 +42,9 @@ FLAGS: dict[str, tuple[dict[str, Any], ...]] = {
     "NAdam": ({}, {"weight_decay": 0.1}, {"momentum_decay": 0.1}, *DECOUPLED),
     "Adamax": ({}, {"weight_decay": 0.1}, {"betas": (0.5, 0.6), "eps": 0.1}),
     "Adadelta": ({}, {"weight_decay": 0.1}, {"rho": 0.5, "eps": 1e-3}),
+    "Adagrad": ({}, {"weight_decay": 0.1}, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    "ASGD": ({}, {"weight_decay": 0.1}, {"t0": 5, "lambd": 0.1, "alpha": 0.5}),
+    "Rprop": ({}, {"etas": (0.3, 1.7), "step_sizes": (1e-3, 0.1)}),
 }
 CASES = [
     pytest.param(name, flags | more, id="-".join([name, *map(str, [*flags, *more])]))

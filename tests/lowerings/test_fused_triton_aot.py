@@ -32,6 +32,9 @@ ALGORITHMS = {
     "nadam": "NAdam",
     "adamax": "Adamax",
     "adadelta": "Adadelta",
+    "adagrad": "Adagrad",
+    "asgd": "ASGD",
+    "rprop": "Rprop",
 }
 SM80, SM90 = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)
 GFX942 = GPUTarget("hip", "gfx942", 64)

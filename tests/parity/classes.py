@@ -11,11 +11,8 @@ import optgen.optim
 INFOS: dict[str, Any] = {info.optim_cls.__name__: info for info in optim_db}
 PENDING = (
     "Adafactor",
-    "Adagrad",
-    "ASGD",
     "LBFGS",
     "Muon",
-    "Rprop",
 )
 """What is in torch.optim and not here yet. A class that comes is tested at once, listed or not."""
 NAMES = tuple(name for name in INFOS if hasattr(optgen.optim, name))

@@ -15,7 +15,14 @@ from torch import Tensor
 DIFFERENTIABLE = [
     case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
-LEARNT = [case for case in FULL.values() if has(case.name, "differentiable")]
+LEARNT = [
+    case
+    for case in FULL.values()
+    if has(case.name, "differentiable") and case.name not in ("ASGD", "Rprop")
+]
+"""In those two lr is what a state begins as, or is made of: numbers, which torch too cuts off."""
+FOLLOWED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
+"""Torch's ASGD changes mu in place before autograd has read it, as soon as it averages."""
 
 
 def states(case: Case) -> dict[str, Tensor]:
@@ -26,6 +33,8 @@ def states(case: Case) -> dict[str, Tensor]:
         param.grad = grad
         optimizer.step()
     made = dict(optimizer.state[param])
+    for value in made.values():
+        value[value == 0] = 0.5  # Rprop's sign jumps at 0
     return {
         key: value.detach().clone().requires_grad_(value.dim() > 0)  # but counts and schedules
         for key, value in made.items()
@@ -68,7 +77,7 @@ def exact_steps() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("exact_steps")
-@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=str)
+@pytest.mark.parametrize("case", FOLLOWED, ids=str)
 def test_gradients_are_torchs(case: Case) -> None:
     state = states(case)
     found = []

@@ -6,7 +6,12 @@ import functools
 
 import pytest
 from parity.cases import CASES, Case, forced, steps
-from parity.trajectories import Run, assert_close, eventful, through
+from parity.trajectories import BOUND, Run, assert_close, eventful, through
+
+
+def exact(case: Case) -> float | None:
+    """ASGD's own bound is for what a load does."""
+    return BOUND if case.name == "ASGD" else None
 
 
 @functools.cache
@@ -19,4 +24,4 @@ def test_a_lowering_follows_torch(case: Case, lowering: str) -> None:
     with through(lowering):
         run = eventful(case.ours, steps(case))
 
-    assert_close(run, reference(case))
+    assert_close(run, reference(case), exact(case))

@@ -216,7 +216,7 @@ def assert_close(found: Run, expected: Run, bound: float | None = None) -> None:
 def _own_bound(cls: str, tensor: str) -> float:
     """What 50 steps in float64 may differ, where torch's class itself is no better than that."""
     if cls == "ASGD":
-        return 1e-6  # torch keeps eta in float32, and its for-loop rounds it twice
+        return 1e-6  # eta and mu: torch's load makes them float64, what it computes float32
     if cls == "Muon" and tensor.startswith("parameter"):
         return 5e-3  # Newton-Schulz in bfloat16
     if cls == "LBFGS" and not tensor.startswith("parameter"):

@@ -103,6 +103,7 @@ QUESTIONS = {
     "RAdam": ("weight_decay", "decoupled_weight_decay", "rho"),
     "Adamax": ("weight_decay", "maximize"),
     "Adadelta": ("weight_decay", "maximize"),
+    "Adagrad": ("weight_decay", "maximize"),
     "RMSprop": ("weight_decay", "momentum", "centered", "maximize"),
     "SGD": ("weight_decay", "momentum", "nesterov", "momentum_buffer"),
 }

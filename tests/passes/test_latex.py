@@ -21,7 +21,19 @@ from optgen.spec.declare import Spec
 from optgen.spec.read import read_spec
 
 SPECS = Path(__file__).parent.parent.parent / "specs"
-NAMES = ["sgd", "adam", "adamw", "nadam", "radam", "rmsprop", "adamax", "adadelta"]
+NAMES = [
+    "sgd",
+    "adam",
+    "adamw",
+    "nadam",
+    "radam",
+    "rmsprop",
+    "adamax",
+    "adadelta",
+    "adagrad",
+    "asgd",
+    "rprop",
+]
 
 SPEC = '''from optgen.spec import *
 

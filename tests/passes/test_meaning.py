@@ -115,6 +115,9 @@ ON = {
     "RAdam": ({}, {"betas": (0.5, 0.6)}),
     "Adamax": ({}, {"weight_decay": 0.1}),
     "Adadelta": ({}, {"weight_decay": 0.1}),
+    "Adagrad": ({}, {"weight_decay": 0.1, "lr_decay": 0.1}),
+    "ASGD": ({}, {"weight_decay": 0.1, "t0": 5, "lambd": 0.1}),
+    "Rprop": ({}, {"step_sizes": (1e-3, 0.1)}),
     "RMSprop": ({}, {"momentum": 0.9, "centered": True}),
     "SGD": ({}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
 }

@@ -1,12 +1,14 @@
 """What kernels read, on CPU tensors: the table, hyperparameters, and which streams are copied."""
 
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from optgen.runtime.checkpoint import portable
 from optgen.runtime.device_scalars import adopt, hand_out
 from optgen.runtime.fused_triton import table
 from optgen.runtime.fused_triton.bucket import Share, options
@@ -191,7 +193,15 @@ def test_a_checkpoint_hands_out_cpu_scalars_as_they_are() -> None:
     assert hand_out(packed, groups, ["step"])[0]["step"] is packed[0]["step"]
 
 
-def test_a_checkpoint_of_a_fused_group_keeps_its_scalars() -> None:
-    packed = {0: {"step": torch.ones((), device="meta")}}
-    for group in ({"params": [0], "fused": True}, {"params": [0], "capturable": True}):
-        assert hand_out(packed, [group], ["step"])[0]["step"].is_meta
+@pytest.mark.parametrize(
+    ("where", "group"),
+    [("cpu", {"fused": True}), ("cpu", {"capturable": True}), ("param", {"fused": None})],
+)
+def test_a_checkpoint_keeps_scalars_that_torchs_has_beside_the_parameter(
+    where: str, group: dict[str, Any]
+) -> None:
+    optimizer: Any = SimpleNamespace(rule=Rule("r", (), (), scalar_device=where))
+    packed: dict[str, Any] = {"state": {0: {"step": torch.ones((), device="meta")}}}
+    packed["param_groups"] = [{"params": [0], **group}]
+
+    assert portable(optimizer, packed)["state"][0]["step"].is_meta

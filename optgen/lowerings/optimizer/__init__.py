@@ -51,19 +51,21 @@ OPTIMIZER = Lowering(
 
 def _rule(algorithm: Algorithm) -> dict[str, str]:
     """The arguments of `Rule` that are not its defaults, as Python text."""
-    asked = {s.key for plan in plans(algorithm) for s in plan.fresh()}
+    planned = plans(algorithm)
+    asked = {s.key for plan in planned for s in plan.fresh()}
     fresh = tuple(s.key for s in algorithm.states if s.key in asked)
     facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
         "name": literal(algorithm.module),
         "states": _tuple(map(_state, algorithm.states)),
-        "hypers": literal((*(h.name for h in algorithm.hypers), "maximize")),
+        "hypers": literal(tuple(h.name for h in planned[0].algorithm.hypers)),
         "step": _step(algorithm),
         "fresh": literal(fresh) if fresh else "",
-        "gradient": "" if algorithm.gradient == "dense" else literal(algorithm.gradient),
+        "gradient": _unless("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
         "dense_only": _dense_only(algorithm),
+        "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
         "elementwise": "" if algorithm.elementwise else "False",
         "facts": literal(facts) if facts else "",
@@ -74,6 +76,10 @@ def _rule(algorithm: Algorithm) -> dict[str, str]:
         ),
     }
     return {key: text for key, text in entries.items() if text}
+
+
+def _unless(usual: str, given: str) -> str:
+    return "" if given == usual else literal(given)
 
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expressions, refs
@@ -36,6 +38,7 @@ ONE_BY_ONE = ScalarText(
 def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -> list[str]:
     """Every scalar a sweep needs, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
+    later = {r.name for r in _reads(plan) if r.version > 0}
     text = PythonText({}, {})
 
     def line(stmt: Assign) -> str:
@@ -44,19 +47,39 @@ def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -
             return f"{name} = {text.text(stmt.value)}"
         own = form.own.format(plural(name))
         value = PythonText({name: own}, {}).text(stmt.value)
-        return f"{name} = {form.store.format(plural(name), value)}"
+        stored = form.store.format(plural(name), value)
+        return f"{name} = {stored}" if name in later else stored
 
+    copies = _old_values(plan)
     program = plan.scalars if program is None else program
-    return [*_openings(plan, form), *_unpacked(statements(program, text, line), plan)]
+    program = tuple(s for s in program if s not in copies.values())
+    return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
 
 
-def _openings(plan: Plan, form: ScalarText) -> list[str]:
+def _reads(plan: Plan) -> Iterator[Ref]:
+    return (r for e in (*expressions(plan.scalars), *plan.values()) for r in refs(e))
+
+
+def _old_values(plan: Plan) -> dict[str, Assign]:
+    """The scalar states whose old value is only read to be kept under another name."""
+    reads = Counter(r for r in _reads(plan) if r.version == 0)
+    branches = tuple(s for s in plan.scalars if isinstance(s, If))
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    states -= {a.target.name for a in assigns(branches)}
+    return {
+        name: stmt
+        for stmt in plan.scalars
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
+        if (name := stmt.value.name) in states and reads[Ref(name)] == 1
+    }
+
+
+def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
     """Counting the step, and reading scalar states whose old value the rule asks for."""
     lines = []
     values = [*expressions(plan.scalars), *plan.values()]
-    reads = {r for e in values for r in refs(e)}
     if plan.algorithm.step:
-        counted = Ref(plan.algorithm.step) in reads
+        counted = Ref(plan.algorithm.step) in set(_reads(plan))
         lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
     for state in plan.algorithm.scalar_states():
         own = [a.value for a in assigns(plan.scalars) if a.target.name == state.symbol]
@@ -64,7 +87,9 @@ def _openings(plan: Plan, form: ScalarText) -> list[str]:
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
         sometimes = any(a.target.name == state.symbol for a in assigns(branches))
         if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
-            lines.append(f"{state.symbol} = {form.read.format(plural(state.symbol))}")
+            kept = copies.get(state.symbol)
+            name = kept.target.name if kept else state.symbol
+            lines.append(f"{name} = {form.read.format(plural(state.symbol))}")
     return lines
 
 

@@ -1,0 +1,48 @@
+from optgen.spec import clamp, hyper, optimizer, require, sign, state, where
+
+
+@optimizer(
+    paper="https://doi.org/10.1109/ICNN.1993.298623",
+    keywords=(
+        "lr",
+        "etas",
+        "step_sizes",
+        "*",
+        "capturable",
+        "foreach",
+        "maximize",
+        "differentiable",
+    ),
+    group=(
+        "lr",
+        "etas",
+        "step_sizes",
+        "foreach",
+        "maximize",
+        "differentiable",
+        "capturable",
+    ),
+)
+def Rprop(
+    p,
+    g,
+    t,
+    /,
+    g_prev=state("prev"),
+    s=state("step_size", init="lr"),
+    *,
+    lr=hyper(1e-2, ge=0, tensor="number"),
+    etas=hyper((0.5, 1.2)),
+    step_sizes=hyper((1e-6, 50)),
+):
+    """Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-)."""
+    require(0 < etas[0] < 1 < etas[1], "Invalid eta values: {etas[0]}, {etas[1]}")
+    eta_minus, eta_plus = etas
+    s_min, s_max = step_sizes
+
+    agreement = g * g_prev
+    s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
+    s = clamp(s, s_min, s_max)
+
+    g_prev = where(agreement < 0, 0, g)  # where the sign has changed: no step, and none to compare
+    p = p - sign(g_prev) * s
