@@ -9,7 +9,7 @@ from itertools import count
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free
-from optgen.passes.instructions import Alias, Op, Operand
+from optgen.passes.instructions import Alias, Op, Operand, Step
 from optgen.passes.scalars import ONE, is_number, negate
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
@@ -31,7 +31,7 @@ class TensorBuilder:
     plan: Plan
     sweep: Sweep
     owned: set[str] = field(default_factory=set)
-    steps: list[Op | Alias] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, refs
-from optgen.ir.plan import Plan, Sweep
+from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
 from optgen.passes.build_tensors import ALWAYS_NEW, TensorBuilder
 from optgen.passes.definitions import definitions, written_out
-from optgen.passes.instructions import Alias, Branch, Instruction, Ops
+from optgen.passes.instructions import Alias, Branch, Instruction, Ops, Reduce
 
 
 def to_inplace(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
@@ -57,6 +57,8 @@ class _InPlace(TensorBuilder):
         match stmt.value:
             case Call("copy", (Ref(source),)):
                 self._emit("clone", name, source)
+            case Call(word, (reduced,)) if is_reduction(stmt.value):
+                self._reduce(word, name, reduced)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
                 self.steps.append(Alias(name, source))
                 self.owned.discard(name)
@@ -68,6 +70,13 @@ class _InPlace(TensorBuilder):
             case value:
                 self._local(name, value)
         self.aliases[name] = aliased
+
+    def _reduce(self, word: str, name: str, reduced: Expr) -> None:
+        match reduced:
+            case Linear((Term(Const(1), (a, b), ()),)) if a == b and word != "max_abs":
+                self.steps.append(Reduce(word, name, self._operand(a), squared=True))
+            case _:
+                self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
 
     def _storage(self, name: str) -> frozenset[str]:
         """Every name whose tensors this one may stand for, its own among them."""

@@ -33,11 +33,24 @@ class Alias:
 
 
 @dataclass(frozen=True)
+class Reduce:
+    """`source.word()` joins what `target` holds of the blocks before; `squared`: of its squares."""
+
+    word: str
+    target: str
+    source: str
+    squared: bool
+
+
+Step: TypeAlias = Op | Alias | Reduce
+
+
+@dataclass(frozen=True)
 class Ops:
     """What one statement of the plan became, under the spec's words for it."""
 
     quote: tuple[str, ...]
-    steps: tuple[Op | Alias, ...]
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)

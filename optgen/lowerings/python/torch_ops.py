@@ -7,7 +7,7 @@ from collections.abc import Callable
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText
-from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops
+from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
 from optgen.passes.scalars import is_number
 
 _TEXT = PythonText({}, {})
@@ -74,6 +74,10 @@ def _forloop_steps(ops: Ops) -> list[str]:
     lines: list[str] = []
     last = ""
     for step in ops.steps:
+        if isinstance(step, Reduce):
+            lines.append(_reduced(step))
+            last = ""
+            continue
         if isinstance(step, Alias):
             if step.source == last and not lines[-1].startswith(f"{last} ="):
                 lines[-1] = f"{step.target} = {lines[-1]}"
@@ -89,6 +93,20 @@ def _forloop_steps(ops: Ops) -> list[str]:
             lines.append(f"{step.target} = {_call(step)}")
         last = step.target
     return lines
+
+
+def _reduced(step: Reduce) -> str:
+    """One block's part of a reduction, joined to what the blocks before it left."""
+    part = f"{reduction(step)}({step.source})"
+    if step.word == "max_abs":
+        return f"torch.maximum({step.target}, {part}, out={step.target})"
+    return f"{step.target}.add_({part})"
+
+
+def reduction(step: Reduce) -> str:
+    """The function of optgen.runtime.reductions that reduces one tensor."""
+    name = "total" if step.word == "sum" else step.word
+    return f"{step.word}_of_squares" if step.squared else name
 
 
 def _chains(op: Op) -> bool:
@@ -128,7 +146,11 @@ def _condition(operand: Operand) -> str:
     return operand if isinstance(operand, str) else f"torch.tensor({_TEXT.text(operand)})"
 
 
-def _foreach(step: Op | Alias) -> str:
+def _foreach(step: Step) -> str:
+    if isinstance(step, Reduce):
+        parts = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
+        joined = "maximum" if step.word == "max_abs" else "add"
+        return f"torch._foreach_{joined}_({plural(step.target)}, {parts})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
     name = _METHODS.get(step.word, step.word)

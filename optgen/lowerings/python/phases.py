@@ -1,0 +1,189 @@
+"""The phases of a rule with reductions as Python lines, for one tensor or for a share of a list.
+
+Whole tensors keep their names; in a trip over them a name ends in `_block`, for a large tensor goes
+by in blocks. Both forms print the same small values: of one tensor, or stacked along a new axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from optgen.ir.kinds import Axes, Home, Kind
+from optgen.ir.nodes import Program, Ref, assigns, expressions, rename_program
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
+from optgen.ir.variables import plural
+from optgen.lowerings.python.text import PythonText, statements
+from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
+from optgen.passes.inplace import to_inplace
+from optgen.passes.instructions import Instruction
+from optgen.passes.keep_locals import is_questioned, keep_locals
+from optgen.passes.levels import reads
+from optgen.passes.spread_numbers import spread_numbers
+
+_EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How one lowering spells what the other spells differently.
+
+    `whole` and `small` are a whole tensor and a small value where a trip goes over them, `read` and
+    `write` a row or column state, all with `{0}` for the name and `{1}` for its list.
+    """
+
+    loop: str
+    blocks: str
+    blocked: str
+    whole: str
+    small: str
+    read: str
+    write: str
+    count: str
+    call: str
+    functions: dict[str, str]
+    lines: Callable[[tuple[Instruction, ...]], list[str]]
+    in_lists: bool
+
+
+FORLOOP = Form(
+    loop="for index in range(len(params)):",
+    blocks="blocks",
+    blocked="blocked = is_cut(params[index])",
+    whole="{1}[index]",
+    small="{0}",
+    read="{1}[index]",
+    write="{1}[index].copy_({0})",
+    count="",
+    call="({target},) = {word}([{first}], {rest})",
+    functions={"sum": "total"},
+    lines=forloop_lines,
+    in_lists=False,
+)
+FOREACH = Form(
+    loop="for {lists} in shares({lists}):",
+    blocks="list_blocks",
+    blocked="blocked = is_cut(params[0])",
+    whole="{1}",
+    small="{0}.unbind()",
+    read="torch.stack({1})",
+    write="write({1}, {0})",
+    count=", len(params)",
+    call="{target} = {word}({first}, {rest})",
+    functions={"sum": "totals", "max_abs": "max_abses"},
+    lines=foreach_lines,
+    in_lists=True,
+)
+
+
+def phase_lines(plan: Plan, form: Form) -> list[str]:
+    """Every phase of a bucket whose tensors have one shape."""
+    algorithm = plan.algorithm
+    states = [s.symbol for s in algorithm.states if s.shape != "scalar"]
+    lists = ", ".join(plural(name) for name in (algorithm.param, algorithm.grad, *states))
+    whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
+    plan = plan if whole else keep_locals(plan)
+    printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
+    return [form.loop.format(lists=lists), *(f"    {line}" for line in printer.lines())]
+
+
+@dataclass
+class _Printer:
+    plan: Plan
+    kinds: Mapping[Ref, Kind]  # a reduction's number as the number it is
+    form: Form
+    whole: bool  # a matrix word takes whole tensors: nothing goes by in blocks
+
+    def lines(self) -> Iterator[str]:
+        """What stands inside the loop over tensors or shares."""
+        if is_questioned(self.plan):
+            yield self.form.blocked
+        for state in self.plan.algorithm.states:
+            if state.shape in ("row", "col"):
+                yield f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
+        for phase in self.plan.phases:
+            match phase:
+                case Sweep():
+                    yield from self._over_whole(phase) if self.whole else self._over_blocks(phase)
+                case Finish(body):
+                    yield from self._finish(body)
+                case MatrixCall():
+                    yield from self._call(phase)
+
+    def _over_whole(self, sweep: Sweep) -> Iterator[str]:
+        if not self.form.in_lists:
+            for stream in sweep.streams:
+                if stream.role != "local":
+                    yield f"{stream.name} = {self._spelt(self.form.whole, stream.name)}"
+        yield from self._trip(sweep)
+
+    def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
+        """Empty sums, then the trip, one block after the other."""
+        whole = self._spelt(self.form.whole, self.plan.algorithm.param)
+        like = f"{whole}[0]" if self.form.in_lists else whole
+        for stmt in sweep.reductions:
+            empty = _EMPTY[self.kinds[stmt.target].axes]
+            yield f"{stmt.target.name} = {empty}({like}{self.form.count})"
+        small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
+        along = [ref.name for ref in small if self.kinds[ref].axes is not Axes.NONE]
+        if self.form.in_lists:
+            numbers = (ref.name for ref in small if ref.name not in along)
+            yield from (f"{plural(name)} = {name}.unbind()" for name in numbers)
+        streams = [s.name for s in sweep.streams]
+        given = [self._spelt(self.form.whole, name) for name in streams]
+        given += [self._spelt(self.form.small, name) for name in along]
+        taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
+        yield f"for {', '.join(taken)} in {self.form.blocks}({', '.join(given)}):"
+        yield from (f"    {line}" for line in self._trip(sweep, {*streams, *along}))
+
+    def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> list[str]:
+        """One trip; what goes by in blocks is called so."""
+
+        def called(ref: Ref) -> Ref:
+            return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
+
+        streams = (s for s in sweep.streams if s.role != "local")
+        renamed = Sweep(
+            tuple(replace(s, name=called(Ref(s.name)).name) for s in streams),
+            rename_program(sweep.body, called),
+        )
+        kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
+        return self.form.lines(to_inplace(replace(self.plan, kinds=kinds), renamed))
+
+    def _finish(self, body: Program) -> Iterator[str]:
+        """Small values, as their text says it; row and column state is stored at once."""
+        text = PythonText({self.plan.algorithm.param: "params[0]"}, self.form.functions)
+        yield from statements(body, text, lambda a: f"{a.target.name} = {text.text(a.value)}")
+        made = {a.target.name for a in assigns(body)}
+        for state in self.plan.algorithm.states:
+            if state.symbol in made:
+                yield self._spelt(self.form.write, state.symbol)
+
+    def _call(self, call: MatrixCall) -> Iterator[str]:
+        """A matrix word of one tensor, or of a share."""
+        yield from (f"# {line}" for line in call.quote)
+        first, *rest = (PythonText({}, {}).text(arg) for arg in call.args)
+        yield self.form.call.format(
+            target=self._listed(call.target.name),
+            word=call.word,
+            first=self._listed(first),
+            rest=", ".join(rest),
+        )
+
+    def _is_small(self, ref: Ref) -> bool:
+        kind = self.kinds[ref]
+        return kind.home is Home.DEVICE and kind.axes is not Axes.TENSOR
+
+    def _listed(self, name: str) -> str:
+        return plural(name) if self.form.in_lists else name
+
+    def _spelt(self, spelling: str, name: str) -> str:
+        return spelling.format(name, plural(name))
+
+
+def _touched(sweep: Sweep) -> Iterator[Ref]:
+    """Every name a trip reads or reduces to, in order."""
+    yield from (stmt.target for stmt in sweep.reductions)
+    for expr in expressions(sweep.body):
+        yield from reads(expr)
+

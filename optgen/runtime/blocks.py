@@ -1,0 +1,79 @@
+"""Parts of tensors for rules with reductions: what is small goes along with the part it belongs to.
+
+A reduction needs the whole tensor before the next trip begins, so a list is first cut into shares
+of whole tensors, and a tensor too large for one share is gone over block by block, each trip anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from torch import Tensor
+
+from optgen.runtime.slices import CUT, SLICE
+
+Box = tuple[slice, ...]
+
+
+def shares(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+    """Split the lists into shorter ones; one share has few elements, or a single tensor.
+
+    The tensors of a bucket have one shape, so that every share but the last has equally many.
+    """
+    count = max(1, _limit(params[0]) // max(1, params[0].numel()))
+    for start in range(0, len(params), count):
+        yield tuple(tensors[start : start + count] for tensors in (params, *lists))
+
+
+def is_cut(param: Tensor) -> bool:
+    """Whether a tensor is gone over in several blocks: what one leaves is gone with the next."""
+    return param.numel() > _limit(param)
+
+
+def blocks(param: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The blocks of a tensor, each with its part of the others: rows of its rows, all of a sum.
+
+    Args:
+        param: of any shape.
+        others: of the same shape, but for sizes of 1 where there is one for all.
+    """
+    if not is_cut(param):
+        yield (param, *others)
+        return
+    for box in _boxes(param.shape, _limit(param)):
+        yield tuple(tensor[_inside(box, tensor)] for tensor in (param, *others))
+
+
+def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+    """The same for a share of whole tensors: all of them at once, or one in blocks."""
+    if not is_cut(params[0]):
+        yield (params, *map(list, lists))
+        return
+    for row in zip(params, *lists, strict=True):
+        for parts in blocks(*row):
+            yield tuple([part] for part in parts)
+
+
+def _limit(tensor: Tensor) -> int:
+    return SLICE if tensor.is_cpu else CUT
+
+
+def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
+    """Boxes of at most `limit` elements: the leading axes are cut until the rest fits."""
+    sizes = list(shape)
+    steps = list(shape)
+    for axis in range(len(sizes)):
+        inner = 1
+        for size in sizes[axis + 1 :]:
+            inner *= size
+        steps[axis] = max(1, min(sizes[axis], limit // inner))
+        if inner <= limit:
+            break
+    ranges = [range(0, size, step) for size, step in zip(sizes, steps, strict=True)]
+    for starts in product(*ranges):
+        yield tuple(slice(at, at + step) for at, step in zip(starts, steps, strict=True))
+
+
+def _inside(box: Box, tensor: Tensor) -> Box:
+    """The box where a tensor has more than one element to choose from."""
+    sizes = zip(box, tensor.shape, strict=True)
+    return tuple(part if size > 1 else slice(None) for part, size in sizes)
