@@ -15,7 +15,18 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.kinds import Kind, kind_of
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    children,
+    expressions,
+    refs,
+    walk,
+)
 from optgen.ir.words import WORDS
 
 Role = Literal["param", "grad", "state", "local"]
@@ -148,6 +159,18 @@ def is_reduction(value: Expr) -> bool:
     return isinstance(value, Call) and WORDS[value.word].sort == "reduction"
 
 
+def reads(expr: Expr) -> Iterator[Ref]:
+    """The names whose values an expression reads: not those it only asks a property or fact of."""
+    match expr:
+        case Ref():
+            yield expr
+        case Call(word, _) if word == "fresh" or WORDS[word].sort == "property":
+            return
+        case _:
+            for child in children(expr):
+                yield from reads(child)
+
+
 def _asked_fresh(exprs: Iterator[Expr]) -> set[str]:
     return {
         arg.name
@@ -175,7 +198,7 @@ def streams_of_trip(
 ) -> tuple[Stream, ...]:
     """What one trip of several touches, in that order; last what matrix words take and made."""
     written = {a.target.name for a in assigns(body)}
-    read = {r.name for e in expressions(body) for r in refs(e)} | written
+    read = {r.name for e in expressions(body) for r in reads(e)} | written
     every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))
     return (
         *(s for s in every if s.name in read or s.stored),

@@ -6,12 +6,12 @@ as soon as what it is made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, children
-from optgen.ir.words import WORDS
+from optgen.ir.nodes import Assign, Expr, Program, Ref
+from optgen.ir.plan import reads
 from optgen.passes.name_reductions import ends_phase
 
 Levels = Mapping[Ref, int]
@@ -75,14 +75,3 @@ def highest(read: Iterable[Ref], levels: Levels) -> int:
     """The level at which all of these are known."""
     return max((levels[ref] for ref in read), default=0)
 
-
-def reads(expr: Expr) -> Iterator[Ref]:
-    """The names whose values an expression reads: not those it only asks a property or fact of."""
-    match expr:
-        case Ref():
-            yield expr
-        case Call(word, _) if word == "fresh" or WORDS[word].sort == "property":
-            return
-        case _:
-            for child in children(expr):
-                yield from reads(child)

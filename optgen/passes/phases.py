@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes, Home
 from optgen.ir.nodes import Assign, Program, Ref, assigns
-from optgen.passes.levels import Kinds, Levels, needs_sweep, reads
+from optgen.ir.plan import reads
+from optgen.passes.levels import Kinds, Levels, needs_sweep
 from optgen.passes.rewrite import filter_assigns
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.kinds import Axes, Home, Kind
 from optgen.ir.nodes import Program, Ref, assigns, expressions, rename_program
-from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import Instruction
 from optgen.passes.keep_locals import is_questioned, keep_locals
-from optgen.passes.levels import reads
 from optgen.passes.spread_numbers import spread_numbers
 
 _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
