@@ -107,6 +107,11 @@ class Plan:
     facts: Mapping[str, bool] = field(default_factory=dict)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether it has several phases: a reduction or a matrix word has cut the rule."""
+        return len(self.phases) > 1
+
+    @property
     def sweeps(self) -> tuple[Sweep, ...]:
         """The trips through memory, in order."""
         return tuple(phase for phase in self.phases if isinstance(phase, Sweep))

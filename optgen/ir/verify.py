@@ -205,7 +205,7 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
 
     One of several may touch fewer, and locals last; what it assigns it may leave to a later one.
     """
-    algorithm, several = plan.algorithm, len(plan.phases) > 1
+    algorithm, several = plan.algorithm, plan.is_cut
     names = [s.name for s in sweep.streams if s.role != "local"]
     expected = [algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.tensor_states())]
     if names != ([n for n in expected if n in names] if several else expected):

@@ -9,7 +9,7 @@ from itertools import count
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free
-from optgen.passes.instructions import Alias, Op, Operand, Step
+from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.scalars import ONE, is_number, negate
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")

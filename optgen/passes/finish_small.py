@@ -21,9 +21,10 @@ from optgen.ir.nodes import (
     Ref,
     Stmt,
     Term,
+    expressions,
     rebuild,
 )
-from optgen.ir.plan import Finish, Phase, Plan, Sweep
+from optgen.ir.plan import Finish, Phase, Plan, Stream, Sweep, reads
 from optgen.ir.variables import is_free
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalars import ONE, add, divide, multiply, negate, unsigned
@@ -46,8 +47,14 @@ def finish_small(plan: Plan) -> Plan:
             before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
             assert isinstance(before, Finish)
             phases.append(Finish((*before.body, *namer.made)))
-        phases.append(replace(phase, body=body))
+        phases.append(Sweep(_still_touched(phase, body), body) if plan.is_cut else phase)
     return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
+    """The streams a sweep stores or reads: what it read to make something small, it need not."""
+    read = {ref.name for expr in expressions(body) for ref in reads(expr)}
+    return tuple(s for s in sweep.streams if s.stored or s.name in read)
 
 
 @dataclass

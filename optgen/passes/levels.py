@@ -74,4 +74,3 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
 def highest(read: Iterable[Ref], levels: Levels) -> int:
     """The level at which all of these are known."""
     return max((levels[ref] for ref in read), default=0)
-

@@ -43,7 +43,9 @@ def blocks(param: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(tensor[_inside(box, tensor)] for tensor in (param, *others))
 
 
-def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+def list_blocks(
+    params: list[Tensor], *lists: Sequence[Tensor]
+) -> Iterator[tuple[list[Tensor], ...]]:
     """The same for a share of whole tensors: all of them at once, or one in blocks."""
     if not is_cut(params[0]):
         yield (params, *map(list, lists))

@@ -185,4 +185,3 @@ def _touched(sweep: Sweep) -> Iterator[Ref]:
     yield from (stmt.target for stmt in sweep.reductions)
     for expr in expressions(sweep.body):
         yield from reads(expr)
-
