@@ -6,6 +6,7 @@ of whole tensors, and a tensor too large for one share is gone over block by blo
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 
 from torch import Tensor
 
@@ -56,21 +57,19 @@ def list_blocks(
 
 
 def _limit(tensor: Tensor) -> int:
-    return SLICE if tensor.is_cpu else CUT
+    """How many elements a block may have: what is computed with has four bytes at least."""
+    return SLICE if tensor.is_cpu else CUT // max(4, tensor.itemsize)
 
 
 def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
     """Boxes of at most `limit` elements: the leading axes are cut until the rest fits."""
-    sizes = list(shape)
     steps = list(shape)
-    for axis in range(len(sizes)):
-        inner = 1
-        for size in sizes[axis + 1 :]:
-            inner *= size
-        steps[axis] = max(1, min(sizes[axis], limit // inner))
+    for axis in range(len(steps)):
+        inner = prod(shape[axis + 1 :])
+        steps[axis] = max(1, limit // inner)
         if inner <= limit:
             break
-    ranges = [range(0, size, step) for size, step in zip(sizes, steps, strict=True)]
+    ranges = [range(0, size, step) for size, step in zip(shape, steps, strict=True)]
     for starts in product(*ranges):
         yield tuple(slice(at, at + step) for at, step in zip(starts, steps, strict=True))
 

@@ -1,0 +1,69 @@
+"""Blocks of a tensor cover it once, and what is small goes along with the part it belongs to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from optgen.runtime import blocks as module
+from optgen.runtime.blocks import blocks, is_cut, list_blocks, shares
+
+SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
+
+
+@pytest.fixture(autouse=True)
+def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE", 16)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_cover_a_tensor_once(shape: tuple[int, ...]) -> None:
+    tensor = torch.zeros(shape)
+    assert is_cut(tensor)
+    for (block,) in blocks(tensor):
+        assert 0 < block.numel() <= 16
+        block.add_(1)
+    assert tensor.eq(1).all()
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1], ids=str)
+def test_rows_and_columns_go_along(shape: tuple[int, ...]) -> None:
+    tensor = torch.randn(shape, dtype=torch.float64)
+    rows = torch.zeros((*shape[:-1], 1), dtype=torch.float64)
+    columns = torch.zeros((*shape[:-2], 1, shape[-1]), dtype=torch.float64)
+    whole = torch.zeros([1] * len(shape), dtype=torch.float64)
+    for block, row, column, one in blocks(tensor, rows, columns, whole):
+        row.add_(block.sum(-1, keepdim=True))
+        column.add_(block.sum(-2, keepdim=True))
+        one.add_(block.sum())
+    torch.testing.assert_close(rows, tensor.sum(-1, keepdim=True))
+    torch.testing.assert_close(columns, tensor.sum(-2, keepdim=True))
+    assert whole.item() == pytest.approx(tensor.sum().item())
+
+
+def test_what_is_small_enough_stays_whole() -> None:
+    tensor, rows = torch.randn(4, 4), torch.randn(4, 1)
+    ((block, row),) = blocks(tensor, rows)
+    assert block is tensor
+    assert row is rows
+    assert not is_cut(tensor)
+
+
+def test_shares_hold_few_elements_or_one_tensor() -> None:
+    few = [torch.zeros(5) for _ in range(8)]
+    assert [len(share) for (share,) in shares(few)] == [3, 3, 2]
+    large = [torch.zeros(40) for _ in range(3)]
+    assert [len(share) for (share, _) in shares(large, large)] == [1, 1, 1]
+    assert [len(share) for (share,) in shares([torch.zeros(0)] * 2)] == [2]
+
+
+def test_a_share_goes_by_at_once_or_in_blocks() -> None:
+    few = [torch.zeros(5), torch.zeros(5)]
+    ((first, second),) = list_blocks(few, few)
+    assert first == few
+    assert second == few
+    sizes = [
+        [len(part) for part in parts]
+        for parts, _ in list_blocks([torch.zeros(40)], [torch.zeros(40)])
+    ]
+    assert sizes == [[16], [16], [8]]

@@ -1,0 +1,53 @@
+"""Reductions keep every axis, and stacked tensors are reduced one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from optgen.runtime import reductions as r
+
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (0, 3))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_whole_tensors(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64)
+    for found, expected in (
+        (r.total(x), x.sum()),
+        (r.sum_of_squares(x), (x * x).sum()),
+        (r.max_abs(x), x.abs().max() if x.numel() else torch.tensor(0.0)),
+    ):
+        assert found.shape == r.no_sum(x).shape == (1,) * len(shape)
+        assert found.item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) > 1], ids=str)
+def test_rows_and_columns(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(r.row_sum_of_squares(x), r.row_sum(x * x))
+    torch.testing.assert_close(r.col_sum_of_squares(x), r.col_sum(x * x))
+    assert r.no_row_sum(x).shape == r.row_sum(x).shape
+    assert r.no_col_sum(x).shape == r.col_sum(x).shape
+    assert r.no_row_sum(x, 3).shape == (3, *r.row_sum(x).shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_stacked(shape: tuple[int, ...]) -> None:
+    tensors = [torch.randn(shape) for _ in range(3)]
+    stacked = torch.stack(tensors)
+    torch.testing.assert_close(r.totals(stacked), torch.stack([r.total(x) for x in tensors]))
+    torch.testing.assert_close(r.max_abses(stacked), torch.stack([r.max_abs(x) for x in tensors]))
+
+
+def test_sixteen_bits_are_summed_in_thirty_two() -> None:
+    x = torch.full((4096,), 1.0, dtype=torch.bfloat16)
+    assert r.sum_of_squares(x).item() == 4096
+    assert r.no_row_sum(x.view(64, 64)).dtype == torch.float32
+    assert r.no_sum(x).dtype == torch.float64
+
+
+def test_writing_rounds_as_the_state_is_stored() -> None:
+    states = [torch.zeros(2, dtype=torch.bfloat16) for _ in range(2)]
+    r.write(states, torch.tensor([[1.0, 2.0], [3.0, 1 / 3]]))
+    assert states[1].tolist() == [3.0, torch.tensor(1 / 3).bfloat16().item()]
