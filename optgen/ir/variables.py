@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
+from optgen.ir.words import CALLABLE
+
 _BUILT_IN: tuple[str, ...] = (
     "ValueError",
     "all",
@@ -17,19 +19,32 @@ _BUILT_IN: tuple[str, ...] = (
     "range",
 )
 _BUILT_IN += ("self", "sum", "super", "tuple", "zip")
-_IMPORTED: tuple[str, ...] = (
-    "Tensor",
-    "advance",
-    "advance_one",
-    "cuts",
-    "math",
-    "read_one",
-    "replace",
-    "scale_",
-    "slices",
+RUNTIME: dict[str, tuple[str, ...]] = {
+    "blocks": ("blocks", "is_cut", "list_blocks", "shares"),
+    "foreach": ("scale_",),
+    "matrix": ("orthogonalize",),
+    "properties": ("cols", "rows"),
+    "reductions": (
+        *("col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum", "no_row_sum"),
+        *("no_sum", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals", "write"),
+    ),
+    "scalars": (
+        *("advance", "advance_one", "both", "clamp", "either", "exp", "holds", "lerp", "log"),
+        *("maximum", "minimum", "opposite", "read_one", "sign", "sqrt", "store", "store_one"),
+        "where",
+    ),
+    "slices": ("cuts", "slices"),
+}
+"""The modules of optgen.runtime, and the functions of theirs that generated Python calls."""
+
+_WORDS = frozenset(CALLABLE)
+PYTHON = frozenset(
+    (
+        *(name for names in RUNTIME.values() for name in names if name not in _WORDS),
+        *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
+        *("blocked", "capturable", "cut", "index"),
+    )
 )
-_IMPORTED += ("store", "store_one", "torch")
-PYTHON = frozenset((*_BUILT_IN, *_IMPORTED, "capturable", "cut", "index"))
 """What generated Python uses besides the words of the language."""
 
 
@@ -55,6 +70,8 @@ def relatives(name: str) -> frozenset[str]:
         capitals(name),
         f"{name.upper()}_T",
         *sides,
+        f"{name}_block",
+        plural(f"{name}_block"),
     )
     return frozenset(own) - {name}
 

@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering, planned
+from optgen.lowerings.base import Context, Lowering, PlanPass
+from optgen.lowerings.python.function import Function, function_name, indented, parted, python_file
+from optgen.lowerings.python.phases import FOREACH as SHARES
+from optgen.lowerings.python.phases import phase_lines
 from optgen.lowerings.python.scalars import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import imports, keywords, list_names, name_fresh
+from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
+from optgen.passes.plan import plans
+
+_PASSES: tuple[PlanPass, ...] = (fold_denominators, hoist_scalars, inline_scalars)
 
 
-def context(plan: Plan) -> Context:
-    """What templates/foreach.py.jinja lays out."""
+def lower(algorithm: Algorithm) -> Context:
+    """What templates/foreach.py.jinja lays out: a function for each kind of parameter."""
+    made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
+    return python_file(algorithm, [_update(plan) for plan in made])
+
+
+def _update(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(plan)
+    return Function(
+        function_name("update", plan.facts),
+        "Update one bucket in place: tensors that share every number of the scalar program.",
+        list_names(plan.algorithm),
+        arguments,
+        parted(scalar_lines(plan, BUCKET), _loop(plan)),
+    )
+
+
+def _loop(plan: Plan) -> list[str]:
+    if plan.is_cut:
+        return phase_lines(plan, SHARES)
     (sweep,) = plan.sweeps
-    scalars, body = scalar_lines(plan, BUCKET), foreach_lines(to_inplace(plan, sweep))
-    return {
-        "algorithm": plan.algorithm,
-        "lists": list_names(plan.algorithm),
-        "keywords": arguments,
-        "imports": imports([*scalars, *body]),
-        "scalars": scalars,
-        "streams": [plural(s.name) for s in sweep.streams],
-        "body": body,
-    }
+    lists = ", ".join(plural(s.name) for s in sweep.streams)
+    body = [f"{lists} = cut", *foreach_lines(to_inplace(plan, sweep))]
+    return indented(body, f"for cut in cuts({lists}):")
 
 
-FOREACH = Lowering(
-    "foreach",
-    "foreach.py",
-    "foreach.py.jinja",
-    planned((fold_denominators, hoist_scalars, inline_scalars), context),
-)
+FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

@@ -7,74 +7,107 @@ of place up to its last copies, so that autograd (`differentiable`) or the captu
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Assign
-from optgen.ir.plan import Plan
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call
+from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering, planned
+from optgen.ir.words import MATRIX_WORDS
+from optgen.lowerings.base import Context, Lowering
+from optgen.lowerings.python.function import Function, function_name, indented, parted, python_file
+from optgen.lowerings.python.phases import FORLOOP as ONE_TENSOR
+from optgen.lowerings.python.phases import matrix_call, phase_lines
 from optgen.lowerings.python.scalars import BUCKET, ONE_BY_ONE, scalar_lines
-from optgen.lowerings.python.signature import imports, keywords, list_names, name_fresh
+from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
+from optgen.passes.assume import Facts, cases
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
+from optgen.passes.plan import Order, plan
 from optgen.passes.select_branches import select_branches
 
-_TEXT = PythonText({}, {})
+_TEXT = PythonText({}, {"sum": "total"})
 
 
-def context(plan: Plan) -> Context:
-    """What templates/forloop.py.jinja lays out."""
-    arguments = keywords(plan)
-    selected, plan = name_fresh(select_branches(plan)), name_fresh(plan)
+def lower(algorithm: Algorithm) -> Context:
+    """What templates/forloop.py.jinja lays out: both forms for each kind of parameter."""
+
+    def planned(facts: Facts, order: Order) -> Plan:
+        return inline_scalars(hoist_scalars(plan(algorithm, facts, order)))
+
+    functions = []
+    for facts in cases(algorithm):
+        functions.append(_update(planned(facts, "early")))
+        functions.append(_functional(planned(facts, "whole")))
+    return python_file(algorithm, functions)
+
+
+def _update(plan: Plan) -> Function:
+    arguments, plan = keywords(plan), name_fresh(plan)
+    return Function(
+        function_name("update", plan.facts),
+        "Update one bucket in place: tensors that share every number of the scalar program.",
+        list_names(plan.algorithm),
+        arguments,
+        parted(scalar_lines(plan, BUCKET), _loop(plan)),
+    )
+
+
+def _loop(plan: Plan) -> list[str]:
+    if plan.is_cut:
+        return phase_lines(plan, ONE_TENSOR)
     (sweep,) = plan.sweeps
-    lines = {
-        "scalars": scalar_lines(plan, BUCKET),
-        "body": forloop_lines(to_inplace(plan, sweep)),
-        "functional_scalars": scalar_lines(selected, ONE_BY_ONE),
-        "functional_body": _functional_body(selected),
-    }
-    return {
-        "algorithm": plan.algorithm,
-        "lists": list_names(plan.algorithm),
-        "keywords": arguments,
-        "imports": imports(line for block in lines.values() for line in block),
-        "streams": [(s.name, plural(s.name)) for s in sweep.streams],
-        "reads": _reads(plan),
-        "writes": _writes(plan),
-        **lines,
-    }
+    names = ", ".join(s.name for s in sweep.streams)
+    lists = ", ".join(plural(s.name) for s in sweep.streams)
+    body = forloop_lines(to_inplace(plan, sweep))
+    return indented(body, f"for {names} in slices({lists}):")
 
 
-def _reads(plan: Plan) -> list[str]:
+def _functional(plan: Plan) -> Function:
+    arguments, plan = keywords(plan), name_fresh(select_branches(plan))
+    body = statements(plan.sweeps[0].body, _TEXT, _line)
+    lines = parted([*_reads(plan), *scalar_lines(plan, ONE_BY_ONE)], body, [*_writes(plan)])
+    lists = list_names(plan.algorithm)
+    return Function(
+        function_name("update_functional", plan.facts),
+        "The same, out of place up to the last copies: autograd or a graph capture can follow it.",
+        lists,
+        (*arguments, "capturable: bool"),
+        tuple(indented(lines, f"for index in range(len({lists[0]})):")),
+    )
+
+
+def _line(stmt: Assign) -> str:
+    match stmt.value:
+        case Call(word, _) as call if word in MATRIX_WORDS:
+            return f"{stmt.target.name} = {matrix_call(call)}"
+    return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
+
+
+def _reads(plan: Plan) -> Iterator[str]:
     """Private copies of what the rule reads and replaces; the gradient it only reads."""
-    lines = []
-    for stream in plan.sweeps[0].streams:
+    for stream in _streams(plan):
         clone = "" if stream.role == "grad" else ".clone()"
-        line = f"{stream.name} = {plural(stream.name)}[index]{clone}"
-        lines += [f"if {stream.when}:", f"    {line}"] if stream.when else [line]
-    return lines
+        yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
 
 
-def _writes(plan: Plan) -> list[str]:
-    lines = []
-    for stream in plan.sweeps[0].streams:
+def _writes(plan: Plan) -> Iterator[str]:
+    for stream in _streams(plan):
         if stream.stored:
-            line = f"{plural(stream.name)}[index].copy_({stream.name})"
-            lines += [f"if {stream.when}:", f"    {line}"] if stream.when else [line]
-    return lines
+            yield from _when(stream, f"{plural(stream.name)}[index].copy_({stream.name})")
 
 
-def _functional_body(plan: Plan) -> list[str]:
-    def line(stmt: Assign) -> str:
-        return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
+def _streams(plan: Plan) -> tuple[Stream, ...]:
+    """Tensors as a whole plan has them, then row and column state."""
+    small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
+    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", True, s) for s in small))
 
-    return statements(plan.sweeps[0].body, _TEXT, line)
+
+def _when(stream: Stream, line: str) -> list[str]:
+    return indented([line], f"if {stream.when}:") if stream.when else [line]
 
 
-FORLOOP = Lowering(
-    "forloop",
-    "forloop.py",
-    "forloop.py.jinja",
-    planned((hoist_scalars, inline_scalars), context),
-)
+FORLOOP = Lowering("forloop", "forloop.py", "forloop.py.jinja", lower)

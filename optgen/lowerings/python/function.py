@@ -1,14 +1,19 @@
-"""The functions of a generated Python file: one for each kind of parameter that the rule tells apart."""
+"""The functions of a generated Python file: one for each kind of parameter a rule tells apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.variables import RUNTIME
+from optgen.lowerings.base import Context
 
 
 @dataclass(frozen=True)
 class Function:
-    """One `update`: its name, the tensor lists it takes, its keywords, and the lines of its body."""
+    """One `update`: its name, the tensor lists it takes, its keywords, the lines of its body."""
 
     name: str
     doc: str
@@ -17,12 +22,36 @@ class Function:
     body: tuple[str, ...]
 
 
+def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
+    """What a template needs: the functions, and an import for each they call."""
+    called = _called(line for function in functions for line in function.body)
+    imports = {
+        module: [name for name in names if name in called] for module, names in RUNTIME.items()
+    }
+    return {
+        "algorithm": algorithm,
+        "functions": functions,
+        "imports": {module: names for module, names in imports.items() if names},
+    }
+
+
+def _called(lines: Iterable[str]) -> set[str]:
+    code = (line for line in lines if not line.lstrip().startswith("#"))
+    return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
+
+
 def function_name(name: str, facts: Mapping[str, bool]) -> str:
     """`update_factored`: the runtime asks for it by what holds of a parameter's shape."""
     answers = (fact if holds else f"not_{fact}" for fact, holds in facts.items())
     return "_".join((name, *answers))
 
 
-def indented(lines: list[str], header: str) -> list[str]:
+def indented(lines: Iterable[str], header: str) -> list[str]:
     """Lines under the header of a loop or branch."""
     return [header, *(f"    {line}" if line else line for line in lines)]
+
+
+def parted(*blocks: list[str]) -> tuple[str, ...]:
+    """Blocks of lines with an empty line between them."""
+    lines = [line for block in blocks if block for line in (*block, "")]
+    return tuple(lines[:-1])

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from optgen.ir.kinds import Axes, Home, Kind
-from optgen.ir.nodes import Program, Ref, assigns, expressions, rename_program
+from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, rename_program
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, reads
 from optgen.ir.variables import plural
+from optgen.lowerings.python.function import indented
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.inplace import to_inplace
@@ -20,6 +21,7 @@ from optgen.passes.instructions import Instruction
 from optgen.passes.keep_locals import is_questioned, keep_locals
 from optgen.passes.spread_numbers import spread_numbers
 
+_TEXT = PythonText({}, {})
 _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
 
 
@@ -39,7 +41,6 @@ class Form:
     read: str
     write: str
     count: str
-    call: str
     functions: dict[str, str]
     lines: Callable[[tuple[Instruction, ...]], list[str]]
     in_lists: bool
@@ -54,7 +55,6 @@ FORLOOP = Form(
     read="{1}[index]",
     write="{1}[index].copy_({0})",
     count="",
-    call="({target},) = {word}([{first}], {rest})",
     functions={"sum": "total"},
     lines=forloop_lines,
     in_lists=False,
@@ -68,7 +68,6 @@ FOREACH = Form(
     read="torch.stack({1})",
     write="write({1}, {0})",
     count=", len(params)",
-    call="{target} = {word}({first}, {rest})",
     functions={"sum": "totals", "max_abs": "max_abses"},
     lines=foreach_lines,
     in_lists=True,
@@ -83,7 +82,7 @@ def phase_lines(plan: Plan, form: Form) -> list[str]:
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole else keep_locals(plan)
     printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
-    return [form.loop.format(lists=lists), *(f"    {line}" for line in printer.lines())]
+    return indented(printer.lines(), form.loop.format(lists=lists))
 
 
 @dataclass
@@ -161,13 +160,11 @@ class _Printer:
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
         yield from (f"# {line}" for line in call.quote)
-        first, *rest = (PythonText({}, {}).text(arg) for arg in call.args)
-        yield self.form.call.format(
-            target=self._listed(call.target.name),
-            word=call.word,
-            first=self._listed(first),
-            rest=", ".join(rest),
-        )
+        target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
+        if self.form.in_lists:
+            yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
+        else:
+            yield f"{target} = {matrix_call(Call(call.word, call.args))}"
 
     def _is_small(self, ref: Ref) -> bool:
         kind = self.kinds[ref]
@@ -178,6 +175,12 @@ class _Printer:
 
     def _spelt(self, spelling: str, name: str) -> str:
         return spelling.format(name, plural(name))
+
+
+def matrix_call(call: Call) -> str:
+    """A matrix word of one tensor: the runtime's functions take and return lists."""
+    first, *rest = (_TEXT.text(arg) for arg in call.args)
+    return f"{call.word}({', '.join([f'[{first}]', *rest])})[0]"
 
 
 def _touched(sweep: Sweep) -> Iterator[Ref]:

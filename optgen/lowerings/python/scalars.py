@@ -16,18 +16,23 @@ from optgen.lowerings.python.text import PythonText, statements
 class ScalarText:
     """How one form reads and writes what is one number per parameter.
 
-    `own` is the 0-dim tensor a scalar state is in, `read` its number, `store` writes it and gives
-    its number back; they have `{0}` for the list of them, `store` has `{1}` for the new value.
+    `param` is the parameter whose properties count: those of a bucket are alike. `own` is the 0-dim
+    tensor a scalar state is in, `read` its number, `store` writes it and gives its number back;
+    these have `{0}` for the list of them, `store` has `{1}` for the new value.
     """
 
+    param: str
     advance: str
     own: str
     read: str
     store: str
 
 
-BUCKET = ScalarText("advance(state_steps)", "{0}[0]", "{0}[0].item()", "store({0}, {1})")
+BUCKET = ScalarText(
+    "params[0]", "advance(state_steps)", "{0}[0]", "{0}[0].item()", "store({0}, {1})"
+)
 ONE_BY_ONE = ScalarText(
+    "params[index]",
     "advance_one(state_steps[index], capturable)",
     "{0}[index]",
     "read_one({0}[index], capturable)",
@@ -39,14 +44,15 @@ def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -
     """Every scalar a sweep needs, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
     later = {r.name for r in _reads(plan) if r.version > 0}
-    text = PythonText({}, {})
+    param = {plan.algorithm.param: form.param}
+    text = PythonText(param, {})
 
     def line(stmt: Assign) -> str:
         name = stmt.target.name
         if name not in states:
             return f"{name} = {text.text(stmt.value)}"
         own = form.own.format(plural(name))
-        value = PythonText({name: own}, {}).text(stmt.value)
+        value = PythonText(param | {name: own}, {}).text(stmt.value)
         stored = form.store.format(plural(name), value)
         return f"{name} = {stored}" if name in later else stored
 

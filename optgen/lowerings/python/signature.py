@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -12,35 +10,6 @@ from optgen.ir.nodes import Call, Expr, Ref, rebuild
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.passes.rewrite import map_expressions
-
-_HELPERS = (
-    "advance",
-    "advance_one",
-    "both",
-    "clamp",
-    "either",
-    "exp",
-    "holds",
-    "lerp",
-    "log",
-    "maximum",
-    "minimum",
-    "opposite",
-    "read_one",
-    "sign",
-    "sqrt",
-    "store",
-    "store_one",
-    "where",
-)
-
-
-def imports(lines: Iterable[str]) -> list[str]:
-    """What of optgen.runtime.scalars the lines call."""
-    called = {
-        name for line in lines if "#" not in line for name in re.findall(r"(?<![\w.])(\w+)\(", line)
-    }
-    return [name for name in _HELPERS if name in called]
 
 
 def list_names(algorithm: Algorithm) -> tuple[str, ...]:

@@ -9,6 +9,14 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref,
 from optgen.ir.words import ATOM, PRECEDENCE
 from optgen.passes.scalars import is_number, unsigned
 
+_PROPERTIES = {
+    "ndim": "{0}.dim()",
+    "numel": "{0}.numel()",
+    "rows": "rows({0})",
+    "cols": "cols({0})",
+    "machine_eps": "torch.finfo({0}.dtype).eps",
+}
+
 
 @dataclass(frozen=True)
 class PythonText:
@@ -38,6 +46,8 @@ class PythonText:
                 return f"fresh_{name}", ATOM
             case Call("copy", (a,)):
                 return f"{self._inside(a, ATOM)}.clone()", ATOM
+            case Call(word, (a,)) if word in _PROPERTIES:
+                return _PROPERTIES[word].format(self._inside(a, ATOM)), ATOM
             case Call("item", (values, Const(index))):
                 return f"{self.text(values)}[{index}]", ATOM
             case Call("neg" | "not" as word, (a,)):
