@@ -1,0 +1,122 @@
+"""Rules with reductions and matrix words, as the for-loop and foreach run them: one bucket each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+from torch import Tensor
+
+from optgen import emit
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate, exists, facts_of
+from optgen.ir.words import WORDS
+from optgen.lowerings.base import Lowering
+from optgen.lowerings.foreach import FOREACH
+from optgen.lowerings.forloop import FORLOOP
+from optgen.passes.assume import facts_asked
+from optgen.runtime import blocks, slices
+from optgen.spec.read import read_specs
+
+SPECS = Path(__file__).parents[1] / "specs"
+RULES = {a.name: a for a in read_specs(sorted(SPECS.glob("*.py")))}
+FORMS = {
+    "for-loop": (FORLOOP, "update"),
+    "foreach": (FOREACH, "update"),
+    "functional": (FORLOOP, "update_functional"),
+}
+SHAPES = ((), (6,), (5, 7), (7, 5), (3, 2, 4), (2, 3, 2, 1), (2, 0))
+CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": True})
+
+
+@pytest.mark.parametrize("lowering", [FORLOOP, FOREACH], ids=["forloop", "foreach"])
+@pytest.mark.parametrize("name", RULES)
+def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
+    golden.check(emit.render(RULES[name], lowering, emit.find_ruff()))
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", RULES)
+def test_a_bucket_takes_the_steps_of_its_rule(
+    name: str, form: str, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cut:
+        monkeypatch.setattr(blocks, "SLICE", 4)
+        monkeypatch.setattr(slices, "SLICE", 4)
+    algorithm = RULES[name]
+    module = imported(algorithm, FORMS[form][0])
+    shapes = ((5, 7), (7, 5)) if "orthogonalize" in module else SHAPES
+    for shape in shapes[:-1] if form == "functional" else shapes:  # no empty one there
+        for change in CHANGES:
+            compare(algorithm, module, FORMS[form][1], shape, change)
+
+
+def imported(algorithm: Algorithm, lowering: Lowering) -> dict[str, Any]:
+    """The functions of a generated file; matrix words in the precision of their tensors."""
+    module: dict[str, Any] = {}
+    exec(compile(emit.render(algorithm, lowering, None), lowering.filename, "exec"), module)
+    if "orthogonalize" in module:
+        module["orthogonalize"] = in_full_precision
+    return module
+
+
+def in_full_precision(
+    tensors: list[Tensor], coefficients: Any, steps: float, eps: float
+) -> list[Tensor]:
+    number = torch.tensor(eps, dtype=torch.float64)
+    meaning: Callable[..., Tensor] = WORDS["orthogonalize"].meaning
+    return [meaning(x, coefficients, steps, number) for x in tensors]
+
+
+def compare(
+    algorithm: Algorithm,
+    module: dict[str, Any],
+    name: str,
+    shape: tuple[int, ...],
+    change: dict[str, Any],
+) -> None:
+    """Four steps of three parameters of one shape, as a bucket and by the rule."""
+    generator = torch.Generator().manual_seed(len(shape))
+
+    def random() -> list[Tensor]:
+        return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)]
+
+    hypers = {h.name: change.get(h.name, h.default) for h in algorithm.hypers}
+    params = random()
+    known = facts_of(params[0])
+    kept = [s for s in algorithm.states if exists(s, {**hypers, **known})]
+    states = {s.key: [initial(s.shape, p) for p in params] for s in kept}
+    steps = [torch.zeros(()) for _ in params] if algorithm.step else []
+    expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
+    climb = change.get("maximize", False)
+    facts = (fact if known[fact] else f"not_{fact}" for fact in facts_asked(algorithm))
+    update = module["_".join((name, *facts))]
+    extra = {"capturable": False} if "functional" in name else {}
+    lists = [*states.values(), *([steps] if steps else [])]
+    for _ in range(4):
+        grads = random()
+        update(params, grads, *lists, **{**hypers, "maximize": climb}, **extra)
+        expected = [
+            evaluate(algorithm, hypers, p, -g if climb else g, state, torch.float64)
+            for (p, state), g in zip(expected, grads, strict=True)
+        ]
+        for place, (param, state) in enumerate(expected):
+            torch.testing.assert_close(params[place], param, rtol=1e-10, atol=1e-11, equal_nan=True)
+            for key, column in states.items():
+                torch.testing.assert_close(
+                    column[place], state[key], rtol=1e-10, atol=1e-11, equal_nan=True
+                )
+
+
+def initial(shape: str, param: Tensor) -> Tensor:
+    """What a state is before the first step."""
+    assert shape in ("like", "row", "col")
+    sizes = list(param.shape)
+    if shape != "like":
+        sizes[-1 if shape == "row" else -2] = 1
+    return torch.zeros(sizes, dtype=torch.float64)
