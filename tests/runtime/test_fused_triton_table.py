@@ -20,7 +20,8 @@ CPU = torch.device("cpu")
 
 
 def made_table(numels: list[int], streams: int = 2, fresh: list[list[bool]] | None = None) -> Table:
-    return Table(numels, [0] * len(numels), fresh or [], streams, 1024, CPU, None)
+    counts = [-(-numel // 1024) for numel in numels]
+    return Table(numels, counts, [0] * len(numels), fresh or [], streams, CPU, None)
 
 
 def test_blocks_lead_to_their_tensors() -> None:

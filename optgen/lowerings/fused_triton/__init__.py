@@ -8,38 +8,67 @@ that no value of a hyperparameter ever compiles a kernel anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Lowering, planned
+from optgen.lowerings.base import Lowering
 from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.kernels import ARGUMENTS
+from optgen.lowerings.fused_triton.phases import addresses_of, is_elementwise, plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.row import Row
-from optgen.lowerings.fused_triton.sweep import presence, print_loads, print_stores, print_sweep
+from optgen.lowerings.fused_triton.sweep import (
+    flags_of,
+    print_loads,
+    print_numbers,
+    print_stores,
+    print_sweep,
+)
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.number_choices import number_choices
+from optgen.passes.plan import plans
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
 _PASSES = (number_choices, take_differences, fold_denominators, share_divisors, hoist_scalars)
 
 
-def context(plan: Plan) -> Mapping[str, Any]:
-    """What the template lays out."""
+def lower(algorithm: Algorithm) -> Mapping[str, Any]:
+    """What the template of an algorithm's file lays out."""
+    found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
+    if len(found) == 1 and is_elementwise(found[0]):
+        return {"template": "fused_triton_elements.py.jinja"} | context(found[0])
+    made = [plan_context(plan, addresses_of(algorithm)) for plan in found]
+    return {
+        "template": "fused_triton_phases.py.jinja",
+        "algorithm": algorithm,
+        "plans": made,
+        "arguments": ARGUMENTS,
+        "scalars": max(plan["scalars"] for plan in made),
+    }
+
+
+def context(plan: Plan) -> dict[str, Any]:
+    """What the template lays out of an elementwise rule."""
     (sweep,) = plan.sweeps
-    row = Row(plan, sweep)
+    row = Row(plan, (sweep.body,), sweep.streams)
     prologue = Prologue(plan, row, len(sweep.streams))
     return {
         "algorithm": plan.algorithm,
         "streams": [_stream(s) for s in sweep.streams],
-        "flags": _flags(sweep.streams),
-        "scalar_types": prologue.scalar_types(),
-        "width": prologue.width,
+        "flags": flags_of(sweep.streams),
         "row": list(row.entries),
-        "prologue": prologue.lines(),
-        "loads": print_loads(sweep.streams, row),
+        "plan": {
+            "scalar_types": prologue.scalar_types(),
+            "width": prologue.width,
+            "prologue": prologue.lines(),
+            "prologue_shapes": False,
+        },
+        "loads": [*print_loads(sweep.streams), *print_numbers(row, sweep.body)],
         "body": print_sweep(sweep.body, row),
         "stores": print_stores(sweep.streams),
     }
@@ -49,21 +78,10 @@ FUSED_TRITON = Lowering(
     name="fused_triton",
     filename="fused_triton.py",
     template="fused_triton.py.jinja",
-    lower=planned(_PASSES, context),
+    lower=lower,
 )
 
 
 def _stream(stream: Stream) -> dict[str, str]:
     """What kernels call a stream's address and its type."""
     return {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}
-
-
-def _flags(streams: tuple[Stream, ...]) -> dict[str, str]:
-    """Every constexpr flag, and how a bucket tells its value."""
-    flags = {}
-    for stream in streams:
-        condition = presence(stream)
-        if stream.state and condition:
-            negated = "not " if condition.startswith("not ") else ""
-            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
-    return flags

@@ -6,6 +6,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, express
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.lowerings.fused_triton.properties import load_properties, read_property
 from optgen.lowerings.fused_triton.row import Row
 from optgen.passes.round_state import ROUNDED, round_state
 
@@ -33,7 +34,9 @@ class Prologue:
         """The body of the kernel."""
         body, stored = self._block(self._plan.scalars, set())
         rest = [name for name in self._row.entries if name not in stored]
-        return [*self._loads(), "", *body, "", *self._state_stores(), *map(self._store, rest)]
+        exprs = [*expressions(self._plan.scalars), *self._row.entries.values()]
+        loads = [*self._loads(), *load_properties(exprs)]
+        return [*loads, "", *body, "", *self._state_stores(), *map(self._store, rest)]
 
     def _counters(self) -> list[str]:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
@@ -140,6 +143,8 @@ class Prologue:
                 return f"is_none(tl.load({self._hyper(name, index)}))"
             case Call("fresh", (Ref(name),)):
                 return f"fresh_{name} != 0"
+            case Call():
+                return read_property(expr)
             case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":
                 return f"{variable(name)} != 0"
         return None

@@ -1,11 +1,16 @@
-"""The row of numbers that the prologue kernel hands to the sweep, one row per tensor."""
+"""The row of numbers that the kernels of a plan hand to one another, one row per tensor.
+
+The prologue writes what the scalar program knows; what a `Finish` makes of reductions follows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
 
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, refs
-from optgen.ir.plan import Plan, Sweep
+from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import is_free
 from optgen.lowerings.fused_triton.expressions import constant, variable
 
@@ -27,27 +32,54 @@ _LONGEST = 32  # characters of a condition's name
 
 
 class Row:
-    """Names the numbers a sweep reads, in the order in which it reads them first."""
+    """Names the numbers that phases read, in the order in which they read them first.
 
-    def __init__(self, plan: Plan, sweep: Sweep) -> None:
+    `entries` are those of the scalar program, with their meanings; `numbers` those made later.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        bodies: Iterable[Program],
+        streams: Iterable[Stream],
+        numbers: Iterable[str] = (),
+    ) -> None:
         self._plan = plan
-        self._constexpr = {s.when.removeprefix("not ") for s in sweep.streams if s.when is not None}
+        self._constexpr = {s.when.removeprefix("not ") for s in streams if s.when is not None}
         self._conditions: dict[str, Expr] = {}
         self.entries: dict[str, Expr] = {}
-        self._enter(sweep.body)
+        for body in bodies:
+            self.entries |= {n: meaning for n, meaning, early in self._read(body) if early}
+        self.numbers = tuple(numbers)
 
-    def _enter(self, body: Program) -> None:
+    @property
+    def width(self) -> int:
+        """How many numbers a tensor has."""
+        return len(self.entries) + len(self.numbers)
+
+    def place(self, name: str) -> int:
+        """Where a number stands."""
+        return [*self.entries, *self.numbers].index(name)
+
+    def places(self, body: Program) -> Mapping[str, int]:
+        """Where the numbers that a body reads stand, in the order in which it reads them first."""
+        wanted = dict.fromkeys(name for name, _, _ in self._read(body))
+        known = {*self.entries, *self.numbers}
+        return {name: self.place(name) for name in wanted if name in known}
+
+    def _read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
+        """The numbers a body reads: name, meaning, and whether the scalar program knows it."""
         for stmt in body:
             if isinstance(stmt, Assign):
                 for ref in refs(stmt.value):
-                    if not self._plan.kinds[ref].is_tensor:
-                        self.entries[variable(ref.name)] = ref
+                    if self._plan.kinds[ref].axes is Axes.NONE:
+                        yield variable(ref.name), ref, self._plan.kinds[ref].is_scalar
                 continue
             name, meaning = self._flag(stmt.condition)
             if name:
-                self.entries[name] = meaning
-            self._enter(stmt.then)
-            self._enter(stmt.orelse)
+                yield name, meaning, True
+            yield from self._read(stmt.then)
+            yield from self._read(stmt.orelse)
 
     def condition(self, expr: Expr) -> str:
         """A branch of the sweep as its kernel writes it."""

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-from optgen.ir.nodes import Assign, If, Program
-from optgen.ir.plan import Stream
+from optgen.ir.nodes import Assign, Call, Expr, If, Program
+from optgen.ir.plan import Stream, is_reduction
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, constant, variable
 from optgen.lowerings.fused_triton.row import Row
 
 _INDENT = "    "
+REDUCTIONS = {
+    "sum": "total({}, mask)",
+    "max_abs": "largest({}, mask)",
+    "row_sum": "row_total({}, mask)",
+    "col_sum": "column_total({}, mask)",
+}
+"""How a tile sums: what of it there is, in float64."""
 
 
-def print_loads(streams: Sequence[Stream], row: Row) -> list[str]:
-    """The lines that bring a tile into registers: its streams, then the numbers of its tensor."""
+def print_loads(streams: Sequence[Stream]) -> list[str]:
+    """The lines that bring a tile's streams into registers."""
     lines: list[str] = []
     for stream in streams:
         name = variable(stream.name)
         lines += _if_present(
             stream, f"{name} = tl.load({variable(plural(stream.name))} + lanes, mask).to(dtype)"
         )
-    for place, name in enumerate(row.entries):
-        lines.append(f"{name} = tl.load(scalars{f' + {place}' if place else ''})")
     return lines
+
+
+def print_numbers(
+    row: Row, body: Program, suffix: str = "", known: Container[str] = ()
+) -> list[str]:
+    """The lines that read the numbers of a body's tensor, except those that are `known`.
+
+    A `suffix` makes them another type.
+    """
+    return [
+        f"{name} = tl.load({offset('scalars', place)}){suffix}"
+        for name, place in row.places(body).items()
+        if name not in known
+    ]
+
+
+def offset(pointer: str, place: int) -> str:
+    """An address so many numbers behind a pointer."""
+    return f"{pointer} + {place}" if place else pointer
 
 
 def print_stores(streams: Sequence[Stream]) -> list[str]:
@@ -47,6 +71,17 @@ def presence(stream: Stream) -> str:
     return f"not {flag}" if when.startswith("not ") else flag
 
 
+def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
+    """Every constexpr flag, and how a bucket tells its value."""
+    flags = {}
+    for stream in streams:
+        condition = presence(stream)
+        if stream.state and condition:
+            negated = "not " if condition.startswith("not ") else ""
+            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
+    return flags
+
+
 def _if_present(stream: Stream, line: str) -> list[str]:
     condition = presence(stream)
     return [f"if {condition}:", _INDENT + line] if condition else [line]
@@ -59,10 +94,16 @@ def print_sweep(body: Program, row: Row) -> list[str]:
     for stmt in body:
         if isinstance(stmt, Assign):
             lines += [f"# {line}" for line in stmt.quote]
-            lines.append(f"{variable(stmt.target.name)} = {printer(stmt.value)}")
+            lines.append(f"{variable(stmt.target.name)} = {_value(stmt.value, printer)}")
         else:
             lines += _branch(stmt, row, "if")
     return lines
+
+
+def _value(value: Expr, printer: Printer) -> str:
+    if is_reduction(value) and isinstance(value, Call):
+        return REDUCTIONS[value.word].format(printer.argument(value.args[0]))
+    return printer(value)
 
 
 def _branch(stmt: If, row: Row, word: str) -> list[str]:

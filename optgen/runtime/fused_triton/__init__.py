@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
@@ -23,6 +23,7 @@ from optgen.runtime.collect import Work, collect
 from optgen.runtime.device_scalars import adopt
 from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
 from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
+from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -67,13 +68,14 @@ class Roster:
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
+        self._needs: Mapping[tuple[bool, ...], Needs] = getattr(self._module, "NEEDS", {})
         self._staging = staging  # a graph that was captured reads it at every replay
         self._works = works if staging is None else []
         self._hypers: dict[torch.device, Hypers] = {}
         shares: dict[Key, dict[int, list[int]]] = {}
         for number, work in enumerate(works):
             _move_scalars(rule, work)
-            for i, key in enumerate(_keys(rule, work)):
+            for i, key in enumerate(_keys(rule, work, self._needs)):
                 shares.setdefault(key, {}).setdefault(number, []).append(i)
         self._buckets = [
             self._bucket(key, [Share(n, tuple(i)) for n, i in members.items()], works)
@@ -91,9 +93,10 @@ class Roster:
             [works[share.group].fresh[name][i] for share in shares for i in share.indices]
             for name in rule.fresh
         ]
-        states = [state.key for state in rule.states if state.shape == "like"]
+        states = {state.key: state.shape for state in rule.states if state.shape != "scalar"}
         streams = _streams(rule, shares, works)
-        return Bucket(key, shares, states, streams, fresh, hypers.values, self._staging)
+        needs = self._needs.get(key.facts)
+        return Bucket(key, shares, states, streams, fresh, hypers.values, self._staging, needs)
 
     def fits(self, works: list[Work]) -> bool:
         """Whether the buckets still hold: the same tensors, in the same layouts."""
@@ -113,7 +116,8 @@ class Roster:
         for bucket in self._buckets:
             bucket.loss_scale = _on_device(grad_scale, bucket.key.device)
             bucket.found_inf = _on_device(found_inf, bucket.key.device)
-            bucket.run(self._module.update, _streams(self._rule, bucket.shares, works))
+            groups = [works[share.group].group for share in bucket.shares]
+            bucket.run(self._module.update, _streams(self._rule, bucket.shares, works), groups)
             bucket.loss_scale = bucket.found_inf = None
         torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in works))
 
@@ -133,7 +137,7 @@ def _parts(rule: Rule, work: Work) -> Iterator[tuple[bool, list[Any]]]:
     yield False, work.params
     yield False, work.grads
     for state, tensors in zip(rule.states, work.states, strict=True):
-        if state.shape == "like":
+        if state.shape != "scalar":
             yield False, tensors
     if rule.step is not None:
         yield True, work.steps
@@ -142,13 +146,16 @@ def _parts(rule: Rule, work: Work) -> Iterator[tuple[bool, list[Any]]]:
             yield True, tensors
 
 
-def _keys(rule: Rule, work: Work) -> Iterator[Key]:
+def _keys(rule: Rule, work: Work, needs: Mapping[tuple[bool, ...], Needs]) -> Iterator[Key]:
     """The bucket of every tensor of a work."""
     parts = list(_parts(rule, work))
     likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in parts if not scalar))
     scalars = zip(*(map(_dtype, tensors) for scalar, tensors in parts if scalar), strict=True)
     devices = (param.device for param in work.params)
-    return map(Key, devices, likes, chain(scalars, repeat(())))
+    facts = work.trait.facts
+    by_matrix = facts in needs and needs[facts].by_matrix
+    tiles = [Tile.of(Shape.of(p)) if by_matrix else None for p in work.params]
+    return map(Key, devices, likes, chain(scalars, repeat(())), repeat(facts), tiles)
 
 
 def _streams(rule: Rule, shares: Sequence[Share], works: list[Work]) -> Streams:

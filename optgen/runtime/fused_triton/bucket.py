@@ -1,10 +1,11 @@
-"""A bucket: the tensors of one device whose streams have equal types, updated by one launch."""
+"""A bucket: the tensors of one device and equal types of streams; a phase launches them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
+from itertools import chain, islice
+from math import prod
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.table import Staging, Table
-from optgen.runtime.layout import copies, copy_of
+from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile, Workspace
+from optgen.runtime.layout import copies, copy_of, is_plain
 
 _dtype = attrgetter("dtype")
 
@@ -20,14 +22,17 @@ TAIL = 256
 """Elements a trip where a block is short or its streams are not aligned."""
 
 Streams = list[list[Tensor]]
+Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
 class Key(NamedTuple):
     """What the tensors of a bucket share. A state that the group does not keep has type None."""
 
     device: torch.device
-    types: tuple[torch.dtype | None, ...]  # parameter, gradient, states of the parameter's shape
+    types: tuple[torch.dtype | None, ...]  # parameter, gradient, states that are no scalars
     scalar_types: tuple[torch.dtype, ...]  # step, scalar states
+    facts: tuple[bool, ...] = ()  # those of the parameter's shape that the rule asks for
+    tile: Tile | None = None  # where phases go by matrices
 
 
 class Share(NamedTuple):
@@ -52,8 +57,9 @@ class Layout:
     Assigning to `.data` changes any of it under an object that stays the same.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
         self._numels = list(map(Tensor.numel, tensors))
+        self._shapes = [tensor.shape for tensor in tensors] if shaped else []
         self._kinds = _kinds(tensors)
         self._plain = _are_plain(tensors)
         self._walks = [] if self._plain else _walks(tensors)
@@ -64,6 +70,7 @@ class Layout:
             (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
             and list(map(Tensor.numel, tensors)) == self._numels
             and _kinds(tensors) == self._kinds
+            and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
         )
 
 
@@ -85,40 +92,76 @@ class Bucket:
 
     loss_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    _params: Sequence[Tensor] = ()  # of the step at hand, as are these
+    _groups: Sequence[Mapping[str, Any]] = ()
 
     def __init__(
         self,
         key: Key,
         shares: list[Share],
-        states: Sequence[str],
+        states: Mapping[str, str],
         streams: Streams,
         fresh: list[list[bool]],
         hypers: Tensor,
         staging: Staging | None,
+        needs: Needs | None = None,
     ) -> None:
-        _check_shapes(streams[: len(key.types)])
         self.key, self.shares, self.hypers = key, shares, hypers
-        self._states = states
-        self._copied = _copied(streams[: len(key.types)])
-        self._layouts = list(map(Layout, streams[: len(key.types)]))
+        self._states = list(states)
+        tensors = streams[: len(key.types)]
+        like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
+        _check_shapes([*tensors[:2], *like])
+        self._in_order = needs is not None and needs.in_order
+        self._copied = _copied(tensors, self._in_order)
+        self._layouts = [Layout(stream, self._in_order) for stream in tensors]
         self._scalar_kinds = list(map(_kinds, streams[len(key.types) :]))
         self._scalars: Tensor | None = None
+        self._locals: dict[str, list[Tensor]] = {}
         amd = torch.version.hip is not None
-        self.options = options(key.types, amd)
+        self.options = options(key.types, amd, key.tile)
         self.prologue_options = {"num_warps": 1} | exact(amd)
+        counts = self._counts(streams[0])
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
+            counts,
             chain.from_iterable([share.group] * len(share.indices) for share in shares),
             fresh,
             len(streams),
-            self.options["BLOCK"],
             key.device,
             staging,
+            extra=len(needs.locals) if needs else 0,
         )
         self.tensors, self.blocks = self._table.tensors, self._table.blocks
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
         self.types = [_triton_type(t or key.types[0]) for t in key.types]
         self.scalar_types = [_triton_type(t) for t in key.scalar_types]
+        self._workspace = None
+        if needs is not None:
+            compiled = exact(amd)
+            self._workspace = Workspace(needs, streams[0], key.tile, counts, compiled, staging)
+
+    @property
+    def workspace(self) -> Workspace:
+        """The memory that the phases of the rule share."""
+        assert self._workspace is not None
+        return self._workspace
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """What the kernels compute elements in."""
+        return torch.float64 if self.key.types[0] == torch.float64 else torch.float32
+
+    @property
+    def compute_type(self) -> Any:
+        """The same, as Triton calls it."""
+        return _triton_type(self.compute_dtype)
+
+    def _counts(self, params: Sequence[Tensor]) -> list[int]:
+        """The blocks of every parameter."""
+        tile = self.key.tile
+        if tile is None:
+            return [-(-param.numel() // self.options["BLOCK"]) for param in params]
+        return [prod(tile.counts(Shape.of(param))) for param in params]
 
     def has(self, state: str) -> bool:
         """Whether these tensors keep the state of this key."""
@@ -127,8 +170,9 @@ class Bucket:
     def scalars(self, width: int) -> Tensor:
         """Room for `width` numbers a tensor, in the type the kernel computes in."""
         if self._scalars is None:
-            dtype = torch.float64 if self.key.types[0] == torch.float64 else torch.float32
-            self._scalars = torch.empty(self.tensors, width, dtype=dtype, device=self.key.device)
+            self._scalars = torch.empty(
+                self.tensors, width, dtype=self.compute_dtype, device=self.key.device
+            )
         return self._scalars
 
     def fits(self, streams: Streams) -> bool:
@@ -139,19 +183,62 @@ class Bucket:
             and list(map(_kinds, scalars)) == self._scalar_kinds
         )
 
-    def run(self, update: Callable[[Bucket], None], streams: Streams) -> None:
-        """Update the tensors; where a parameter's streams are laid out unlike, through copies."""
+    def room(self, name: str) -> None:
+        """Make room for a tensor that a sweep hands to a matrix word."""
+        shapes = [param.shape for param in self._params]
+        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]  # each begins at 16 bytes
+        flat = torch.empty(sum(sizes), dtype=self.key.types[0], device=self.key.device)
+        parts = zip(flat.split(sizes), shapes, strict=True)
+        self._keep(name, [part[: shape.numel()].view(shape) for part, shape in parts])
+
+    def call(
+        self, word: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
+    ) -> None:
+        """Apply a matrix word to what a sweep has stored, group by group."""
+        given, made = iter(self._locals[source]), []
+        for share, group in zip(self.shares, self._groups, strict=True):
+            made += word(list(islice(given, len(share.indices))), *arguments(group))
+        wide = self._params[0].dtype
+        narrow = (t if t.dtype.itemsize <= wide.itemsize else t.to(wide) for t in made)
+        self._keep(target, [tensor.contiguous() for tensor in narrow])
+
+    def local_type(self, name: str) -> Any:
+        """The type of a tensor that lives for a step, as Triton calls it."""
+        return _triton_type(self._locals[name][0].dtype)
+
+    def _keep(self, name: str, tensors: list[Tensor]) -> None:
+        self._locals[name] = tensors
+        self._table.point_extra(self.workspace.needs.locals.index(name), tensors)
+
+    def run(
+        self,
+        update: Callable[[Bucket], None],
+        streams: Streams,
+        groups: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Update the tensors; where a parameter's streams are laid out unlike, through copies.
+
+        `groups` are those of the shares.
+        """
         swapped = []
         for stream, i in self._copied:
             original = streams[stream][i]
-            streams[stream][i] = copy = copy_of(original, streams[0][i])
+            streams[stream][i] = copy = self._copy_of(original, streams[0][i])
             if stream != 1 or self.loss_scale is not None:  # a gradient is written when unscaled
                 swapped.append((original, copy))
         self._table.point(streams)
+        self._params, self._groups = streams[0], groups
         with _on(self.key.device):
             update(self)
+        self._params, self._groups = (), ()
+        self._locals.clear()
         for original, copy in swapped:
             original.copy_(copy)
+
+    def _copy_of(self, tensor: Tensor, param: Tensor) -> Tensor:
+        if self._in_order:
+            return tensor.clone(memory_format=torch.contiguous_format)
+        return copy_of(tensor, param)
 
 
 def _check_shapes(streams: Streams) -> None:
@@ -166,18 +253,25 @@ def _check_shapes(streams: Streams) -> None:
                 )
 
 
-def _copied(streams: Streams) -> list[tuple[int, int]]:
+def _copied(streams: Streams, in_order: bool) -> list[tuple[int, int]]:
     """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
     if all(map(_are_plain, streams)):
         return []
+    if in_order:
+        return [(k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_plain(t)]
     present = [k for k, stream in enumerate(streams) if stream]
     parts = zip(*(streams[k] for k in present), strict=True)
     return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
 
 
-def options(types: Sequence[torch.dtype | None], amd: bool) -> dict[str, Any]:
+def options(
+    types: Sequence[torch.dtype | None], amd: bool, tile: Tile | None = None
+) -> dict[str, Any]:
     """How a kernel walks these types, and how it is compiled."""
     vector = 16 // max(t.itemsize for t in types if t is not None)  # elements an access
+    if tile is not None:
+        walk = {"VECTOR": vector, "DEPTH": tile.matrices, "HEIGHT": tile.rows}
+        return walk | {"WIDTH": tile.columns, "num_warps": 4 if amd else 8} | exact(amd)
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if types[0] == torch.float64 else 2048 if wide else 1024
     walk = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}

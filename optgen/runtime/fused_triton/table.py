@@ -2,10 +2,10 @@
 
 Kernels find everything through one int64 table [row, tensor]. Its rows are the element counts,
 each tensor's first block, its group, the addresses of the streams (parameter, gradient, then one
-per state of the parameter's shape), the addresses of the scalars (step, then scalar states) and,
-for each key that the rule asks `fresh` of, whether the state is still unused: a kernel that uses it
-writes a 0 there. An int32 map leads from a block to its tensor, and a float64 table [group, value]
-holds the hyperparameters.
+per state that is no scalar), the addresses of the scalars (step, then scalar states), for each key
+that the rule asks `fresh` of whether the state is still unused (a kernel that uses it writes a 0
+there), and the addresses of extra tensors that live for a step only. An int32 map leads from a
+block to its tensor, and a float64 table [group, value] holds the hyperparameters.
 
 A copy to the device goes through pinned memory taken fresh from torch's allocator, never through a
 buffer that an earlier copy may still be reading. Under graph capture that copy becomes a node which
@@ -47,21 +47,24 @@ class Table:
     def __init__(
         self,
         numels: Sequence[int],
+        counts: Sequence[int],
         groups: Iterable[int],
         fresh: Iterable[Sequence[bool]],
         addresses: int,
-        block: int,
         device: torch.device,
         staging: Staging | None,
+        extra: int = 0,
     ) -> None:
-        counts = [-(-numel // block) for numel in numels]
         firsts = list(accumulate(counts, initial=0))
         self.tensors = len(numels)
         self.blocks = firsts.pop()
         self._staging = staging
-        self._addresses = [array("q", [0] * self.tensors)] * addresses
+        none = array("q", [0] * self.tensors)
         rows = [array("q", numels), array("q", firsts), array("q", groups)]
-        rows += [*self._addresses, *(array("q", map(int, flags)) for flags in fresh)]
+        rows += [*[none] * addresses, *(array("q", map(int, flags)) for flags in fresh)]
+        self._known = dict.fromkeys(range(HEADER, HEADER + addresses), none)
+        self._extra = len(rows)
+        rows += [none] * extra
         flat = array("q")
         for row in rows:
             flat.extend(row)
@@ -78,10 +81,17 @@ class Table:
         """Make the address rows say where these tensors lie; an empty stream stays at 0."""
         for i, stream in enumerate(streams):
             if stream:
-                row = array("q", map(Tensor.data_ptr, stream))
-                if row != self._addresses[i]:
-                    upload(self.rows[HEADER + i], row, self._staging)
-                    self._addresses[i] = row
+                self._point(HEADER + i, stream)
+
+    def point_extra(self, index: int, tensors: Sequence[Tensor]) -> None:
+        """Make one of the extra rows at the end say where these tensors lie."""
+        self._point(self._extra + index, tensors)
+
+    def _point(self, place: int, tensors: Sequence[Tensor]) -> None:
+        row = array("q", map(Tensor.data_ptr, tensors))
+        if row != self._known.get(place):
+            upload(self.rows[place], row, self._staging)
+            self._known[place] = row
 
 
 class Hypers:

@@ -1,0 +1,203 @@
+"""What happens between two sweeps, as a kernel: in float64, a program for one matrix or for a few.
+
+Statements on rows stand in a loop over the rows, those on columns in one over the columns. What a
+loop sums is known after it, and what needs that sum waits for the next loop: stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, refs
+from optgen.ir.plan import Finish, Plan, is_reduction
+from optgen.ir.variables import plural
+from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.lowerings.fused_triton.properties import read_property
+from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.fused_triton.slots import LINES, Slots
+from optgen.passes.rewrite import filter_assigns
+
+_INDENT = "    "
+_SIZE = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
+
+
+class FinishText:
+    """Prints one `Finish`; `kept` are the numbers it makes that later kernels read."""
+
+    def __init__(self, plan: Plan, finish: Finish, row: Row, slots: Slots) -> None:
+        self._plan, self._body, self._row, self._slots = plan, finish.body, row, slots
+        self._printer = Printer(read_property, tensors=False)
+        self._states = {s.symbol for s in plan.algorithm.factor_states()}
+        self._stages: dict[Ref, int] = {}
+        for _ in range(2):  # a name may be given its value in either arm
+            for stmt, conditions in _guarded(self._body, ()):
+                self._enter(stmt, conditions)
+
+    def crossing(self) -> Iterator[Ref]:
+        """The rows and columns that a later loop of the same kernel reads."""
+        for axis in LINES:
+            for stage in range(self._last + 1):
+                read = self._read(self._lines_of(axis, stage))
+                yield from (
+                    r for r in read if self._stages.get(r, stage) < stage and self._axes(r) in LINES
+                )
+
+    def lines(self) -> list[str]:
+        """The body of the kernel, stage after stage."""
+        lines = self._straight(-1)
+        for stage in range(self._last + 1):
+            if stage:
+                lines.append("tl.debug_barrier()  # what other threads have stored is read now")
+            for axis in LINES:
+                lines += self._loop(axis, stage)
+            lines += self._straight(stage)
+        return lines
+
+    @property
+    def _last(self) -> int:
+        return max(self._stages.values(), default=-1)
+
+    def _axes(self, ref: Ref) -> Axes:
+        return self._plan.kinds[ref].axes
+
+    def _home(self, stmt: Assign) -> Axes:
+        """Whose loop a statement stands in: a reduction in that of what it sums."""
+        if is_reduction(stmt.value):
+            return self._plan.kind(_argument(stmt.value)).axes
+        return self._axes(stmt.target)
+
+    def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
+        """Find the stage of a statement from those of what it reads."""
+        home = self._home(stmt)
+        if is_reduction(stmt.value) and not (home in LINES and self._axes(stmt.target)):
+            raise NotImplementedError(_BEYOND.format(place=stmt.place))
+        stage = 0 if home in LINES else -1
+        for ref in (r for e in (stmt.value, *conditions) for r in refs(e)):
+            if ref in self._stages:
+                later = home in LINES and self._axes(ref) not in LINES
+                stage = max(stage, self._stages[ref] + later)
+        self._stages[stmt.target] = max(stage, self._stages.get(stmt.target, -1))
+
+    def _lines_of(self, axis: Axes, stage: int) -> Program:
+        return filter_assigns(
+            self._body, lambda a: self._home(a) is axis and self._stages[a.target] == stage
+        )
+
+    def _straight(self, stage: int) -> list[str]:
+        """Numbers, and numbers of matrices: one a row of the program's little table."""
+        body = filter_assigns(
+            self._body,
+            lambda a: self._home(a) not in LINES and self._stages[a.target] == stage,
+        )
+        lines = [
+            f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
+            "inside, 0.0).to(tl.float64)"
+            for ref in self._read(body)
+            if self._axes(ref) is Axes.MATRIX and ref not in self._stages
+        ]
+        lines += self._statements(body)
+        for ref in dict.fromkeys(a.target for a in assigns(body)):
+            if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX):
+                place = self._slots.place(ref, Axes.MATRIX)
+                lines.append(f"tl.store({place} + matrices, {variable(ref.name)}, inside)")
+        return lines
+
+    def _loop(self, axis: Axes, stage: int) -> list[str]:
+        body = self._lines_of(axis, stage)
+        if not body:
+            return []
+        size, tile = _SIZE[axis]
+        sums = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
+        plain = filter_assigns(body, lambda a: not is_reduction(a.value))
+        inner = [
+            f"lanes = first + lines({size}, DEPTH, {tile})",
+            f"mask = lines_inside(left, {size} - first, DEPTH, {tile})",
+            *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
+            *self._statements(plain),
+            *self._stores(plain, axis),
+            *(self._add(ref, value) for ref, value in sums.items()),
+        ]
+        zeros = f"tl.zeros((DEPTH, {tile}), tl.float64)"
+        return [
+            *(f"{variable(ref.name)} = {zeros}" for ref in sums),
+            f"for first in range(0, {size}, {tile}):",
+            *(_INDENT + line for line in inner),
+            *(_reduced(ref, value) for ref, value in sums.items()),
+        ]
+
+    def _read(self, body: Program) -> list[Ref]:
+        """The small values that a body reads and does not make, in order."""
+        made = {a.target for a in assigns(body)}
+        read = (r for s, cs in _guarded(body, ()) for e in (*cs, s.value) for r in refs(e))
+        return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
+
+    def _is_loaded(self, ref: Ref, stage: int) -> bool:
+        return self._axes(ref) in LINES and self._stages.get(ref, -1) < stage
+
+    def _load(self, ref: Ref, axis: Axes) -> str:
+        old = ref.name in self._states and ref not in self._stages
+        place = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
+        return f"{variable(ref.name)} = tl.load({place} + lanes, mask, 0.0).to(tl.float64)"
+
+    def _stores(self, body: Program, axis: Axes) -> list[str]:
+        lines = []
+        for ref in dict.fromkeys(a.target for a in assigns(body)):
+            name = variable(ref.name)
+            if ref.name in self._states:
+                kept = f"{name}.to({ref.name.upper()}_T)"
+                lines.append(f"tl.store({variable(plural(ref.name))} + lanes, {kept}, mask)")
+            if self._slots.holds(ref, axis):
+                lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
+        return lines
+
+    def _statements(self, body: Program) -> list[str]:
+        lines: list[str] = []
+        for stmt in body:
+            if isinstance(stmt, Assign):
+                lines += [f"# {line}" for line in stmt.quote]
+                value = self._printer.argument(stmt.value)
+                lines.append(f"{variable(stmt.target.name)} = {value}")
+                continue
+            arms = [(f"if {self._row.condition(stmt.condition)}:", stmt.then)]
+            arms += [("else:", stmt.orelse)] if stmt.orelse else []
+            for head, arm in arms:
+                inner = self._statements(arm) or ["pass"]
+                lines += [head, *(_INDENT + line for line in inner)]
+        return lines
+
+    def _add(self, target: Ref, value: Expr) -> str:
+        name, what = variable(target.name), self._printer(_argument(value))
+        if isinstance(value, Call) and value.word == "max_abs":
+            return f"{name} = maximum({name}, tl.abs(kept({what}, mask)))"
+        return f"{name} += kept({what}, mask)"
+
+
+_BEYOND = (
+    "{place}: fused Triton sums rows and columns matrix by matrix only: use row_sum or col_sum"
+)
+
+
+def _reduced(target: Ref, value: Expr) -> str:
+    name = variable(target.name)
+    if isinstance(value, Call) and value.word == "max_abs":
+        return f"{name} = tl.reduce({name}, 1, larger)[:, None]"
+    return f"{name} = tl.sum({name}, axis=1)[:, None]"
+
+
+def _argument(value: Expr) -> Expr:
+    assert isinstance(value, Call)
+    return value.args[0]
+
+
+def _guarded(
+    program: Program, conditions: tuple[Expr, ...]
+) -> Iterator[tuple[Assign, tuple[Expr, ...]]]:
+    """Every assignment with the conditions it stands under."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            inside = (*conditions, stmt.condition)
+            yield from _guarded(stmt.then, inside)
+            yield from _guarded(stmt.orelse, inside)
+        else:
+            yield stmt, conditions

@@ -1,0 +1,269 @@
+"""The kernels of one phase each: what the templates lay out of a sweep and of a finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Const, Expr, Ref, expressions, refs
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep
+from optgen.ir.variables import plural
+from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.finish import FinishText
+from optgen.lowerings.fused_triton.places import (
+    finish_places,
+    flat_places,
+    needed,
+    tile_places,
+    tile_stores,
+    uses,
+)
+from optgen.lowerings.fused_triton.properties import load_properties
+from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.fused_triton.slots import (
+    LINES,
+    SMALL,
+    Slots,
+    is_by_matrix,
+    made_small,
+    read_by,
+)
+from optgen.lowerings.fused_triton.sweep import (
+    flags_of,
+    offset,
+    print_loads,
+    print_numbers,
+    print_stores,
+    print_sweep,
+)
+
+Context = dict[str, Any]
+_SPREAD = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
+_WORK = ("shapes", "scalars", "values", "partials")
+_SWEEP = ("rows", "block_tensor", *_WORK, "loss_scale", "found_inf")
+_FINISH = ("rows", "group_tensor", *_WORK, "found_inf")
+ARGUMENTS = {
+    "rows": "bucket.rows",
+    "block_tensor": "bucket.block_tensor",
+    "loss_scale": "bucket.loss_scale",
+    "found_inf": "bucket.found_inf",
+    "group_tensor": "work.group_tensor",
+    "shapes": "work.shapes",
+    "scalars": "work.scalars",
+    "values": "work.values",
+    "partials": "work.partials",
+}
+"""What a launch hands over for each argument of a kernel."""
+_DOCS = {
+    False: "Make what the next phase reads of one tensor's sums.",
+    True: "Make what the next phase reads of the sums of some of a tensor's matrices.",
+}
+_MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Prints the phases of a plan.
+
+    `addresses` are the rows of addresses in the table, in its order, with what lies between them;
+    the `locals` stand at its end.
+    """
+
+    plan: Plan
+    addresses: Sequence[str]
+    locals: Sequence[str]
+    row: Row
+    slots: Slots
+    by_matrix: bool
+
+    def sweep(self, sweep: Sweep, following: Phase | None, unscales: bool) -> Context:
+        """What a sweep's kernel and its tile are made of."""
+        streams, small = touched(sweep), list(self._small_read(sweep))
+        sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
+        by_matrix = following is not None and is_by_matrix(self.plan, following)
+        context = {
+            "sort": "sweep",
+            "rooms": [s.name for s in streams if s.role == "local" and s.stored],
+            "streams": [self._place(s.name) for s in streams],
+            "small": small,
+            "unscales": unscales,
+            "loads": [
+                *print_loads([s for s in streams if s.role != "local" or not s.stored]),
+                *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
+                *print_numbers(self.row, sweep.body, ".to(dtype)"),
+            ],
+            "body": print_sweep(sweep.body, self.row),
+            "stores": print_stores(streams),
+            "sums": sums,
+            "row_sums": row_sums,
+            "column_sums": column_sums,
+            "combined": bool(row_sums or column_sums or (sums and by_matrix)),
+            "flag_values": flags_of(streams),
+        }
+        return context | self._tile_lines(context)
+
+    def _tile_lines(self, context: Context) -> Context:
+        """The lines of a tile's kernel around the call of the tile."""
+        sums, row_sums, column_sums = (
+            [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
+        )
+        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts)
+        if sums or row_sums or column_sums:
+            partials.insert(0, "partials += tl.load(shape + PARTIALS * tensors)")
+        if len(sums) > 1:
+            partials.insert(1, "blocks = tl.load(shape + BLOCKS * tensors)")
+        pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
+        masks = [s["mask"] for s in context["small"]]
+        text = [*pointers, *masks, *partials]
+        places = needed(tile_places(self.slots.counts), text)
+        optional = {
+            "shapes": self.by_matrix or bool(partials),
+            "values": uses("values", "\n".join([*places, *text])),
+            "partials": bool(partials),
+            "loss_scale": context["unscales"],
+        }
+        return {
+            "partials": partials,
+            "places": [*places, *pointers],
+            "needs_columns": uses("first_column", "\n".join(places)),
+            "largest": sum(s["largest"] << n for n, s in enumerate(context["sums"])),
+            "arguments": [n for n in _SWEEP if optional.get(n, True)],
+        }
+
+    def finish(self, finish: Finish, before: Phase) -> Context:
+        """What the kernel between two sweeps is made of."""
+        by_matrix = is_by_matrix(self.plan, finish)
+        sums = self.reduced(before, Axes.NONE) if isinstance(before, Sweep) else []
+        made = [*made_small(self.plan, before), *made_small(self.plan, finish)]
+        numbers = [r for r in made if self.plan.kinds[r].axes is Axes.NONE]
+        names = list(dict.fromkeys(variable(r.name) for r in numbers))
+        states = self._factors(finish)
+        combined = by_matrix or (isinstance(before, Sweep) and self._combines(before))
+        text = [
+            *self._sums(sums, combined),
+            *print_numbers(self.row, finish.body, known=names),
+            *load_properties(expressions(finish.body)),
+            *FinishText(self.plan, finish, self.row, self.slots).lines(),
+            *self._kept(names, by_matrix),
+        ]
+        counts = self.slots.counts
+        places = finish_places(counts, states) if by_matrix else flat_places(bool(sums))
+        lines = [*needed(places, text), *text]
+        whole = "\n".join(lines)
+        types = [s["type"] for s in states]
+        return {
+            "sort": "finish",
+            "grid": "work.groups" if by_matrix else "bucket.tensors",
+            "options": "lines" if by_matrix else "numbers",
+            "states": states,
+            "sums": sums,
+            "lines": lines,
+            "doc": _DOCS[by_matrix],
+            "arguments": [n for n in _FINISH if n == "found_inf" or uses(n, whole)],
+            "types": types + [n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)],
+        }
+
+    def call(self, call: MatrixCall) -> Context:
+        """What the runtime is told of a matrix word."""
+        source, *rest = call.args
+        assert isinstance(source, Ref)
+        return {
+            "sort": "matrices",
+            "quote": [f"# {line}" for line in call.quote],
+            "word": call.word,
+            "source": source.name,
+            "target": call.target.name,
+            "given": "".join(f"{_of_group(arg)}, " for arg in rest),
+        }
+
+    def _combines(self, sweep: Sweep) -> bool:
+        return any(self.reduced(sweep, axes) for axes in LINES)
+
+    def _sums(self, sums: Sequence[Context], combined: bool) -> list[str]:
+        """The lines that read what the sweep before has summed, or that add it up."""
+        if combined:
+            first = self.row.width
+            return [
+                f"{s['name']} = tl.load({offset('scalars', first + n)})" for n, s in enumerate(sums)
+            ]
+        lines = []
+        for n, one in enumerate(sums):
+            place = "partials" if not n else f"partials + {'' if n == 1 else f'{n} * '}blocks"
+            word = "pick_largest" if one["largest"] else "add_up"
+            lines.append(f"{one['name']} = {word}({place}, blocks)")
+        return lines
+
+    def _kept(self, names: Sequence[str], by_matrix: bool) -> list[str]:
+        """The lines that keep numbers for later kernels; one program a tensor does."""
+        lines = [
+            f"tl.store({offset('scalars', self.row.place(n))}, {n})"
+            for n in names
+            if n in self.row.numbers
+        ]
+        return ["if group == 0:", *(f"    {x}" for x in lines)] if by_matrix and lines else lines
+
+    def _factors(self, finish: Finish) -> list[Context]:
+        """The row and column states that a finish reads or stores."""
+        asked = {r.name for r in (*made_small(self.plan, finish), *read_by(finish))}
+        return [
+            self._place(s.symbol) | {"shape": s.shape}
+            for s in self.plan.algorithm.factor_states()
+            if s.symbol in asked
+        ]
+
+    def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
+        """The reductions of a sweep that leave values with such axes."""
+        return [
+            {
+                "name": variable(a.target.name),
+                "more": f"more_{a.target.name}",
+                "largest": isinstance(a.value, Call) and a.value.word == "max_abs",
+            }
+            for a in sweep.reductions
+            if self.plan.kinds[a.target].axes is axes
+        ]
+
+    def _place(self, name: str) -> Context:
+        """What kernels call a stream's address and type, and which of the table's it is."""
+        state = self.plan.algorithm.state(name)
+        index = self.addresses.index(state.key if state else name)
+        given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
+        return {
+            "list": variable(plural(name)),
+            "type": f"{name.upper()}_T",
+            "given_type": given,
+            "address": f"(STREAMS + {index})" if index else "STREAMS",
+        }
+
+    def _small_read(self, sweep: Sweep) -> Iterator[Context]:
+        """Rows, columns and numbers of matrices that a sweep reads, and where they lie."""
+        made = made_small(self.plan, sweep)
+        for ref in dict.fromkeys(read_by(sweep)):
+            axes = self.plan.kinds[ref].axes
+            if axes in SMALL and ref not in made:
+                yield {
+                    "name": variable(ref.name),
+                    "list": variable(plural(ref.name)),
+                    "axes": axes,
+                    "mask": _MASK[axes],
+                    "spread": _SPREAD[axes],
+                    "place": self.slots.place(ref, axes),
+                }
+
+
+def _of_group(arg: Expr) -> str:
+    """An argument of a matrix word: the host reads it in the group."""
+    match arg:
+        case Ref(name):
+            return f'group["{name}"]'
+        case Const(value):
+            return repr(value)
+    raise NotImplementedError("fused Triton hands hyperparameters to a matrix word as they are")
+
+
+def touched(sweep: Sweep) -> list[Stream]:
+    """The streams that a sweep reads or stores: no other is worth the bandwidth."""
+    read = {r.name for e in expressions(sweep.body) for r in refs(e) if r.version == 0}
+    return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

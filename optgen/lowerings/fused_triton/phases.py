@@ -1,0 +1,110 @@
+"""What the template lays out of a rule with phases: for every plan, its kernels in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Ref, expressions, walk
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
+from optgen.ir.words import PROPERTIES
+from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.finish import FinishText
+from optgen.lowerings.fused_triton.kernels import Kernels
+from optgen.lowerings.fused_triton.places import uses
+from optgen.lowerings.fused_triton.prologue import Prologue
+from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.fused_triton.slots import (
+    SMALL,
+    Slots,
+    is_by_matrix,
+    made_small,
+    read_by,
+    slots_of,
+)
+
+Context = dict[str, Any]
+
+
+def addresses_of(algorithm: Algorithm) -> list[str]:
+    """The rows of addresses in a bucket's table, whatever its tensors' facts: keys of states."""
+    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
+
+
+def is_elementwise(plan: Plan) -> bool:
+    """Whether it is one sweep that asks nothing of a parameter's shape."""
+    exprs = (*expressions(plan.scalars), *plan.values())
+    words = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    return len(plan.phases) == 1 and words.isdisjoint(PROPERTIES)
+
+
+def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
+    """The kernels of one plan, and the memory that they share."""
+    row = _row(plan)
+    slots = _slots(plan, row)
+    prologue = Prologue(plan, row, len(addresses))
+    tiles = is_by_matrix(plan, *plan.phases)
+    names = list(dict.fromkeys(s.name for w in plan.sweeps for s in w.streams if s.role == "local"))
+    fresh = [state.key for state in plan.fresh()]
+    table = [*addresses, *prologue.scalar_types(), *fresh, *names]
+    kernels = list(_kernels(plan, Kernels(plan, table, names, row, slots, tiles)))
+    sweeps = [k for k in kernels if k["sort"] == "sweep"]
+    facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
+    most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
+    lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
+    numbers = prologue.lines()
+    return {
+        "prefix": "_".join([plan.algorithm.module, *facts]),
+        "suffix": "_".join(facts),
+        "facts": tuple(plan.facts.values()),
+        "tiles": tiles,
+        "first_sum": row.width,
+        "scalars": row.width + max((len(k["sums"]) for k in sweeps if k["combined"]), default=0),
+        "scalar_types": prologue.scalar_types(),
+        "width": prologue.width,
+        "prologue": numbers,
+        "prologue_shapes": uses("shape", "\n".join(numbers)),
+        "kernels": kernels,
+        "needs": lines | most | {"locals": tuple(names)},
+    }
+
+
+def _row(plan: Plan) -> Row:
+    bodies = [p.body for p in plan.phases if not isinstance(p, MatrixCall)]
+    streams = [s for sweep in plan.sweeps for s in sweep.streams]
+    numbers = [variable(r.name) for r in _crossing(plan) if plan.kinds[r].axes is Axes.NONE]
+    return Row(plan, bodies, streams, dict.fromkeys(numbers))
+
+
+def _slots(plan: Plan, row: Row) -> Slots:
+    crossing = list(_crossing(plan))
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            crossing += FinishText(plan, phase, row, slots_of(plan, ())).crossing()
+    return slots_of(plan, crossing)
+
+
+def _crossing(plan: Plan) -> Iterator[Ref]:
+    """What one kernel makes small and another reads; a sweep's sums go to the finish after it."""
+    for i, phase in enumerate(plan.phases):
+        after = i + 1 + isinstance(phase, Sweep)
+        later = {ref for p in plan.phases[after:] for ref in read_by(p)}
+        yield from (ref for ref in made_small(plan, phase) if ref in later)
+
+
+def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
+    number, unscaled = 0, False
+    for i, phase in enumerate(plan.phases):
+        if isinstance(phase, Sweep):
+            reads = any(s.role == "grad" for s in phase.streams)
+            number += 1
+            following = plan.phases[i + 1] if i + 1 < len(plan.phases) else None
+            context = kernels.sweep(phase, following, unscales=reads and not unscaled)
+            unscaled |= reads
+        elif isinstance(phase, Finish):
+            context = kernels.finish(phase, plan.phases[i - 1])
+        else:
+            context = kernels.call(phase)
+        yield context | {"number": number}

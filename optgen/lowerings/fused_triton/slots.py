@@ -1,0 +1,75 @@
+"""Where phases leave rows, columns and numbers of matrices for one another: a slot each.
+
+The sums of a sweep's rows take the first slots, for the `Finish` that follows; then come the values
+that outlive the loop they are made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Expr, Ref, assigns, expressions, refs
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
+
+LINES = (Axes.ROW, Axes.COLUMN)
+SMALL = (*LINES, Axes.MATRIX)
+PLACE = {Axes.ROW: "row_values", Axes.COLUMN: "column_values", Axes.MATRIX: "matrix_values"}
+STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slot of every small value that is kept, by its axes, and how many there are."""
+
+    places: Mapping[Axes, Mapping[Ref, int]]
+    counts: Mapping[Axes, int]
+
+    def holds(self, ref: Ref, axes: Axes) -> bool:
+        return ref in self.places[axes]
+
+    def place(self, ref: Ref, axes: Axes) -> str:
+        """The address of a value's first number, for the matrices at hand."""
+        number = self.places[axes][ref]
+        times = "" if number == 1 else f"{number} * "
+        return f"{PLACE[axes]} + {times}{STRIDE[axes]}" if number else PLACE[axes]
+
+
+def slots_of(plan: Plan, crossing: Iterable[Ref]) -> Slots:
+    """Slots for the sums of every sweep, and for the values that cross from a loop to another."""
+    places: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
+    counts = dict.fromkeys(SMALL, 0)
+    for sweep in plan.sweeps:
+        for axes in LINES:
+            sums = [a.target for a in sweep.reductions if plan.kinds[a.target].axes is axes]
+            places[axes] |= {ref: slot for slot, ref in enumerate(sums)}
+            counts[axes] = max(counts[axes], len(sums))
+    for ref in crossing:
+        axes = plan.kinds[ref].axes
+        if axes in SMALL and ref not in places[axes]:
+            places[axes][ref] = counts[axes]
+            counts[axes] += 1
+    return Slots(places, counts)
+
+
+def read_by(phase: Phase) -> Iterator[Ref]:
+    """Every name a phase reads, repeats included."""
+    exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
+    return (ref for expr in exprs for ref in refs(expr))
+
+
+def made_small(plan: Plan, phase: Phase) -> dict[Ref, None]:
+    """What a `Finish` assigns, or a sweep reduces, in order."""
+    match phase:
+        case Sweep():
+            return {a.target: None for a in phase.reductions}
+        case Finish(body):
+            return {a.target: None for a in assigns(body)}
+    return {}
+
+
+def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
+    """Whether any of these phases handles a row, a column or a matrix's number."""
+    names = (ref for phase in phases for ref in (*made_small(plan, phase), *read_by(phase)))
+    return any(plan.kinds[ref].axes in SMALL for ref in names)
