@@ -18,6 +18,7 @@ from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.levels import kinds_of, levels_of
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_reductions import name_reductions
+from optgen.passes.part_homes import part_homes
 from optgen.passes.phases import Cut, cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
@@ -43,7 +44,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     versions of a name as one variable.
     """
     named = rename(expand_reductions(assume(add_maximize(drop_unread(algorithm)), facts or {})))
-    versioned = name_reductions(to_ssa(named))
+    versioned = part_homes(name_reductions(to_ssa(named)))
     kinds = kinds_of(versioned)
     levels = levels_of(versioned, kinds)
     pieces = (

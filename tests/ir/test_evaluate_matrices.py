@@ -121,10 +121,29 @@ def lars(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> T
     return p - 0.1 * b
 
 
-@pytest.mark.parametrize("start", [1.0, 0.0])
-@pytest.mark.parametrize("shape", [(), (6,), (3, 4)], ids=str)
-@pytest.mark.parametrize(("name", "reference"), [("LAMB", lamb), ("LARS", lars)])
-def test_layerwise(
+def came(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
+    def factors(name: str, beta: float, squares: Tensor) -> Tensor:
+        rows, cols = f"exp_avg_{name}_row", f"exp_avg_{name}_col"
+        r = state[rows] = beta * state.get(rows, 0) + (1 - beta) * squares.mean(1, keepdim=True)
+        c = state[cols] = beta * state.get(cols, 0) + (1 - beta) * squares.mean(0, keepdim=True)
+        return ((r / r.mean()) @ c).rsqrt()
+
+    u = g * factors("sq", 0.999, g * g + 1e-30)
+    u = u / max(1.0, torch.linalg.vector_norm(u).item() / u.numel() ** 0.5)
+    m = state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * u
+    return p - 2e-4 * m * factors("res", 0.9999, (u - m) ** 2 + 1e-16) - 2e-4 * decay * p
+
+
+SIZES = [((), 1.0), ((6,), 1.0), ((3, 4), 1.0), ((3, 4), 0.0)]
+OTHERS = [("CAME", came, (3, 4), 1.0), ("CAME", came, (5, 2), 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "reference", "shape", "start"),
+    [(n, r, *s) for n, r in (("LAMB", lamb), ("LARS", lars)) for s in SIZES] + OTHERS,
+    ids=str,
+)
+def test_others(
     name: str, reference: Callable[..., Tensor], shape: tuple[int, ...], start: float
 ) -> None:
     """Rules of nobody's torch.optim, from parameters of size and from zeros."""

@@ -9,10 +9,11 @@ import pytest
 import torch
 from conftest import Golden
 from plan_run import run_plan
+from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.plan import MatrixCall, Plan, Sweep
+from optgen.ir.plan import Plan, Sweep
 from optgen.ir.text import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.fold_denominators import fold_denominators
@@ -37,7 +38,7 @@ def test_the_phases(name: str, order: Order, golden: Golden) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
     algorithm = RULES[name]
-    if any(isinstance(p, MatrixCall) for c in plans(algorithm) for p in c.phases):
+    if algorithm.requires:  # all of them: of matrices only
         shape = shape if len(shape) == 2 else (3, 2)
     chosen = plan_for(algorithm, shape, order)
     generator = torch.Generator().manual_seed(len(shape))
@@ -81,3 +82,52 @@ def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
     }
     assert sweeps["Adafactor"] == [3, 2]
     assert sweeps["Muon"] == [2]
+
+
+BRANCHES = {
+    "a reduction of the untaken side is not a number": (
+        "if t > 1:",
+        "    g = g / norm(m)",
+        "m = m / 2 + g",
+        "p = p - lr * m",
+    ),
+    "both sides reduce": (
+        "if t > 2:",
+        "    u = rms(g)",
+        "else:",
+        "    u = 2 * max_abs(p)",
+        "m = m / 2 + u * g",
+        "p = p - lr * m",
+    ),
+    "a number that one side changes": (
+        "u = lr",
+        "if t % 2 == 0:",
+        "    u = u * norm(g)",
+        "m = m / 2 + g",
+        "p = p - u * m * mean(m)",
+    ),
+    "a number that only one side has to wait for": (
+        "if lr:",
+        "    u = maximum(lr, norm(p))",
+        "else:",
+        "    u = lr",
+        "u = 2 * u",
+        "m = m / 2 + g",
+        "p = p - u * m",
+    ),
+    "a reduction inside a where": (
+        "m = where(rms(g) > 1, m / 2 + g / rms(g), m)",
+        "p = p - lr * where(sum(m) > 0, m, -m)",
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", BRANCHES)
+def test_reductions_under_an_if(case: str, order: Order) -> None:
+    """They are always made, and count on the taken side only."""
+    algorithm = read(spec(*BRANCHES[case], states='m=state("exp_avg")'))
+    generator = torch.Generator().manual_seed(1)
+    grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (5,), order), algorithm, hypers, grads[0], grads)

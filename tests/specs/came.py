@@ -1,0 +1,49 @@
+"""CAME, without the form that vectors take: rows and columns of two second moments."""
+
+from optgen.spec import (
+    col_mean,
+    hyper,
+    maximum,
+    mean,
+    ndim,
+    optimizer,
+    require,
+    rms,
+    row_mean,
+    sqrt,
+    state,
+)
+
+
+@optimizer(paper="https://arxiv.org/abs/2307.02047")
+def CAME(
+    p,
+    g,
+    /,
+    m=state("exp_avg"),
+    r=state("exp_avg_sq_row", shape="row"),
+    c=state("exp_avg_sq_col", shape="col"),
+    r_res=state("exp_avg_res_row", shape="row"),
+    c_res=state("exp_avg_res_col", shape="col"),
+    *,
+    lr=hyper(2e-4, ge=0),
+    betas=hyper((0.9, 0.999, 0.9999), ge=0, lt=1),
+    eps=hyper((1e-30, 1e-16), ge=0),
+    clip=hyper(1.0, gt=0),
+    weight_decay=hyper(0.0, ge=0),
+):
+    """Adafactor that trusts an update as far as it agrees with its mean (Luo et al., 2023)."""
+    require(ndim(p) == 2, "CAME is for matrices, not for {shape}")
+    beta1, beta2, beta3 = betas
+    eps1, eps2 = eps
+
+    r = beta2 * r + (1 - beta2) * row_mean(g**2 + eps1)
+    c = beta2 * c + (1 - beta2) * col_mean(g**2 + eps1)
+    u = g / sqrt(r * c / mean(r))
+    u = u / maximum(1, rms(u) / clip)
+    m = beta1 * m + (1 - beta1) * u
+
+    residual = (u - m) ** 2 + eps2
+    r_res = beta3 * r_res + (1 - beta3) * row_mean(residual)
+    c_res = beta3 * c_res + (1 - beta3) * col_mean(residual)
+    p = p - lr * (m / sqrt(r_res * c_res / mean(r_res)) + weight_decay * p)
