@@ -32,17 +32,23 @@ class GeneratedOptimizer(LightOptimizer):
         if defaults.get("fused"):
             if defaults.get("differentiable"):
                 raise RuntimeError("`fused` does not support `differentiable`")
-            # Only where asked for: with it GradScaler leaves unscaling to the step, and some
-            # frameworks refuse to clip gradients.
-            self._step_supports_amp_scaling = True
             if defaults.get("foreach"):
                 raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
         if any(state.eager for state in self.rule.states):
             self._create(lambda param: True)
+        self._offer_scaling()
 
     def _begin(self) -> None:
         self._survey = Survey()
         self._repeat: Repeat | None = None  # of a step that was fused C++ and nothing else
+
+    def _offer_scaling(self) -> None:
+        """Let GradScaler leave unscaling to the step: only where a fused one was asked for.
+
+        With it some frameworks refuse to clip gradients.
+        """
+        if self.defaults.get("fused"):
+            self._step_supports_amp_scaling = True
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -104,6 +110,7 @@ class GeneratedOptimizer(LightOptimizer):
         for group in self.param_groups:
             group.update(self.rule.fixed)
         checkpoint.scalars_to_tensors(self)
+        self._offer_scaling()
 
     def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
         return checkpoint.portable(self, packed)

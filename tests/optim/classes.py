@@ -1,13 +1,86 @@
-"""Every generated class of optgen.optim: a new one is tested from the day it lands."""
+"""Every class of optgen.optim beside torch's: a new one is tested from the day it lands."""
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE
+from torch import Tensor
 
 import optgen.optim
 from optgen.runtime import GeneratedOptimizer
 
 CLASSES = sorted(
-    name
-    for name in optgen.optim.__all__
-    if isinstance(found := getattr(optgen.optim, name), type)
-    and issubclass(found, GeneratedOptimizer)
+    name for name in NAMES if issubclass(getattr(optgen.optim, name), GeneratedOptimizer)
 )
+"""Those with a rule; LBFGS has none."""
+
+SHAPES = ((3, 2), (2, 2), (4,))
+
+
+def kinds(name: str) -> tuple[Any, Any]:
+    """Ours and torch's."""
+    return getattr(optgen.optim, name), getattr(torch.optim, name)
+
+
+def takes(name: str, argument: str) -> bool:
+    """Tell whether torch's class has such an argument."""
+    return argument in inspect.signature(getattr(torch.optim, name)).parameters
+
+
+def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    """Parameters that the class takes."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = SHAPES[:2] if name in MATRICES else SHAPES
+    drawn = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    return [torch.nn.Parameter(value.to(dtype)) for value in drawn]
+
+
+def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
+    """Gradients that depend on the step, of the layout that the class takes."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for param in params:
+        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
+        param.grad = grad.to_sparse(1) if name in SPARSE else grad
+
+
+def closure(name: str, params: list[Tensor]) -> Callable[[], Tensor] | None:
+    """What a class that evaluates the loss itself is stepped with."""
+    if name not in CLOSURE:
+        return None
+
+    def evaluate() -> Tensor:
+        for param in params:
+            param.grad = None
+        loss = sum(((param - 1) ** 4 + param**2).sum() for param in params)
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        return loss
+
+    return evaluate
+
+
+def train(name: str, optimizer: Any, params: list[Tensor], steps: int = 3, start: int = 0) -> None:
+    """Take steps with gradients that depend on the step only."""
+    for step in range(start, start + steps):
+        give_gradients(name, params, step)
+        evaluate = closure(name, params)
+        optimizer.step(*([evaluate] if evaluate else []))
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What an action returns, or its error's type and message."""
+    try:
+        return action()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def states(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Every entry of an optimizer's state, with a name for it."""
+    for index, values in enumerate(optimizer.state.values()):
+        for key, value in values.items():
+            yield f"{key} of {index}", value

@@ -1,0 +1,93 @@
+"""Every class under torch's own GradScaler: steps with infinities do not happen."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from optim.classes import CLASSES, kinds, parameters, states
+from parity.classes import SPARSE
+from torch import Tensor
+
+WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused": True}]
+
+
+def loss(name: str, params: list[Tensor], step: int) -> Tensor:
+    """Its gradients are numbers that depend on the step only; sparse where the class wants that."""
+    generator = torch.Generator().manual_seed(step)
+    found = torch.zeros(())
+    for param in params:
+        factor = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+        rows = torch.arange(len(param))
+        sparse = name in SPARSE
+        picked = torch.nn.functional.embedding(rows, param, sparse=True) if sparse else param
+        found = found + (factor * picked).sum()
+    return found
+
+
+def only_matrices(name: str) -> list[Tensor]:
+    """An embedding's gradient is sparse for matrices only."""
+    return parameters(name)[:2]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -> None:
+    plain, scaled = only_matrices(name), only_matrices(name)
+    reference, optimizer = kinds(name)[0](plain, **way), kinds(name)[0](scaled, **way)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    for step in range(4):
+        if step in (0, 2):  # before there is any state, and after
+            before = [p.detach().clone() for p in scaled], copy.deepcopy(dict(states(optimizer)))
+            scaler.scale(loss(name, scaled, step) * torch.inf).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            assert all(map(torch.equal, scaled, before[0]))
+            assert kept(dict(states(optimizer)), before[1])
+        reference.zero_grad()
+        optimizer.zero_grad()
+        loss(name, plain, step).backward()
+        reference.step()
+        scaler.scale(loss(name, scaled, step)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        for a, b in zip(scaled, plain, strict=True) if name not in SPARSE else ():
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-12, atol=0)  # unscaled in place
+    for a, b in zip(scaled, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+def kept(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """What was there is as it was; a step that was skipped may make a state, and does not count."""
+    counts = [v for k, v in found.items() if k.startswith("step of") and k not in expected]
+    same = (torch.equal(*map(torch.as_tensor, (found[k], v))) for k, v in expected.items())
+    return all(same) and not any(counts)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_scaling_is_left_to_a_step_that_is_fused_by_wish(name: str) -> None:
+    """Also in a copy, where torch's own classes forget it."""
+    asked = kinds(name)[0](parameters(name), fused=True)
+
+    assert asked._step_supports_amp_scaling is True
+    assert copy.deepcopy(asked)._step_supports_amp_scaling is True
+    assert not hasattr(kinds(name)[0](parameters(name)), "_step_supports_amp_scaling")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_gradients_that_were_unscaled_before_the_step_are_not_unscaled_again(name: str) -> None:
+    """As where they are clipped."""
+    for way in WAYS:
+        plain, scaled = only_matrices(name), only_matrices(name)
+        reference, optimizer = kinds(name)[0](plain, **way), kinds(name)[0](scaled, **way)
+        loss(name, plain, 0).backward()
+        reference.step()
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(loss(name, scaled, 0)).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+
+        for a, b in zip(scaled, plain, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)

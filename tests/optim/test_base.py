@@ -1,0 +1,182 @@
+"""What torch.optim.Optimizer promises, of every class: parameters, groups, names, gradients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from optim.classes import closure, give_gradients, kinds, outcome, parameters, takes, train
+from parity.classes import NAMES, ONE_GROUP
+from torch import Tensor
+
+
+def leaf() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.ones(2, 2))
+
+
+def non_leaf() -> Tensor:
+    return torch.ones(2, 2, requires_grad=True) * 2
+
+
+PARAMETERS: dict[str, Callable[[], Any]] = {
+    "a tensor": leaf,
+    "a set": lambda: {leaf()},
+    "a set in a group": lambda: [{"params": {leaf()}}],
+    "nothing": list,
+    "numbers": lambda: [1],
+    "text": lambda: "abc",
+    "no leaf": lambda: [non_leaf()],
+    "one twice": lambda: [{"params": [each := leaf()]}, {"params": [each]}],
+    "some named": lambda: [("a", leaf()), leaf()],
+    "groups, some named": lambda: [{"params": [("a", leaf())]}, {"params": [leaf()]}],
+    "a group that is a tensor": lambda: [{"params": leaf()}, leaf()],
+}
+
+
+@pytest.mark.parametrize("params", PARAMETERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_are_taken_or_refused_as_torch_does(name: str, params: str) -> None:
+    def raised(kind: Any) -> Any:
+        return outcome(lambda: str(len(kind(PARAMETERS[params]()).param_groups)))
+
+    ours, theirs = map(raised, kinds(name))
+    assert ours == theirs
+    assert isinstance(theirs, tuple) == (params != "a set")
+
+
+def adding(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callable[[Any], Any]:
+    def add(kind: Any) -> Any:
+        optimizer = kind([first()])
+        optimizer.add_param_group(group())
+        return len(optimizer.param_groups)
+
+    return add
+
+
+LATER: dict[str, Callable[[Any], Any]] = {
+    "no dict": adding(lambda: [leaf()]),
+    "a tensor": adding(lambda: {"params": leaf()}),
+    "a tuple": adding(lambda: {"params": (leaf(), leaf())}),
+    "a set": adding(lambda: {"params": {leaf()}}),
+    "a number": adding(lambda: {"params": [1]}),
+    "no leaf": adding(lambda: {"params": [non_leaf()]}),
+    "named": adding(lambda: {"params": [("a", leaf())]}),
+    "unnamed": adding(lambda: {"params": [leaf()]}, lambda: ("a", leaf())),
+    "some named": adding(lambda: {"params": [("a", leaf()), leaf()]}),
+}
+
+
+@pytest.mark.parametrize("group", LATER)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_GROUP])
+def test_a_group_that_comes_later(name: str, group: str) -> None:
+    ours, theirs = (outcome(lambda k=kind: LATER[group](k)) for kind in kinds(name))
+
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_parameter_that_stands_in_a_group_twice_is_a_warning(name: str) -> None:
+    said = []
+    for kind in kinds(name):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            kind([each := leaf(), each])
+        said.append([(w.category, str(w.message)) for w in caught])
+
+    assert said[0] == said[1]
+    assert len(said[0]) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attributes(name: str) -> None:
+    ours, theirs = (kind(parameters(name)) for kind in kinds(name))
+    known = {key for key in vars(theirs) if not key.startswith("_") or key.startswith("_optimizer")}
+    known |= {"_zero_grad_profile_name", "_warned_capturable_if_run_uncaptured"}
+
+    assert known <= set(vars(ours))
+    assert ours._zero_grad_profile_name == theirs._zero_grad_profile_name
+    assert type(ours.state) is type(theirs.state)
+    assert type(ours).step.hooked
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_of_an_optimizer(name: str) -> None:
+    """Torch's lines, in order, and the flags that torch's class lacks; names where there are."""
+    for named in (False, True):
+        texts = []
+        for kind in kinds(name):
+            params: list[Any] = parameters(name)
+            optimizer = kind([(f"p{i}", p) for i, p in enumerate(params)] if named else params)
+            texts.append(repr(optimizer).splitlines())
+        added = {
+            "    capturable: False",
+            "    differentiable: False",
+            "    foreach: None",
+            "    fused: None",
+            "    maximize: False",
+        }
+        lines = iter(texts[0])
+        assert all(line in lines for line in texts[1])
+        assert set(texts[0]) - set(texts[1]) <= added
+        assert any("param_names: ['p0', 'p1'" in line for line in texts[0]) == named
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_kept_and_loaded_as_torch_does(name: str) -> None:
+    found = []
+    for kind in kinds(name):
+        optimizers = []
+        for letter in ("a", "b", ""):
+            params: list[Any] = parameters(name)
+            named = [(f"{letter}{i}", p) for i, p in enumerate(params)] if letter else params
+            optimizer = kind(named)
+            train(name, optimizer, params, 1)
+            optimizers.append(optimizer)
+        first, second, plain = optimizers
+        results = [list(group) for group in first.param_groups]
+        for other, source in ((second, first), (plain, second), (first, kind(parameters(name)))):
+            other.load_state_dict(source.state_dict())
+            results.append([group.get("param_names") for group in other.param_groups])
+        found.append(results)
+    known = kinds(name)[1](parameters(name)).param_groups[0]
+
+    assert found[0][0][: 2 + len(known) - 1] == found[1][0]
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize("way", [{}, {"foreach": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_reset_as_torch_does(name: str, way: dict[str, bool]) -> None:
+    """To None, or to zeros in the same memory, cut off from what they came from."""
+    if not takes(name, "foreach"):
+        way = {}
+    for kind in kinds(name):
+        params = parameters(name)
+        optimizer = kind(params, **way)
+        give_gradients(name, params)
+        params[0].grad = params[0].grad * torch.ones((), dtype=torch.float64, requires_grad=True)
+        kept = [param.grad for param in params]
+        optimizer.zero_grad(set_to_none=False)
+
+        for param, before in zip(params, kept, strict=True):
+            assert param.grad is before
+            assert (param.grad.grad_fn, param.grad.requires_grad) == (None, False)
+            assert not param.grad.to_dense().any()
+        optimizer.zero_grad()
+        assert [param.grad for param in params] == [None] * len(params)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_without_a_gradient_are_left_alone(name: str) -> None:
+    params = parameters(name)
+    frozen = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.float64), requires_grad=False)
+    optimizer = kinds(name)[0]([*params, frozen])
+    give_gradients(name, params)
+    evaluate = closure(name, params)
+    optimizer.step(*([evaluate] if evaluate else []))
+
+    assert (frozen == 1).all()
+    assert optimizer.state.get(frozen, {}).get("step", 0) == 0

@@ -1,0 +1,106 @@
+"""Capturable steps of every class: CPU tensors stand for a device's, and nobody looks at them."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lowerings.capture import captured
+from optim.classes import CLASSES, give_gradients, kinds, outcome, parameters, states, takes, train
+from parity.cases import CASES, FULL, Case
+from parity.classes import NAMES, SPARSE
+
+from optgen import use_lowering
+
+CAPTURABLE = [name for name in CLASSES if name not in SPARSE]
+LOWERINGS = ("forloop", "foreach")
+BOUND = 1e-6  # a scalar state is float32, and rounded at other places than without capturing
+
+
+CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.options]
+
+
+@pytest.mark.parametrize("lowering", [None, *LOWERINGS])
+@pytest.mark.parametrize("case", CHOSEN, ids=str)
+def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> None:
+    ours, plain = parameters(case.name), parameters(case.name)
+    optimizer, reference = case.ours(ours, capturable=True), case.ours(plain)
+    for step in range(8):
+        for params in (ours, plain):
+            give_gradients(case.name, params, step)
+            if step == 3:
+                params[1].grad = None  # the counts differ from then on
+        with use_lowering("forloop"):
+            reference.step()
+        # The first step makes the states, before anybody captures.
+        with use_lowering(lowering) if lowering else nullcontext(), captured(blind=step > 0):
+            optimizer.step()
+
+    scalar = any(state.shape == "scalar" for state in optimizer.rule.states)
+    bound = BOUND if scalar else 1e-12
+    for a, b in zip(ours, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=bound, atol=bound)
+    for (key, found), (_, expected) in zip(states(optimizer), states(reference), strict=True):
+        torch.testing.assert_close(found, expected, rtol=bound, atol=bound, msg=key)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", CAPTURABLE)
+def test_a_captured_step_of_complex_parameters(name: str, lowering: str) -> None:
+    case = FULL.get(name, Case(name))
+    found: list[Any] = []
+    for capturable in (False, True):
+        params = parameters(name, torch.complex128)
+        optimizer = case.ours(params, **{"capturable": True} if capturable else {})
+        for step in range(3):
+            give_gradients(name, params, step)
+            with use_lowering(lowering if capturable else "forloop"):
+                if capturable:
+                    with captured():
+                        result = outcome(optimizer.step)
+                else:
+                    result = outcome(optimizer.step)
+        found.append((result, params))
+
+    assert found[0][0] == found[1][0]  # an error, where the class takes no complex parameters
+    for a, b in zip(found[1][1], found[0][1], strict=True):
+        torch.testing.assert_close(a, b, rtol=BOUND, atol=BOUND)
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURABLE if takes(name, "capturable")])
+@pytest.mark.parametrize("way", [{}, {"foreach": True}, {"foreach": False}], ids=str)
+def test_a_device_that_cannot_capture_is_torchs_error(name: str, way: dict[str, Any]) -> None:
+    raised = []
+    for kind in kinds(name):
+        params = parameters(name)
+        give_gradients(name, params)
+        optimizer = kind(params, capturable=True, **way)
+        raised.append(outcome(optimizer.step)[0])
+        before = parameters(name)
+        assert all(map(torch.equal, params, before))
+
+    assert raised == [AssertionError, AssertionError]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_capture_without_capturable_is_torchs_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = SimpleNamespace(is_capturing=lambda: True)
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: device)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: stream)
+    raised = []
+    for kind in kinds(name):
+        params = parameters(name)
+        optimizer = kind(params)
+        raised.append(outcome(lambda o=optimizer, p=params: train(name, o, p, 1)))
+
+    if takes(name, "capturable"):
+        assert raised[0] == raised[1]
+        assert raised[0][0] is RuntimeError
+    assert raised[0] is None or "param_groups' capturable is False" in raised[0][1]

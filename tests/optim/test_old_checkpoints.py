@@ -1,0 +1,131 @@
+"""What loading casts, and what checkpoints and pickles of older torch versions lack."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from optim.classes import CLASSES, kinds, parameters, states, takes, train
+from parity.cases import FULL, Case
+from parity.classes import NAMES
+from torch import Tensor
+
+ADDED = ["foreach", "maximize", "capturable", "fused", "differentiable"]
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+def options(name: str) -> dict[str, Any]:
+    """Arguments with which the class has every state that it can have."""
+    return dict(FULL.get(name, Case(name)).options)
+
+
+def described(optimizer: Any) -> list[tuple[str, Any]]:
+    """Every entry of the state: dtype, device and shape, or the type of what is no tensor."""
+    return [
+        (key, (v.dtype, v.device, v.shape) if isinstance(v, Tensor) else type(v))
+        for key, v in states(optimizer)
+    ]
+
+
+@pytest.mark.parametrize("target", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
+    """A state of floats gets its parameter's dtype, but `step`; ours then steps on."""
+    params = parameters(name)
+    source = kinds(name)[1](params, **options(name))
+    train(name, source, params, 2)
+    found = []
+    for kind in kinds(name):
+        loaded = kind(params := parameters(name, target), **options(name))
+        loaded.load_state_dict(source.state_dict())
+        found.append(described(loaded))
+    assert found[0] == found[1]
+    ours = kinds(name)[0](params := parameters(name, target), **options(name))
+    ours.load_state_dict(source.state_dict())
+    train(name, ours, params, 1)
+
+
+@pytest.mark.parametrize("flag", ["fused", "capturable"])
+@pytest.mark.parametrize("name", [name for name in NAMES if takes(name, "capturable")])
+def test_counts_of_a_fused_or_capturable_group_are_float32(name: str, flag: str) -> None:
+    """Also where they were float64, as with a default dtype of double precision."""
+    params = parameters(name)
+    source = kinds(name)[0](params)
+    train(name, source, params, 2)
+    packed = source.state_dict()
+    for values in packed["state"].values():
+        values["step"] = values["step"].double()
+    packed["param_groups"][0][flag] = True
+    loaded = kinds(name)[0](parameters(name))
+    loaded.load_state_dict(packed)
+
+    assert {v.dtype for k, v in states(loaded) if k.startswith("step of")} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_tensor_or_belongs_to_no_parameter_is_kept_as_torch_does(name: str) -> None:
+    loaded = []
+    for kind in kinds(name):
+        params = parameters(name)
+        optimizer = kind(params)
+        train(name, optimizer, params, 1)
+        packed = copy.deepcopy(optimizer.state_dict())
+        extra = {"note": "a", "list": [torch.ones(2), {"deep": torch.ones(1)}], "count": 3}
+        packed["state"].setdefault(0, {}).update(extra)
+        packed["state"]["elsewhere"] = {"any": 1}
+        other = kind(parameters(name, torch.bfloat16))
+        other.load_state_dict(packed)
+        first = other.state[other.param_groups[0]["params"][0]]
+        values = [first["list"][0].dtype, first["list"][1]["deep"].dtype, first["note"]]
+        loaded.append([*values, first["count"], other.state["elsewhere"]])
+        assert other.state_dict()["state"]["elsewhere"] == {"any": 1}
+
+    assert loaded[0] == loaded[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_checkpoint_holds_references_as_torchs(name: str) -> None:
+    params = parameters(name)
+    optimizer = kinds(name)[0](params)
+    train(name, optimizer, params, 1)
+
+    packed = optimizer.state_dict()
+
+    for param, values in zip(params, packed["state"].values(), strict=False):
+        assert all(values[key] is optimizer.state[param][key] for key in values)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
+    """Without hooks, flags that came later, and with counts that are Python numbers."""
+    completed = []
+    for kind in kinds(name):
+        params = parameters(name)
+        optimizer = kind(params)
+        train(name, optimizer, params, 2)
+        old: dict[str, Any] = copy.deepcopy(optimizer.__getstate__())
+        flags = [
+            k for k, v in kinds(name)[1](parameters(name)).defaults.items() if v in (None, False)
+        ]
+        flags = [flag for flag in flags if flag in ("foreach", "maximize", "capturable", "fused")]
+        flags += ["differentiable"] * takes(name, "differentiable")
+        loads = name not in ("SparseAdam", "Muon", "Adafactor")  # torch's fill in nothing
+        for flag in flags if loads else []:
+            del old["param_groups"][0][flag]
+        for values in old["state"].values():
+            if isinstance(values.get("step"), Tensor) and loads:
+                values["step"] = float(values["step"])
+        revived = kind.__new__(kind)
+        revived.__setstate__(old)
+        revived_params = revived.param_groups[0]["params"]
+        completed.append(
+            [{k: revived.param_groups[0].get(k) or None for k in flags}, described(revived)]
+        )
+        train(name, optimizer, params, 2, start=2)
+        train(name, revived, revived_params, 2, start=2)
+        assert all(map(torch.equal, params, revived_params))
+        assert revived._optimizer_step_pre_hooks == {}
+
+    assert completed[0] == completed[1]
