@@ -8,7 +8,7 @@ stays one; a condition that asks for both is taken apart, flags first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -52,6 +52,14 @@ def select_branches(plan: Plan) -> Plan:
     return plan.map_programs(change)
 
 
+def connected(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
+    """A value in which `and`, `or` and `not` of tensors are words that torch can follow."""
+    match expr:
+        case Call("and" | "or" | "not" as word, args) if any(map(may_be_tensor, args)):
+            return Call(_SPELT[word], tuple(connected(arg, may_be_tensor) for arg in args))
+    return rebuild(expr, lambda child: connected(child, may_be_tensor))
+
+
 def _tensors(plan: Plan) -> set[Ref]:
     """The names that may stand for tensors where a step is captured."""
     found = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
@@ -82,10 +90,7 @@ class _Selector:
 
     def connected(self, expr: Expr) -> Expr:
         """A value with the connectives that work on tensors too."""
-        match expr:
-            case Call("and" | "or" | "not" as word, args) if any(map(self._may_be_tensor, args)):
-                return Call(_SPELT[word], tuple(map(self.connected, args)))
-        return rebuild(expr, self.connected)
+        return connected(expr, self._may_be_tensor)
 
     def asked(self, expr: Expr) -> Expr:
         """An expression that does not look at a tensor to tell its truth."""

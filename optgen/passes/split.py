@@ -124,7 +124,7 @@ class Splitter:
     def _can_expand(self, target: Ref, form: Linear) -> bool:
         if target.name in self.kept or target.name == self.algorithm.grad or target in self.held:
             return False
-        if len(form.terms) != 1 or self._is_joined(target):
+        if len(form.terms) != 1 or self._is_joined(target) or not self.kinds[target].is_tensor:
             return False
         if not _is_pure_scale(form.terms[0]) and self.uses[target] != 1:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,11 @@ def compare(
     update = module["_".join((name, *facts))]
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
-    for _ in range(4):
+    asked = [name for name in signature(update).parameters if name.startswith("fresh_")]
+    for step in range(4):
         grads = random()
-        update(params, grads, *lists, **{**hypers, "maximize": climb}, **extra)
+        fresh = dict.fromkeys(asked, step == 0)
+        update(params, grads, *lists, **{**hypers, "maximize": climb}, **extra, **fresh)
         expected = [
             evaluate(algorithm, hypers, p, -g if climb else g, state, torch.float64)
             for (p, state), g in zip(expected, grads, strict=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from optgen.ir.kinds import Axes, Home, Kind
-from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, rename_program
+from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.nodes import Call, Expr, Program, Ref, assigns, expressions, rename_program
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.python.function import indented
@@ -19,6 +19,8 @@ from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import Instruction
 from optgen.passes.keep_locals import is_questioned, keep_locals
+from optgen.passes.rewrite import map_values
+from optgen.passes.select_branches import connected
 from optgen.passes.spread_numbers import spread_numbers
 
 _TEXT = PythonText({}, {})
@@ -150,6 +152,7 @@ class _Printer:
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Small values, as their text says it; row and column state is stored at once."""
+        body = map_values(body, lambda value: connected(value, self._is_late))
         text = PythonText({self.plan.algorithm.param: "params[0]"}, self.form.functions)
         yield from statements(body, text, lambda a: f"{a.target.name} = {text.text(a.value)}")
         made = {a.target.name for a in assigns(body)}
@@ -165,6 +168,9 @@ class _Printer:
             yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.word, call.args))}"
+
+    def _is_late(self, expr: Expr) -> bool:
+        return kind_of(expr, self.kinds.__getitem__).home is Home.DEVICE
 
     def _is_small(self, ref: Ref) -> bool:
         kind = self.kinds[ref]
