@@ -15,8 +15,13 @@ from optgen.spec.read import read_specs
 
 SPECS = Path(optgen.specs.__path__[0])
 CATALOGUE = {a.name: a for a in read_specs(sorted(SPECS.glob("[a-z]*.py")))}
-RULES = {name: a for name, a in CATALOGUE.items() if a.base is None}
-"""The specs that have a rule of their own."""
+RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elementwise}
+"""The elementwise specs that have a rule of their own: those of one sweep."""
+
+_MORE = Path(__file__).parent / "specs"
+CUT = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
+CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
+"""Rules with reductions or matrix words: the catalogue's, and others that try the language."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,

@@ -9,6 +9,8 @@ import torch.optim
 from torch.optim import Optimizer
 
 from optgen.optim import lr_scheduler, swa_utils
+from optgen.optim._adafactor import Adafactor
+from optgen.optim._muon import Muon
 from optgen.optim.adadelta import Adadelta
 from optgen.optim.adagrad import Adagrad
 from optgen.optim.adam import Adam
@@ -29,10 +31,12 @@ __all__ = [
     "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",

@@ -38,7 +38,8 @@ def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) ->
             hypers["capturable"] = bool(group.get("capturable"))
         # The functional form is written for one tensor; lists of them compute like one.
         form = ("forloop", "update_functional") if functional else (lowering, "update")
-        update, whole = load(optimizer.lowerings, *form), functional and lowering == "foreach"
+        update = load(optimizer.lowerings, form[0], named(form[1], optimizer.rule, work))
+        whole = functional and lowering == "foreach" and optimizer.rule.elementwise
         rows = touched(optimizer.rule, work) if work.trait.rows else None
         dense = rows.rows if rows else work
         for columns, fresh in buckets(optimizer.rule, dense, by_value=not functional):
@@ -61,15 +62,22 @@ def load(package: str, module: str, function: str) -> Update:
     return update
 
 
+def named(function: str, rule: Rule, work: Work) -> str:
+    """A function's name: one rule has several where parameters of different shapes differ in it."""
+    answers = zip(rule.facts, work.trait.facts, strict=True)
+    return "_".join([function, *(fact if holds else f"not_{fact}" for fact, holds in answers)])
+
+
 def buckets(
     rule: Rule, work: Work, by_value: bool
 ) -> Iterator[tuple[list[list[Any]], dict[str, bool]]]:
     """Split a work into what one call can take: equal devices, dtypes, counts and freshness.
 
     Yields the lists in the order of a lowering's arguments, and which states are fresh. With
-    `by_value` the step count and the scalar states of a bucket are equal numbers.
+    `by_value` the step count and the scalar states of a bucket are equal numbers. The tensors of a
+    rule that looks at more than single elements have one shape.
     """
-    keys = [_kinds(work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
+    keys = [_kinds(rule, work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
     if by_value:
         keys += [_values(work.steps)] if work.steps else []
         for state, column in zip(rule.states, work.states, strict=True):
@@ -78,7 +86,9 @@ def buckets(
     rows: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         rows.setdefault(key, []).append(index)
-    lists = [work.params, work.grads, *work.states]
+    suited = work.params[0]  # the other parameters of a work are like it
+    states = zip(rule.states, work.states, strict=True)
+    lists = [work.params, work.grads, *(c for state, c in states if state.suits(suited))]
     if rule.step is not None:
         lists.append(work.steps)
     for places in rows.values():
@@ -87,14 +97,21 @@ def buckets(
         yield columns, {f"fresh_{key}": work.fresh[key][places[0]] for key in rule.fresh}
 
 
-def _kinds(work: Work) -> list[int]:
-    """Number the tensors by device and dtypes, which are a work's for good."""
+def _kinds(rule: Rule, work: Work) -> list[int]:
+    """Number the tensors by device, dtypes and maybe shape, which are a work's for good."""
     kinds: list[int] | None = work.facts.get("kinds")
     if kinds is None:
         known: dict[tuple[Any, ...], int] = {}
         columns = [work.params, *(column for column in work.states if column)]
         kinds = work.facts["kinds"] = [
-            known.setdefault((row[0].device, *(tensor.dtype for tensor in row)), len(known))
+            known.setdefault(
+                (
+                    row[0].device,
+                    None if rule.elementwise else row[0].shape,
+                    *(tensor.dtype for tensor in row),
+                ),
+                len(known),
+            )
             for row in zip(*columns, strict=True)
         ]
     return kinds

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Golden
+from planning import CUT
 from torch import Tensor
 
 from optgen import emit
@@ -21,10 +21,7 @@ from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.assume import facts_asked
 from optgen.runtime import blocks, slices
-from optgen.spec.read import read_specs
 
-SPECS = Path(__file__).parents[1] / "specs"
-RULES = {a.name: a for a in read_specs(sorted(SPECS.glob("*.py")))}
 FORMS = {
     "for-loop": (FORLOOP, "update"),
     "foreach": (FOREACH, "update"),
@@ -35,21 +32,21 @@ CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": Tru
 
 
 @pytest.mark.parametrize("lowering", [FORLOOP, FOREACH], ids=["forloop", "foreach"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CUT)
 def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
-    golden.check(emit.render(RULES[name], lowering, emit.find_ruff()))
+    golden.check(emit.render(CUT[name], lowering, emit.find_ruff()))
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CUT)
 def test_a_bucket_takes_the_steps_of_its_rule(
     name: str, form: str, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if cut:
         monkeypatch.setattr(blocks, "SLICE", 4)
         monkeypatch.setattr(slices, "SLICE", 4)
-    algorithm = RULES[name]
+    algorithm = CUT[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
     for shape in shapes[:-1] if form == "functional" else shapes:  # no empty one there

@@ -10,7 +10,6 @@ import optgen.optim
 
 INFOS: dict[str, Any] = {info.optim_cls.__name__: info for info in optim_db}
 PENDING = (
-    "Adafactor",
     "LBFGS",
     "Muon",
 )

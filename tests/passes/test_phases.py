@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Golden
 from plan_run import run_plan
+from planning import CUT
 from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
@@ -19,25 +19,22 @@ from optgen.ir.verify import verify_plan
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import Order, plans
-from optgen.spec.read import read_specs
 
-SPECS = Path(__file__).parents[1] / "specs"
-RULES = {a.name: a for a in read_specs(sorted(SPECS.glob("*.py")))}
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CUT)
 def test_the_phases(name: str, order: Order, golden: Golden) -> None:
-    texts = [to_text(hoist_scalars(p)) for p in plans(RULES[name], order)]
+    texts = [to_text(hoist_scalars(p)) for p in plans(CUT[name], order)]
     golden.check("\n".join(texts))
 
 
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CUT)
 def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
-    algorithm = RULES[name]
+    algorithm = CUT[name]
     if algorithm.requires:  # all of them: of matrices only
         shape = shape if len(shape) == 2 else (3, 2)
     chosen = plan_for(algorithm, shape, order)
@@ -78,7 +75,7 @@ def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
     """As few trips through memory as the reductions allow."""
     sweeps = {
         name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
-        for name, algorithm in RULES.items()
+        for name, algorithm in CUT.items()
     }
     assert sweeps["Adafactor"] == [3, 2]
     assert sweeps["Muon"] == [2]

@@ -66,6 +66,7 @@ FUSED_CPU = Lowering(
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
     lower=planned(_PASSES, context),
+    elementwise_only=True,
 )
 
 
