@@ -9,10 +9,7 @@ from torch.testing._internal.common_optimizers import optim_db
 import optgen.optim
 
 INFOS: dict[str, Any] = {info.optim_cls.__name__: info for info in optim_db}
-PENDING = (
-    "LBFGS",
-    "Muon",
-)
+PENDING = ()
 """What is in torch.optim and not here yet. A class that comes is tested at once, listed or not."""
 NAMES = tuple(name for name in INFOS if hasattr(optgen.optim, name))
 
