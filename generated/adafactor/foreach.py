@@ -50,7 +50,8 @@ def update_factored(
     w = step**beta2_decay
     floor_sq = floor**2
 
-    for params, grads, row_vars, col_vars in shares(params, grads, row_vars, col_vars):
+    for share in shares(params, grads, row_vars, col_vars):
+        params, grads, row_vars, col_vars = share
         blocked = is_cut(params[0])
         row_var = torch.stack(row_vars)
         col_var = torch.stack(col_vars)
@@ -161,7 +162,8 @@ def update_not_factored(
     w = step**beta2_decay
     floor_sq = floor**2
 
-    for params, grads, variances in shares(params, grads, variances):
+    for share in shares(params, grads, variances):
+        params, grads, variances = share
         blocked = is_cut(params[0])
         param_sq_sum = no_sum(params[0], len(params))
         u_sq_sum = no_sum(params[0], len(params))

@@ -35,7 +35,8 @@ def update(
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
         scale = sqrt(maximum(1, rows(params[0]) / cols(params[0])))
 
-    for params, grads, momentum_buffers in shares(params, grads, momentum_buffers):
+    for share in shares(params, grads, momentum_buffers):
+        params, grads, momentum_buffers = share
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

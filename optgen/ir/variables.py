@@ -42,7 +42,7 @@ PYTHON = frozenset(
     (
         *(name for names in RUNTIME.values() for name in names if name not in _WORDS),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("blocked", "capturable", "cut", "index"),
+        *("blocked", "capturable", "cut", "index", "share"),
     )
 )
 """What generated Python uses besides the words of the language."""

@@ -62,7 +62,7 @@ FORLOOP = Form(
     in_lists=False,
 )
 FOREACH = Form(
-    loop="for {lists} in shares({lists}):",
+    loop="for share in shares({lists}):",
     blocks="list_blocks",
     blocked="blocked = is_cut(params[0])",
     whole="{1}",
@@ -84,7 +84,8 @@ def phase_lines(plan: Plan, form: Form) -> list[str]:
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole else keep_locals(plan)
     printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
-    return indented(printer.lines(), form.loop.format(lists=lists))
+    opening = [f"{lists} = share"] if form.in_lists else []
+    return indented([*opening, *printer.lines()], form.loop.format(lists=lists))
 
 
 @dataclass
