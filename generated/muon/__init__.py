@@ -140,5 +140,6 @@ class Muon(GeneratedOptimizer):
     def _check_param(self, param: Tensor) -> None:
         if param.ndim != 2:
             raise ValueError(
-                f"Muon only supports 2D parameters whereas we found a parameter with size: {param.shape}"
+                "Muon only supports 2D parameters whereas we found a parameter with size: "
+                f"{param.shape}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ _FUNCTIONS = {
     "maximum": "max",
     "minimum": "min",
 }
+
+_LONGEST = 72  # characters of one piece of a message, so that lines stay below 100
 
 
 @dataclass(frozen=True)
@@ -151,8 +154,9 @@ def _bound(number: float) -> str:
 
 
 def _message(text: str) -> str:
-    """A message as a Python string; what stands in braces is a value."""
-    return f"f{text!r}" if "{" in text else repr(text)
+    """A message as a Python string, a long one in pieces; what stands in braces is a value."""
+    pieces = re.findall(rf".{{1,{_LONGEST}}}(?: |$)|\S+ ?", text)
+    return " ".join(f"f{piece!r}" if "{" in piece else repr(piece) for piece in pieces)
 
 
 def _violated(condition: Expr) -> Expr:
