@@ -4,10 +4,12 @@ Buckets, arguments and options go through Triton's own wrapper and compile; noth
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lowerings.phased_rules import class_of
 
 import optgen.optim
 from optgen import use_lowering
@@ -58,7 +60,7 @@ def launches(
         yield seen
 
 
-def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def parameters(*sizes: Any, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     params = [torch.ones(size, dtype=dtype, requires_grad=True) for size in sizes]
     for param in params:
         param.grad = torch.ones_like(param)
@@ -103,3 +105,24 @@ def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
     optimizer.step()
     assert len({id(compiled) for name, _, compiled in launches if name == "nadam_step"}) == 2
     assert all(compiled.metadata.maxnreg in (None, 128) for _, _, compiled in launches)
+
+
+def test_one_launch_a_phase_whatever_the_number_of_tensors(
+    launches: Launches, tmp_path: Path
+) -> None:
+    kind = class_of("Adafactor", tmp_path)
+    for count in (1, 5):
+        params = parameters(*[(40, 200), (5, 3), (300,)] * count)
+        kind([{"params": params[::2]}, {"params": params[1::2]}] if count > 1 else params).step()
+    names = [name for name, _, _ in launches]
+    matrices = ["scalars", "step1", "combine", "finish1", "step2", "finish2", "step3"]
+    vectors = ["scalars", "step1", "finish1", "step2"]
+    assert [name.rsplit("_", 1)[-1] for name in names] == ([*matrices] * 2 + vectors) * 2
+    kernels = [id(compiled) for _, _, compiled in launches]
+    assert set(kernels) == set(kernels[: len(kernels) // 2])  # more tensors compile nothing anew
+
+
+@pytest.mark.parametrize(("name", "phases"), [("LAMB", 4), ("LARS", 4), ("Muon", 3)])
+def test_launches_of_a_step(name: str, phases: int, launches: Launches, tmp_path: Path) -> None:
+    class_of(name, tmp_path)(parameters((40, 20), (5, 3), (7, 9))).step()
+    assert len(launches) == phases

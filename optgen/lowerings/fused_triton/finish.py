@@ -92,7 +92,7 @@ class FinishText:
         )
         lines = [
             f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
-            "inside, 0.0).to(tl.float64)"
+            "in_batch, 0.0).to(tl.float64)"
             for ref in self._read(body)
             if self._axes(ref) is Axes.MATRIX and ref not in self._stages
         ]
@@ -100,7 +100,7 @@ class FinishText:
         for ref in dict.fromkeys(a.target for a in assigns(body)):
             if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX):
                 place = self._slots.place(ref, Axes.MATRIX)
-                lines.append(f"tl.store({place} + matrices, {variable(ref.name)}, inside)")
+                lines.append(f"tl.store({place} + matrices, {variable(ref.name)}, in_batch)")
         return lines
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:

@@ -37,6 +37,7 @@ from optgen.lowerings.fused_triton.sweep import (
     print_numbers,
     print_stores,
     print_sweep,
+    print_zeros,
 )
 
 Context = dict[str, Any]
@@ -94,7 +95,7 @@ class Kernels:
                 *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
                 *print_numbers(self.row, sweep.body, ".to(dtype)"),
             ],
-            "body": print_sweep(sweep.body, self.row),
+            "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.row)],
             "stores": print_stores(streams),
             "sums": sums,
             "row_sums": row_sums,

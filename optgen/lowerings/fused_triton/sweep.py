@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from optgen.ir.nodes import Assign, Call, Expr, If, Program
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns
 from optgen.ir.plan import Stream, is_reduction
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, constant, variable
@@ -98,6 +98,17 @@ def print_sweep(body: Program, row: Row) -> list[str]:
         else:
             lines += _branch(stmt, row, "if")
     return lines
+
+
+def print_zeros(body: Program) -> list[str]:
+    """The lines that give sums a value which stand in a branch: it may not be taken."""
+    branches = [stmt for stmt in body if isinstance(stmt, If)]
+    sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
+    return [
+        f"{variable(name)} = {REDUCTIONS[value.word].format('lanes * 0')}"
+        for name, value in sums.items()
+        if isinstance(value, Call)
+    ]
 
 
 def _value(value: Expr, printer: Printer) -> str:

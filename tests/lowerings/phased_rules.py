@@ -1,0 +1,115 @@
+"""Rules with phases as classes that have one lowering only: Triton's."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.emit import render
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.lowerings import LOWERINGS
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+SPECS = Path(__file__).parent.parent / "specs"
+COUNT = itertools.count()
+
+RAGGED = '''
+from optgen.spec import *
+
+@optimizer()
+def Ragged(
+    p, g, /,
+    r=state("peaks", shape="row", when="factored"),
+    c=state("levels", shape="col", when="factored"),
+    *, lr=hyper(0.5), sharp=flag(True),
+):
+    """Sums of every kind: rows over columns, numbers of matrices, the largest of all."""
+    if factored(p):
+        r = maximum(r, row_mean(abs(g)))
+        spread = col_sum(r) / rows(p)
+        if sharp:
+            c = c + col_sum(g) * spread
+        else:
+            c = c - spread
+        share = row_sum(c * c) / cols(p)
+        u = g / (r + spread) + share * p + c
+    else:
+        u = g / (max_abs(p) + 1)
+    p = p - lr * u / (max_abs(g) + sqrt(sum(u * u) / numel(p)) + 1)
+'''
+
+
+def algorithm_of(name: str) -> Algorithm:
+    """The rule of a class of this name."""
+    if name != "Ragged":
+        (algorithm,) = read_spec(SPECS / f"{name.lower()}.py")
+        return algorithm
+    (algorithm,) = read_spec(Spec("ragged", RAGGED, "<ragged>", 1))
+    return algorithm
+
+
+def module_of(name: str, folder: Path) -> ModuleType:
+    """A package with the class and its kernels, written to a folder and imported from there."""
+    algorithm = algorithm_of(name)
+    for lowering in LOWERINGS:
+        if lowering.filename in ("__init__.py", "fused_triton.py"):
+            text = render(algorithm, lowering, ruff=None)
+            (folder / lowering.filename).write_text(text, encoding="utf-8")
+    title = f"phased_{next(COUNT)}"
+    path = folder / "__init__.py"
+    found = importlib.util.spec_from_file_location(
+        title, path, submodule_search_locations=[str(folder)]
+    )
+    assert found is not None
+    assert found.loader is not None
+    module = sys.modules[title] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def class_of(name: str, folder: Path) -> Any:
+    return getattr(module_of(name, folder), name)
+
+
+class Oracle:
+    """The same parameters, stepped by the rule run plainly in float64."""
+
+    def __init__(self, name: str, params: list[Tensor]) -> None:
+        self._algorithm = add_maximize(algorithm_of(name))
+        self.values = [param.detach().double().clone() for param in params]
+        self.states: list[dict[str, Any]] = [{} for _ in params]
+
+    def step(self, groups: list[dict[str, Any]], params: list[Tensor]) -> None:
+        owner = {id(p): group for group in groups for p in group["params"]}
+        for i, param in enumerate(params):
+            if param.grad is not None:
+                self.values[i], self.states[i] = evaluate(
+                    self._algorithm, owner[id(param)], self.values[i], param.grad, self.states[i]
+                )
+
+    def worst(self, params: list[Tensor], optimizer: Any) -> float:
+        """The largest error of a parameter or of a state."""
+        errors = [0.0]
+        for param, value, states in zip(params, self.values, self.states, strict=True):
+            kept = optimizer.state.get(param, {})
+            assert set(kept) == set(states)
+            pairs = [(param, value), *((kept[key], states[key]) for key in states)]
+            errors += [_error(found, expected) for found, expected in pairs]
+        return max(errors)
+
+
+def _error(found: Any, expected: Any) -> float:
+    a, b = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
+    if not a.numel():
+        return 0.0
+    return ((a - b).abs().max() / b.abs().max().clamp(min=1e-300)).item()

@@ -1,0 +1,152 @@
+"""Rules with phases through Triton, in its interpreter, against the rule run plainly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from lowerings.phased_rules import Oracle, class_of, module_of
+from torch import Tensor
+
+from optgen import use_lowering
+
+pytest.importorskip("triton")
+
+SHAPES = ((7,), (1025,), (), (0,), (5, 3), (3, 2, 3, 3), (40, 1), (1, 300), (2, 17, 140))
+RULES = [
+    ("Adafactor", {}),
+    ("Adafactor", {"eps": (0.1, 1e-3), "weight_decay": 0.1, "d": 2.0, "maximize": True}),
+    ("LAMB", {"weight_decay": 0.1}),
+    ("LARS", {"nesterov": True}),
+    ("Ragged", {}),
+    ("Ragged", {"sharp": False, "maximize": True}),
+]
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+def draw(shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def parameters(dtype: torch.dtype, shapes: Any = SHAPES) -> list[Tensor]:
+    return [draw(shape, i, dtype).requires_grad_() for i, shape in enumerate(shapes)]
+
+
+def give_gradients(params: list[Tensor], step: int) -> None:
+    for i, param in enumerate(params):
+        absent = (i + step) % 4 == 3
+        param.grad = None if absent else draw(param.shape, 100 * step + i + 50, param.dtype)
+
+
+def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> float:
+    with use_lowering("fused_triton"):
+        for step in range(steps):
+            give_gradients(params, step)
+            oracle.step(optimizer.param_groups, params)
+            optimizer.step()
+    return oracle.worst(params, optimizer)
+
+
+@inside
+@pytest.mark.parametrize(("name", "settings"), RULES)
+def test_agrees_with_the_rule_run_plainly(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    params = parameters(torch.float64)
+    groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.02}]
+    optimizer = class_of(name, tmp_path)(groups, **settings)
+    assert train(optimizer, Oracle(name, params), params, steps=2) < 1e-14
+
+
+@inside
+@pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
+def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
+    params = parameters(torch.float32, SHAPES[:-1])
+    optimizer = class_of(name, tmp_path)(params)
+    assert train(optimizer, Oracle(name, params), params, steps=2) < 5e-7
+
+
+@inside
+def test_layouts_of_all_kinds(tmp_path: Path) -> None:
+    """What does not lie in the order of its indices, and what is not aligned."""
+    held = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
+    held.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
+    params = [tensor.detach().requires_grad_() for tensor in held]
+    optimizer = class_of("Adafactor", tmp_path)(params)
+    assert train(optimizer, Oracle("Adafactor", params), params, steps=2) < 1e-14
+
+
+@inside
+def test_a_tensor_steps_alike_whatever_is_beside_it(tmp_path: Path) -> None:
+    """To the last bit: sums are made in an order that is the tensor's own."""
+    kind = class_of("Adafactor", tmp_path)
+    alone = parameters(torch.float32, [(30, 150)])
+    among = [
+        *parameters(torch.float32, [(30, 150)]),
+        *parameters(torch.float32, [(5, 3), (17, 130)]),
+    ]
+    with use_lowering("fused_triton"):
+        for params in (alone, among):
+            give_gradients(params, 0)
+            kind(params).step()
+    assert torch.equal(alone[0], among[0])
+
+
+@inside
+def test_an_infinity_skips_every_phase(tmp_path: Path) -> None:
+    params = parameters(torch.float64, [(5, 3), (30,), (1, 300)])
+    optimizer, oracle = class_of("Adafactor", tmp_path)(params), Oracle("Adafactor", params)
+    give_gradients(params, 0)
+    optimizer.found_inf = torch.tensor(1.0)
+    with use_lowering("fused_triton"):
+        optimizer.step()
+    optimizer.found_inf = torch.tensor(0.0)
+    assert train(optimizer, oracle, params, steps=1) < 1e-14
+
+
+@inside
+@pytest.mark.parametrize("name", ["Adafactor", "LAMB"])
+def test_unscales_gradients_once(name: str, tmp_path: Path) -> None:
+    params = parameters(torch.float64, [(5, 3), (300,)])
+    optimizer, oracle = class_of(name, tmp_path)(params), Oracle(name, params)
+    give_gradients(params, 0)
+    oracle.step(optimizer.param_groups, params)
+    for param in params:
+        assert param.grad is not None
+        param.grad *= 8
+    optimizer.grad_scale = torch.tensor(8.0)
+    with use_lowering("fused_triton"):
+        optimizer.step()
+    assert oracle.worst(params, optimizer) < 1e-14
+
+
+@inside
+def test_matrix_words_take_what_a_sweep_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_of("Muon", tmp_path)
+    shapes = [(6, 9), (6, 9), (9, 6), (1, 1), (20, 10)]
+    params = parameters(torch.float64, shapes)
+    groups = [{"params": params[::2]}, {"params": params[1::2], "ns_steps": 4, "nesterov": False}]
+    optimizer, others = module.Muon(groups), parameters(torch.float64, shapes)
+    other = [
+        torch.optim.Muon(others[::2]),
+        torch.optim.Muon(others[1::2], ns_steps=4, nesterov=False),
+    ]
+    for step in range(2):
+        give_gradients(params, step)
+        give_gradients(others, step)
+        with use_lowering("fused_triton"):
+            optimizer.step()
+        for each in other:
+            each.step()
+    for ours, theirs in zip(params, others, strict=True):
+        torch.testing.assert_close(
+            ours, theirs, rtol=0, atol=5e-3 * float(theirs.detach().abs().max())
+        )

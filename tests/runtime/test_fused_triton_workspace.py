@@ -1,0 +1,87 @@
+"""Tiles of matrices, and the memory that phases share."""
+
+import struct
+from array import array
+
+import pytest
+import torch
+
+from optgen.runtime.fused_triton.workspace import CHUNK, ELEMENTS, Needs, Shape, Tile, Workspace
+
+SHAPES = {
+    (4096, 4096): (1, 16, 128),
+    (50257, 768): (1, 16, 128),
+    (512, 512, 3, 3): (128, 4, 4),
+    (64, 3, 7, 7): (32, 8, 8),
+    (256, 64, 1, 1): (2048, 1, 1),
+    (1000, 3): (1, 512, 4),
+    (3, 1000): (1, 4, 512),
+    (10, 7, 1, 1000): (2, 1, 1024),
+    (5, 100_000): (1, 8, 256),
+    (30, 40, 50): (1, 32, 64),
+    (0, 3): (512, 1, 4),
+}
+
+
+@pytest.mark.parametrize(("size", "tile"), SHAPES.items())
+def test_tiles_fit_the_matrices(size: tuple[int, ...], tile: tuple[int, int, int]) -> None:
+    shape = Shape.of(torch.empty(size, device="meta"))
+    found = Tile.of(shape)
+    assert found == tile
+    assert found.matrices * found.rows * found.columns == ELEMENTS
+    if found.matrices > 1:  # then a block has whole matrices: what it sums is complete
+        assert found.rows >= shape.rows
+        assert found.columns >= shape.columns
+
+
+def test_a_vector_is_one_row() -> None:
+    assert Shape.of(torch.empty(7)) == (1, 1, 7)
+    assert Shape.of(torch.empty(())) == (1, 1, 1)
+
+
+def workspace(needs: Needs, sizes: list[tuple[int, ...]], tile: Tile | None) -> Workspace:
+    params = [torch.empty(size) for size in sizes]
+    shapes = [Shape.of(param) for param in params]
+    blocks = [1 if tile is None else torch.tensor(tile.counts(s)).prod().item() for s in shapes]
+    return Workspace(needs, params, tile, [int(b) for b in blocks], {}, None)
+
+
+def test_every_tensor_has_its_part_of_the_memory() -> None:
+    needs = Needs(5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1)
+    work = workspace(needs, [(20, 200), (2, 17, 130)], Tile(1, 16, 128))
+    blocks, matrices, rows, columns, ndim, eps, partials, values, groups = work.shapes.tolist()
+    assert (blocks, matrices) == ([4, 8], [1, 2])
+    assert (rows, columns, ndim) == ([20, 17], [200, 130], [2, 3])
+    assert struct.unpack("<d", array("q", eps[:1]).tobytes())[0] == torch.finfo(torch.float32).eps
+    assert partials == [0, 2 * 20 + 4]
+    assert work.partials.numel() == partials[1] + 2 * 2 * 17 + 8
+    assert values == [0, 2 * 20 + 200 + 1]
+    assert work.values.numel() == values[1] + 2 * (2 * 17 + 130 + 1)
+    assert groups == [0, 1]
+    assert work.group_tensor.tolist() == [0, 1, 1]
+    assert work.scalars.shape == (2, 5)
+
+
+def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
+    needs = Needs(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
+    work = workspace(needs, [(300, 3, 3), (128, 3, 4)], Tile(128, 4, 4))
+    assert work.partials.numel() == 3 + 1
+    assert work.group_tensor.tolist() == [0, 0, 0, 1]
+    assert work.lines["DEPTH"] == 128
+
+
+def test_chunks_lead_to_their_tensors() -> None:
+    work = workspace(Needs(1, True), [(300, 200), (1, 1)], Tile(1, 16, 128))
+    starts, owners = work.chunks(sums=1, rows=1, columns=2)
+    in_rows, in_columns = -(-300 // CHUNK), -(-200 // CHUNK)
+    first = in_rows + 2 * in_columns + 1
+    assert starts.tolist() == [0, first]
+    assert owners.tolist() == [0] * first + [1] * 4
+    assert work.chunks(1, 1, 2)[1] is owners
+
+
+def test_a_plan_without_matrices_finishes_tensor_by_tensor() -> None:
+    work = workspace(Needs(2, sums=3), [(5,), (0,), (7, 3)], None)
+    assert work.partials.numel() == 9
+    assert work.values.numel() == 0
+    assert work.group_tensor.tolist() == [0, 1, 2]
