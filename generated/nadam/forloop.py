@@ -93,7 +93,7 @@ def update_functional(
         # mu_next = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * momentum_decay))
         mu_next = beta1 * (1 - 0.5 * 0.96 ** ((step + 1) * momentum_decay))
         # mu_product = mu_product * mu
-        mu_product = store_one(mu_products[index], mu_products[index] * mu, capturable)
+        mu_product = store_one(mu_products[index], mu_products[index].clone() * mu, capturable)
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
         step_size = lr * mu_next / (1 - mu_product * mu_next)

@@ -38,22 +38,24 @@ def store(states: list[Tensor], value: Scalar) -> float:
 
 
 def advance_one(step: Tensor | Tensors, capturable: bool) -> Scalar:
-    """Count one step of one parameter; return the count, as a tensor where a graph must see it."""
+    """Count one step of one parameter; return the count as `read_one` does."""
     step.add_(1)
     return read_one(step, capturable)
 
 
 def store_one(state: Tensor | Tensors, value: Scalar, capturable: bool) -> Scalar:
-    """Write the scalar state of one parameter; return it, as a tensor where a graph must see it."""
+    """Write the scalar state of one parameter; return it as `read_one` does."""
     state.fill_(value)
     return read_one(state, capturable)
 
 
 def read_one(state: Tensor | Tensors, capturable: bool) -> Scalar:
-    """The scalar state of one parameter, as a new tensor where a graph must see it."""
+    """The scalar state of one parameter: a new tensor where a graph or autograd must see it."""
     if isinstance(state, Tensors):
         return state.vector()
-    return state.to(torch.float64, copy=True) if capturable else float(state.item())
+    if capturable or state.requires_grad:
+        return state.to(torch.float64, copy=True)
+    return float(state.item())
 
 
 def holds(value: object) -> bool:

@@ -118,14 +118,18 @@ def initial(
         return copy.to(dtype)
     given = defaults if state.eager else group
     start = given[state.init] if isinstance(state.init, str) else state.init
+    learnt = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        return as_scalar(number, rule, group, param)
+        made = as_scalar(number, rule, group, param)
+        return made.copy_(start) if learnt else made
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
         made = param.new_zeros(state.shape_for(param), dtype=dtype)
-    if number:
+    if learnt:
+        made = made + (torch.complex(start, start) if made.is_complex() else start).to(dtype)
+    elif number:
         # A lowering sees a complex state as pairs of reals, each of them a state of its own.
         made.fill_(complex(number, number) if made.is_complex() else number)
     return made

@@ -34,7 +34,7 @@ BUCKET = ScalarText(
 ONE_BY_ONE = ScalarText(
     "params[index]",
     "advance_one(state_steps[index], capturable)",
-    "{0}[index]",
+    "{0}[index].clone()",  # autograd may need what the state was
     "read_one({0}[index], capturable)",
     "store_one({0}[index], {1}, capturable)",
 )

@@ -1,0 +1,136 @@
+"""Hyperparameters that are tensors: changed in place, and learnt through the step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from optim.classes import CLASSES, kinds, parameters, train
+from parity.cases import FULL, Case
+from parity.classes import MATRICES, NAMES, SPARSE
+from torch import Tensor
+
+from optgen import use_lowering
+
+Place = tuple[str, int | None]
+LEARNT = [name for name in CLASSES if name not in SPARSE]
+EAGER = [("Adagrad", ("initial_accumulator_value", None))]  # read by the constructor alone
+VALUES = {"lr": 0.05, "lr_decay": 0.1, "momentum_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01}
+
+
+def numbers(name: str) -> Iterator[Place]:
+    """Every number among the class's arguments: its name, and its place if it is one of several."""
+    for argument in inspect.signature(kinds(name)[1]).parameters.values():
+        match argument.default:
+            case bool():
+                pass
+            case int() | float():
+                yield argument.name, None
+            case tuple(items):
+                yield from ((argument.name, i) for i, item in enumerate(items) if item is not None)
+
+
+def options(name: str, key: str) -> dict[str, Any]:
+    """Arguments that bring every state and make every number count."""
+    found = {a.name: a.default for a in inspect.signature(kinds(name)[0]).parameters.values()}
+    found = {**found, **FULL.get(name, Case(name)).options}
+    del found["params"]
+    return found | ({"nesterov": False} if key == "dampening" else {})
+
+
+def with_tensor(name: str, place: Place, value: Tensor) -> dict[str, Any]:
+    """The arguments, the tensor in its place; where all of a tuple must be tensors, they are."""
+    (key, index), found = place, options(name, place[0])
+    if index is None:
+        return {**found, key: value}
+    items = [torch.tensor(x) if name in ("Adam", "AdamW") else x for x in found[key]]
+    items[index] = value
+    return {**found, key: tuple(items)}
+
+
+def start(name: str, place: Place) -> float:
+    (key, index), found = place, options(name, place[0])
+    return float(found[key][index]) if index is not None else VALUES.get(key, found[key] or 0.1)
+
+
+@pytest.fixture
+def exact_scalars() -> Iterator[None]:
+    """Finite differences of what goes through a scalar state, which has the default dtype."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("exact_scalars")
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [(name, place) for name in LEARNT for place in numbers(name) if (name, place) not in EAGER],
+    ids=str,
+)
+def test_every_number_can_be_learnt(name: str, place: Place) -> None:
+    """A loss after three steps as a function of it, by finite differences."""
+
+    def loss_after_three_steps(value: Tensor) -> Tensor:
+        params = [torch.linspace(1, 2, 4, dtype=torch.float64).view(2, 2).requires_grad_().clone()]
+        options = with_tensor(name, place, value)
+        optimizer = kinds(name)[0](params, **{**options, "differentiable": True})
+        for _ in range(3):
+            loss = sum((param.clone() ** 4).sum() for param in params)
+            for param, grad in zip(
+                params, torch.autograd.grad(loss, params, create_graph=True), strict=True
+            ):
+                param.grad = grad
+            optimizer.step()
+        return sum((param**2).sum() for param in params)
+
+    value = torch.tensor(start(name, place), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(loss_after_three_steps, (value,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
+    """One that is 1-element and not 0-dim, which torch takes too; beside torch with a float.
+
+    With a tensor torch's LBFGS is wrong: its last step size is the tensor itself, so that the
+    scheduler changes by how much the step before seems to have moved the parameters.
+    """
+    lr = torch.tensor([0.1], dtype=torch.float64)
+    trained = []
+    for kind, rate in zip(kinds(name), (lr, 0.1), strict=True):
+        params = parameters(name)
+        optimizer = kind(params, lr=rate)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for step in range(4):
+            train(name, optimizer, params, 1, start=step)
+            scheduler.step()
+        trained.append(params)
+    assert lr == 0.1 * 0.5**4
+
+    bound = 1e-2 if name in MATRICES else 1e-10  # torch multiplies matrices in bfloat16
+    for ours, theirs in zip(*trained, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_tensor_betas(name: str, lowering: str) -> None:
+    """They may change between steps, in place, whatever takes the step."""
+    trained = []
+    for kind in kinds(name):
+        params = parameters(name)
+        betas = torch.tensor([0.8], dtype=torch.float64), torch.tensor(0.9, dtype=torch.float64)
+        optimizer = kind(
+            params, betas=betas, **({} if kind is kinds(name)[0] else {"foreach": False})
+        )
+        for step in range(4):
+            with use_lowering(lowering):
+                train(name, optimizer, params, 1, start=step)
+            for beta in betas:
+                beta.mul_(0.9)
+        trained.append(params)
+
+    for ours, theirs in zip(*trained, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
