@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import Work, collect
-from optgen.runtime.fused_cpu import build_cache, compiler
+from optgen.runtime.fused_cpu import build_cache, compiler, rows
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
@@ -43,8 +43,10 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     if skipped(optimizer):
         return
     works = [collect(optimizer, group) for group in groups]
-    taken = [touched(optimizer.rule, work) for work in works if work.trait.rows]
-    works = [*(work for work in works if not work.trait.rows), *(rows.rows for rows in taken)]
+    sparse = [work for work in works if work.trait.rows]
+    rows.step(kernel, optimizer, [work for work in sparse if rows.fits(work)])
+    taken = [touched(optimizer.rule, work) for work in sparse if not rows.fits(work)]
+    works = [*(work for work in works if not work.trait.rows), *(each.rows for each in taken)]
     scaled = getattr(optimizer, "grad_scale", None) is not None
     table, copied = gather(kernel, works, scaled)
     kernel.run(table, optimizer)
@@ -52,9 +54,9 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
         original.copy_(copy)
     for work in works:
         increment_version(work.params)
-    for rows in taken:
-        rows.put_back()
-    optimizer._repeat = None if copied or taken else Repeat.of(kernel, optimizer, groups)
+    for each in taken:
+        each.put_back()
+    optimizer._repeat = None if copied or sparse else Repeat.of(kernel, optimizer, groups)
 
 
 def repeat(optimizer: "GeneratedOptimizer") -> bool:

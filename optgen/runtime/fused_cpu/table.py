@@ -85,9 +85,14 @@ class Kernel:
         self.streams = 2 + len(self.like)
         # The parameter and its gradient stand first, and in no state.
         self.keys = ("", "", *(s.key for s in self.like), *self.scalar)
-        self.step = ctypes.CDLL(str(library)).optgen_step
+        loaded = ctypes.CDLL(str(library))
+        self.step = loaded.optgen_step
         self.step.argtypes = (c_void_p, c_void_p)
         self.step.restype = None
+        if cls.rule.gradient != "dense":
+            self.step_rows = loaded.optgen_step_rows
+            self.step_rows.argtypes = (c_void_p, c_void_p, c_void_p)
+            self.step_rows.restype = c_int64
 
     def needed(self, group: dict[str, Any]) -> int:
         """The streams that the tensors of a group must have: four set bits each."""

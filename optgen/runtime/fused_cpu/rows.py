@@ -1,0 +1,76 @@
+"""Sparse gradients in the fused C++ lowering: the kernel finds the rows they touch by itself.
+
+It sorts the indices and adds up what stands for one row, which torch's coalesce does many times
+slower, and updates each row in one trip, without a copy of it. Rows lie in memory as they are, so
+parameters and states must be contiguous and gradients have one sparse dimension; the touched rows
+of any others are taken in Python, and the kernel for dense tensors updates those.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import c_void_p
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from optgen.runtime.collect import Work
+from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.table import Kernel, gather
+from optgen.runtime.gradients import reals
+from optgen.runtime.layout import is_plain
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+
+class _Rows(ctypes.Structure):
+    """`Rows` of rows.h, field by field."""
+
+    _fields_ = [("indices", c_void_p), ("values", c_void_p), ("rows", c_void_p)]
+
+
+def fits(work: Work) -> bool:
+    """Tell whether the kernel can find this work's rows in memory."""
+    one = all(grad.sparse_dim() == 1 for grad in work.grads)
+    return one and all(map(is_plain, chain(work.params, *work.states)))
+
+
+def step(kernel: Kernel, optimizer: "GeneratedOptimizer", works: Sequence[Work]) -> None:
+    """Update the rows that the gradients of these works touch."""
+    grads = [grad for work in works for grad in work.grads]
+    if not grads:
+        return
+    values = [[_in_order(grad._values()) for grad in work.grads] for work in works]
+    indices = [grad._indices().contiguous() for grad in grads]
+    dense = [replace(work, grads=reals(column)) for work, column in zip(works, values, strict=True)]
+    table, _ = gather(kernel, dense, scaled=False)
+    columns = {
+        "indices": array("q", map(Tensor.data_ptr, indices)),
+        "values": array("q", map(Tensor.numel, indices)),
+        "rows": array("q", [param.shape[0] for work in works for param in work.params]),
+    }
+    for place, column in enumerate(chain.from_iterable(values)):
+        table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
+    table.set_scale(optimizer)
+    rows = _Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
+    wrong = kernel.step_rows(
+        ctypes.addressof(table.struct),
+        ctypes.addressof(rows),
+        ctypes.addressof(threads.current()),
+    )
+    if wrong >= 0:
+        named = [min(indices[wrong].tolist()[0]), max(indices[wrong].tolist()[0])]
+        raise IndexError(
+            f"a sparse gradient names rows {named[0]} to {named[1]} of a parameter that has "
+            f"rows 0 to {columns['rows'][wrong] - 1}"
+        )
+    for work in works:
+        increment_version(work.params)
+
+
+def _in_order(values: Tensor) -> Tensor:
+    return values.resolve_neg().contiguous()
