@@ -155,7 +155,7 @@ def _bound(number: float) -> str:
 
 def _message(text: str) -> str:
     """A message as a Python string, a long one in pieces; what stands in braces is a value."""
-    pieces = re.findall(rf".{{1,{_LONGEST}}}(?: |$)|\S+ ?", text)
+    pieces = re.findall(rf"(?s).{{1,{_LONGEST}}}(?: |$)|\S+ ?", text)
     return " ".join(f"f{piece!r}" if "{" in piece else repr(piece) for piece in pieces)
 
 
