@@ -10,17 +10,17 @@ from torch import Tensor
 
 def no_sum(like: Tensor, *count: int) -> Tensor:
     """Zero, to add what the blocks of a tensor sum to; or one for each of `count` like it."""
-    return like.new_zeros([*count, *[1] * like.dim()], dtype=torch.float64)
+    return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
 
 
 def no_row_sum(like: Tensor, *count: int) -> Tensor:
     """A zero for every row of a tensor, or of `count` like it."""
-    return like.new_zeros([*count, *like.shape[:-1], 1], dtype=_computed_in(like))
+    return _zeros([*count, *like.shape[:-1], 1], like)
 
 
 def no_col_sum(like: Tensor, *count: int) -> Tensor:
     """A zero for every column of a tensor's matrices, or of `count` like it."""
-    return like.new_zeros([*count, *like.shape[:-2], 1, like.size(-1)], dtype=_computed_in(like))
+    return _zeros([*count, *like.shape[:-2], 1, like.size(-1)], like)
 
 
 def total(x: Tensor) -> Tensor:
@@ -75,6 +75,10 @@ def col_sum_of_squares(x: Tensor) -> Tensor:
 def write(states: list[Tensor], stacked: Tensor) -> None:
     """Store one part of a stacked value in each of the states, rounded as they are stored."""
     torch._foreach_copy_(states, list(stacked.unbind()))
+
+
+def _zeros(shape: list[int], like: Tensor) -> Tensor:
+    return torch.zeros(shape, dtype=_computed_in(like), device=like.device)
 
 
 def _computed_in(x: Tensor) -> torch.dtype:
