@@ -41,8 +41,9 @@ def Rprop(
     s_min, s_max = step_sizes
 
     agreement = g * g_prev
-    s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
-    s = clamp(s, s_min, s_max)
+    turned = agreement < 0
+    factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+    s = clamp(s * factor, s_min, s_max)
 
-    g_prev = where(agreement < 0, 0, g)  # where the sign has changed: no step, and none to compare
+    g_prev = where(turned, 0, g)  # no step where the sign changed, none to compare with
     p = p - sign(g_prev) * s

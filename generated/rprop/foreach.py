@@ -32,29 +32,25 @@ def update(
             grads = torch._foreach_neg(grads)
         # agreement = g * g_prev
         agreements = torch._foreach_mul(grads, prevs)
-        # s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
+        # turned = agreement < 0
+        turneds = [agreement.lt(0) for agreement in agreements]
+        # factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+        # s = clamp(s * factor, s_min, s_max)
         conditions = [agreement.gt(0) for agreement in agreements]
-        condition2s = [agreement.lt(0) for agreement in agreements]
-        values = [torch.full_like(param, eta_minus) for param in params]
-        values = [
-            torch.where(condition2, value, 1)
-            for condition2, value in zip(condition2s, values, strict=True)
+        values = [params[0].new_full((), eta_minus)] * len(params)
+        operands = [
+            torch.where(turned, value, 1) for turned, value in zip(turneds, values, strict=True)
         ]
         operands = [
-            torch.where(condition, eta_plus, value)
-            for condition, value in zip(conditions, values, strict=True)
+            operand.masked_fill_(condition, eta_plus)
+            for operand, condition in zip(operands, conditions, strict=True)
         ]
         torch._foreach_mul_(state_step_sizes, operands)
-        # s = clamp(s, s_min, s_max)
         torch._foreach_clamp_min_(state_step_sizes, s_min)
         torch._foreach_clamp_max_(state_step_sizes, s_max)
-        # g_prev = where(agreement < 0, 0, g)
-        conditions = [agreement.lt(0) for agreement in agreements]
-        updates = [
-            torch.where(condition, 0, grad)
-            for condition, grad in zip(conditions, grads, strict=True)
-        ]
-        torch._foreach_copy_(prevs, updates)
+        # g_prev = where(turned, 0, g)
+        torch._foreach_copy_(prevs, grads)
+        prevs = [prev.masked_fill_(turned, 0) for prev, turned in zip(prevs, turneds, strict=True)]
         # p = p - sign(g_prev) * s
         operands = torch._foreach_sign(prevs)
         torch._foreach_addcmul_(params, operands, state_step_sizes, -1)

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, clamp, sign, where
+from optgen.runtime.scalars import advance, advance_one, clamp, in_type_of, sign, where
 from optgen.runtime.slices import slices
 
 
@@ -31,19 +31,16 @@ def update(
             grad = grad.neg()
         # agreement = g * g_prev
         agreement = grad.mul(prev)
-        # s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
+        # turned = agreement < 0
+        turned = agreement.lt(0)
+        # factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+        # s = clamp(s * factor, s_min, s_max)
         condition = agreement.gt(0)
-        condition2 = agreement.lt(0)
-        value = torch.full_like(param, eta_minus)
-        value = torch.where(condition2, value, 1)
-        operand = torch.where(condition, eta_plus, value)
-        state_step_size.mul_(operand)
-        # s = clamp(s, s_min, s_max)
-        state_step_size.clamp_min_(s_min).clamp_max_(s_max)
-        # g_prev = where(agreement < 0, 0, g)
-        condition = agreement.lt(0)
-        update = torch.where(condition, 0, grad)
-        prev.copy_(update)
+        value = param.new_full((), eta_minus)
+        operand = torch.where(turned, value, 1).masked_fill_(condition, eta_plus)
+        state_step_size.mul_(operand).clamp_min_(s_min).clamp_max_(s_max)
+        # g_prev = where(turned, 0, g)
+        prev.copy_(grad).masked_fill_(turned, 0)
         # p = p - sign(g_prev) * s
         operand = prev.sign()
         param.addcmul_(operand, state_step_size, value=-1)
@@ -76,14 +73,18 @@ def update_functional(
             grad = -grad
         # agreement = g * g_prev
         agreement = grad * prev
-        # s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
-        state_step_size = state_step_size * where(
-            agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1)
+        # turned = agreement < 0
+        turned = agreement < 0
+        # factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+        # s = clamp(s * factor, s_min, s_max)
+        state_step_size = clamp(
+            state_step_size
+            * where(agreement > 0, eta_plus, where(turned, in_type_of(param, eta_minus), 1)),
+            s_min,
+            s_max,
         )
-        # s = clamp(s, s_min, s_max)
-        state_step_size = clamp(state_step_size, s_min, s_max)
-        # g_prev = where(agreement < 0, 0, g)
-        prev = where(agreement < 0, 0, grad)
+        # g_prev = where(turned, 0, g)
+        prev = where(turned, 0, grad)
         # p = p - sign(g_prev) * s
         param = param - sign(prev) * state_step_size
 

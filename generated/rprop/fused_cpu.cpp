@@ -54,13 +54,14 @@ struct Rule {
             }
             // agreement = g * g_prev
             const C agreement = grad * prev;
-            // s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
-            state_step_size = state_step_size
-                * (agreement > 0 ? eta_plus : (agreement < 0 ? eta_minus : 1));
-            // s = clamp(s, s_min, s_max)
-            state_step_size = clamp(state_step_size, s_min, s_max);
-            // g_prev = where(agreement < 0, 0, g)
-            prev = agreement < 0 ? 0 : grad;
+            // turned = agreement < 0
+            const C turned = agreement < 0;
+            // factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+            // s = clamp(s * factor, s_min, s_max)
+            state_step_size = clamp(state_step_size
+                * (agreement > 0 ? eta_plus : (turned ? eta_minus : 1)), s_min, s_max);
+            // g_prev = where(turned, 0, g)
+            prev = turned ? 0 : grad;
             // p = p - sign(g_prev) * s
             param = param - sign(prev) * state_step_size;
 

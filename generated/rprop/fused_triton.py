@@ -72,14 +72,22 @@ def rprop_tile(params, grads, prevs, state_step_sizes, lanes, mask, scalars, los
         grad = neg(grad)
     # agreement = g * g_prev
     agreement = grad * prev
-    # s = s * where(agreement > 0, eta_plus, where(agreement < 0, eta_minus, 1))
-    state_step_size = state_step_size * tl.where(
-        agreement > 0, eta_plus, tl.where(agreement < 0, eta_minus, tl.full((), 1, dtype))
+    # turned = agreement < 0
+    turned = agreement < 0
+    # factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
+    # s = clamp(s * factor, s_min, s_max)
+    state_step_size = minimum(
+        maximum(
+            state_step_size
+            * tl.where(
+                agreement > 0, eta_plus, tl.where(turned != 0, eta_minus, tl.full((), 1, dtype))
+            ),
+            s_min,
+        ),
+        s_max,
     )
-    # s = clamp(s, s_min, s_max)
-    state_step_size = minimum(maximum(state_step_size, s_min), s_max)
-    # g_prev = where(agreement < 0, 0, g)
-    prev = tl.where(agreement < 0, tl.full((), 0, dtype), grad)
+    # g_prev = where(turned, 0, g)
+    prev = tl.where(turned != 0, tl.full((), 0, dtype), grad)
     # p = p - sign(g_prev) * s
     param = param - sign(prev) * state_step_size
 

@@ -29,7 +29,8 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("no_sum", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals", "write"),
     ),
     "scalars": (
-        *("advance", "advance_one", "both", "clamp", "either", "exp", "holds", "lerp", "log"),
+        *("advance", "advance_one", "both", "clamp", "either", "exp", "holds", "in_type_of"),
+        *("lerp", "log"),
         *("maximum", "minimum", "opposite", "read_one", "sign", "sqrt", "store", "store_one"),
         "where",
     ),

@@ -8,9 +8,10 @@ of place up to its last copies, so that autograd (`differentiable`) or the captu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Assign, Call
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, rebuild
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
@@ -27,6 +28,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
 from optgen.passes.plan import Order, plan
+from optgen.passes.rewrite import map_expressions
 from optgen.passes.select_branches import select_branches
 
 _TEXT = PythonText({}, {"sum": "total"})
@@ -68,7 +70,7 @@ def _loop(plan: Plan) -> list[str]:
 
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(select_branches(plan))
-    body = statements(plan.sweeps[0].body, _TEXT, _line)
+    body = statements(_typed(plan), _TEXT, _line)
     lines = parted([*_reads(plan), *scalar_lines(plan, ONE_BY_ONE)], body, [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
@@ -78,6 +80,21 @@ def _functional(plan: Plan) -> Function:
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
     )
+
+
+def _typed(plan: Plan) -> Program:
+    """The sweep, where a choice for each element between two numbers is one in its type."""
+    sweep = plan.sweeps[0]
+
+    def typed(expr: Expr) -> Expr:
+        match expr:
+            case Call("where", (mask, a, b)) if plan.kind(mask).is_tensor:
+                if not plan.kind(a).is_tensor and not plan.kind(b).is_tensor:
+                    a = Call("in_type_of", (Ref(sweep.streams[0].name), a))
+                    expr = replace(expr, args=(mask, a, b))
+        return rebuild(expr, typed)
+
+    return map_expressions(sweep.body, typed)
 
 
 def _line(stmt: Assign) -> str:

@@ -173,10 +173,7 @@ class TensorBuilder:
                 self._extreme("maximum", name, self._first(tensor, name), others[0])
                 self._extreme("minimum", name, name, others[1])
             case "where":
-                condition = self._either(first, "condition")
-                if not any(map(self._is_tensor, others)):
-                    others[0] = _filled(others[0])
-                self._emit("where", name, condition, self._eithers(others, "value"))
+                self._where(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._word(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
@@ -186,6 +183,34 @@ class TensorBuilder:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first
                 self._emit(call.word, name, source, self._eithers(others, "operand"))
+
+    def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+        """A choice; a number is filled into a tensor that is made for this."""
+        condition = self._either(mask, "condition")
+        if self._fills(mask, a, b):
+            number, tensor = (b, a) if self._is_tensor(a) else (a, b)
+            made = self._materialise(tensor, name)
+            if made == name:
+                self._fill(name, self._inverse(condition) if number is b else condition, number)
+                return
+        values = self._eithers((a, b), "value")
+        if not self._is_tensor(a) and not self._is_tensor(b):  # torch would make them float32
+            typed = self._temporary("value")
+            self._emit("new_full", typed, self.sweep.streams[0].name, values[:1])
+            values = (typed, *values[1:])
+        self._emit("where", name, condition, values)
+
+    def _fills(self, mask: Expr, a: Expr, b: Expr) -> bool:
+        """Whether a choice for each element is between a number and a tensor."""
+        return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
+
+    def _fill(self, name: str, condition: Operand, number: Expr) -> None:
+        self._emit("masked_fill", name, name, (condition, number), inplace=True)
+
+    def _inverse(self, condition: Operand) -> str:
+        inverse = self._temporary("condition")
+        self._emit("not", inverse, condition)
+        return inverse
 
     def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
         """The larger or smaller of a tensor and another, or of a tensor and a number."""

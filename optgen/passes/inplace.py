@@ -117,11 +117,21 @@ class _InPlace(TensorBuilder):
         match terms:
             case (Term(Const(1), (Ref(source),), ()),):
                 self._emit("copy", name, name, (source,), inplace=True)
+            case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
+                self._choose(name, mask, a, b)
             case _ if reads == 1 and self._leads(name, value):
                 self._materialise(value, name)
             case _:
                 made = self._materialise(value, self._temporary("update"))
                 self._emit("copy", name, name, (made,), inplace=True)
+
+    def _choose(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+        """The tensor, and the number wherever the condition says so."""
+        number, tensor = (b, a) if self._is_tensor(a) else (a, b)
+        condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
+        if value != name:
+            self._emit("copy", name, name, (value,), inplace=True)
+        self._fill(name, self._inverse(condition) if number is b else condition, number)
 
     def _leads(self, name: str, value: Expr) -> bool:
         """Whether a value begins with an operation on that variable."""

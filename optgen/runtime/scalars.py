@@ -149,6 +149,14 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
     return torch.where(condition, a, b)
 
 
+def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:
+    """A number as torch's `where` takes it for the elements of a tensor: as wide as they are."""
+    tensor = like.tensors[0] if isinstance(like, Tensors) else like
+    if isinstance(number, Tensor):
+        return number.to(tensor.dtype)
+    return tensor.new_full((), number)
+
+
 def clamp(x: S, low: Scalar, high: Scalar) -> S:
     """A value kept within two bounds; at a bound, autograd takes it for a value within them."""
     if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):

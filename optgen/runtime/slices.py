@@ -10,7 +10,7 @@ from itertools import zip_longest
 from torch import Tensor
 
 SLICE = 2**18  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
-CUT = 15 * 2**20  # bytes of one piece elsewhere: four temporaries of it stay below 64 MiB
+CUT = 14 * 2**20  # bytes of one piece elsewhere: four temporaries and two masks are 63 MiB
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:

@@ -92,6 +92,28 @@ def lines(rule: str) -> list[str]:
                 "copy_ exp_avg_sq update",
             ],
         ),
+        (
+            "m = where(g > c, 0, g); p = p - lr * m",
+            ["condition = > grad #", "copy_ exp_avg grad", "masked_fill_ exp_avg condition #"],
+        ),
+        (
+            "m = where(g > c, m, lr); p = p - lr * m",
+            [
+                "condition = > grad #",
+                "condition2 = not condition",
+                "masked_fill_ exp_avg condition2 #",
+                "add_ param exp_avg",
+            ],
+        ),
+        (
+            "m = m * where(g > c, lr, beta); p = p - lr * m",
+            [
+                "condition = > grad #",
+                "value = new_full param #",
+                "operand = where condition value #",
+                "mul_ exp_avg operand",
+            ],
+        ),
         ("v = sqrt(v) + g; p = p - lr * v", ["sqrt_ exp_avg_sq", "add_ exp_avg_sq grad"]),
         ("g = g + c * p; p = p - lr * g", ["grad = add grad param", "add_ param grad"]),
         (

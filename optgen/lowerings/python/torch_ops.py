@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
@@ -25,7 +26,9 @@ _METHODS = {
     "not": "logical_not",
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
-_PER_TENSOR = {"where", "clone", "full_like", *_METHODS.values()} - {"pow"}
+_IN_PLACE = ("masked_fill",)
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", *_IN_PLACE, *_METHODS.values()}
+_PER_TENSOR -= {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
@@ -118,6 +121,8 @@ def _call(op: Op) -> str:
     name = _METHODS.get(op.word, op.word)
     if op.word == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
+    if op.word == "new_full":
+        return f"{op.source}.new_full((), {_operand(op.args[0])})"
     if op.word == "full_like":
         return f"torch.full_like({op.source}, {_operand(op.args[0])})"
     if op.word in ("maximum", "minimum") and op.inplace:
@@ -175,9 +180,13 @@ def _listed(operand: Operand) -> str:
 
 def _per_tensor(op: Op) -> str:
     """A word torch has no `_foreach_` function for: one call a tensor."""
+    if op.word == "new_full":
+        params = plural(str(op.source))
+        one = f"{params}[0].new_full((), {_operand(op.args[0])})"
+        return f"{plural(op.target)} = [{one}] * len({params})"
     tensors = [o for o in (op.source, *op.args) if isinstance(o, str)]
     names = list(dict.fromkeys(tensors))
     lists = ", ".join(plural(n) for n in names)
     rows = lists if len(names) == 1 else f"zip({lists}, strict=True)"
-    call = _call(Op(op.word, op.target, op.source, op.args, op.scalar))
+    call = _call(op if op.word in _IN_PLACE else replace(op, inplace=False))
     return f"{plural(op.target)} = [{call} for {', '.join(names)} in {rows}]"
