@@ -212,9 +212,9 @@ def adafactor_factored_step1(
         tl.store(values + row_lanes, grad_sq_row_sum, in_rows)
         tl.store(values + 3 * all_rows + column_lanes, grad_sq_col_sum, in_columns)
     else:
-        tl.store(partials + (tile_column) * all_rows + row_lanes, grad_sq_row_sum, in_rows)
+        tl.store(partials + tile_column * all_rows + row_lanes, grad_sq_row_sum, in_rows)
         tl.store(
-            partials + across * all_rows + (tile_row) * all_columns + column_lanes,
+            partials + across * all_rows + tile_row * all_columns + column_lanes,
             grad_sq_col_sum,
             in_columns,
         )

@@ -20,7 +20,8 @@ from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
-SPECS = Path(__file__).parent.parent / "specs"
+TESTS = Path(__file__).parent.parent
+SPECS = (TESTS.parent / "specs", TESTS / "specs")
 COUNT = itertools.count()
 
 RAGGED = '''
@@ -52,7 +53,8 @@ def Ragged(
 def algorithm_of(name: str) -> Algorithm:
     """The rule of a class of this name."""
     if name != "Ragged":
-        (algorithm,) = read_spec(SPECS / f"{name.lower()}.py")
+        paths = [folder / f"{name.lower()}.py" for folder in SPECS]
+        (algorithm,) = read_spec(next(path for path in paths if path.exists()))
         return algorithm
     (algorithm,) = read_spec(Spec("ragged", RAGGED, "<ragged>", 1))
     return algorithm

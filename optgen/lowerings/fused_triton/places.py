@@ -101,11 +101,11 @@ def tile_stores(
     behind = _times("partials", len(row_sums), "across * all_rows")
     parts = [
         *(
-            _store(f"partials + ({_times('tile_column', n, 'across')}) * all_rows", "row", s)
+            _store(f"partials + {_part('tile_column', n, 'across')} * all_rows", "row", s)
             for n, s in enumerate(row_sums)
         ),
         *(
-            _store(f"{behind} + ({_times('tile_row', n, 'down')}) * all_columns", "column", s)
+            _store(f"{behind} + {_part('tile_row', n, 'down')} * all_columns", "column", s)
             for n, s in enumerate(column_sums)
         ),
     ]
@@ -142,6 +142,11 @@ def _times(base: str, number: int, size: str) -> str:
     if not number:
         return base
     return f"{base} + {size}" if number == 1 else f"{base} + {number} * {size}"
+
+
+def _part(base: str, number: int, size: str) -> str:
+    """The same, as a factor."""
+    return f"({_times(base, number, size)})" if number else base
 
 
 def _store(place: str, side: str, name: str) -> str:
