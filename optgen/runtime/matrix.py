@@ -25,7 +25,8 @@ def orthogonalize(
     for place, tensor in enumerate(tensors):
         places.setdefault(tensor.shape, []).append(place)
     for alike in places.values():
-        batch = torch.stack([tensors[place].bfloat16() for place in alike])
+        few = [tensors[place].bfloat16() for place in alike]
+        batch = torch.stack(few) if len(few) > 1 else few[0].unsqueeze(0)
         for place, matrix in zip(alike, _iterated(batch, coefficients, steps, eps), strict=True):
             made[place] = matrix
     return [matrix for matrix in made if matrix is not None]
@@ -39,6 +40,6 @@ def _iterated(batch: Tensor, coefficients: Sequence[float], steps: float, eps: f
     x = x.mT if tall else x
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
     for _ in range(int(steps)):
-        gram = x @ x.mT
+        gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).reshape(shape)

@@ -1,0 +1,56 @@
+"""Matrix words, against their meaning in double precision and against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.optim._muon import _zeropower_via_newtonschulz
+
+from optgen.ir.words import WORDS
+from optgen.runtime.matrix import orthogonalize
+
+COEFFICIENTS = (3.4445, -4.775, 2.0315)
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (16, 16), (1, 4)], ids=str)
+def test_one_matrix_is_torchs_to_the_last_digit(shape: tuple[int, int]) -> None:
+    x = random(*shape)
+    (ours,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, _zeropower_via_newtonschulz(x, COEFFICIENTS, 5, 1e-7))
+
+
+def test_the_meaning() -> None:
+    x = random(3, 12, 7).double()
+    exact = WORDS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
+    (rounded,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
+    torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=0.03)
+
+
+def test_a_batch_is_its_matrices_one_by_one_in_any_order() -> None:
+    tensors = [random(4, 6), random(6, 4, seed=1), random(4, 6, seed=2), random(2, 4, 6, seed=3)]
+    together = orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
+    for tensor, made in zip(tensors, together, strict=True):
+        (alone,) = orthogonalize([tensor], COEFFICIENTS, 5, 1e-7)
+        assert made.shape == tensor.shape
+        torch.testing.assert_close(made, alone, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_what_it_is_given_is_not_changed(dtype: torch.dtype) -> None:
+    tensors = [random(4, 6).to(dtype), random(4, 6, seed=1).to(dtype)]
+    before = [tensor.clone() for tensor in tensors]
+    orthogonalize(tensors, COEFFICIENTS, 5, 1e-7)
+    orthogonalize(tensors[:1], COEFFICIENTS, 5, 1e-7)
+    for tensor, old in zip(tensors, before, strict=True):
+        assert torch.equal(tensor, old)
+
+
+def test_no_matrix_and_a_matrix_of_zeros() -> None:
+    assert orthogonalize([], COEFFICIENTS, 5, 1e-7) == []
+    (made,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
+    assert not made.any()
