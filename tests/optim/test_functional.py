@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,10 +44,10 @@ def home(name: str) -> dict[str, Any]:
 def forms(name: str) -> tuple[Form, Form]:
     """Ours and torch's."""
     form = module_name(name)
-    ours = sys.modules[getattr(optgen.optim, name).__module__]
-    ours = optgen.optim._functional if name == "SparseAdam" else ours
-    theirs = importlib.import_module("torch.optim.adamw") if name == "AdamW" else None
-    return getattr(ours, form), getattr(theirs, form) if theirs else home(name)[form]
+    theirs = "torch.optim.adamw" if name == "AdamW" else home(name)["__name__"]
+    modules = map(importlib.import_module, (theirs.replace("torch.", "optgen."), theirs))
+    ours, torchs = (getattr(module, form) for module in modules)
+    return ours, torchs
 
 
 def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
