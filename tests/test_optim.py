@@ -10,7 +10,8 @@ import torch.optim
 
 import optgen.optim
 
-CLASSES = ["SGD", "Adam", "AdamW", "RMSprop", "RAdam", "NAdam", "Adamax", "Adadelta", "LBFGS"]
+NOT_OURS = ("Optimizer", "lr_scheduler", "swa_utils", "swap_in_optimizer_params_and_state")
+CLASSES = [name for name in optgen.optim.__all__ if name not in NOT_OURS]
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -108,3 +108,7 @@ class Adagrad(GeneratedOptimizer):
             "capturable": capturable,
         }
         super().__init__(params, defaults)
+
+    def share_memory(self) -> None:
+        """Move the state that the constructor made into memory that processes share."""
+        self._share("sum")

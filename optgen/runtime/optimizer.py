@@ -102,6 +102,11 @@ class GeneratedOptimizer(LightOptimizer):
                 params = filter(chosen, group["params"])
                 ensure(self.rule, self.state, group, params, self.defaults, ahead=True)
 
+    def _share(self, *keys: str) -> None:
+        for key in keys:
+            for values in self.state.values():
+                values[key].share_memory_()
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)

@@ -35,6 +35,7 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "keyword_only": keyword_only,
         "checks": checks(algorithm, base),
         "param_checks": param_checks(algorithm, base),
+        "shared": ", ".join(literal(s.key) for s in algorithm.states if s.eager),
         "defaults": _defaults(algorithm),
         "handed_on": {} if base is None else _handed_on(algorithm, base),
     }

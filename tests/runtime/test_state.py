@@ -1,0 +1,112 @@
+"""State at first: made by the constructor or by a step, from a number or a hyperparameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+
+BOTH = (optgen.optim, torch.optim)
+META = torch.ones(2, device="meta")
+
+
+def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.zeros_like(param)
+    optimizer.step()
+    return [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]]
+
+
+def test_adagrads_state_is_there_before_a_step_also_of_parameters_that_are_not_trained() -> None:
+    for module in BOTH:
+        params = [Parameter(torch.ones(2)), Parameter(torch.ones(3), requires_grad=False)]
+        optimizer = module.Adagrad(params, initial_accumulator_value=0.5)
+
+        states = optimizer.state_dict()["state"]
+        assert [list(states[index]) for index in (0, 1)] == [["step", "sum"]] * 2
+        assert [states[index]["sum"].tolist() for index in (0, 1)] == [[0.5] * 2, [0.5] * 3]
+
+
+def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
+    """Not as a group says, nor as the defaults of a group that comes later."""
+    for module in BOTH:
+        first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
+        groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
+        optimizer = module.Adagrad(groups, initial_accumulator_value=0.5)
+        optimizer.add_param_group({"params": [late], "initial_accumulator_value": 0.2})
+
+        assert late not in optimizer.state
+        assert [s["sum"].tolist() for s in stepped(optimizer)] == [[0.5] * 2] * 3
+
+
+def test_other_state_begins_as_its_group_says() -> None:
+    for module in BOTH:
+        first, late = Parameter(torch.ones(2)), Parameter(torch.ones(2))
+        optimizer = module.Rprop([{"params": [first], "lr": 0.1}], lr=0.2)
+        optimizer.add_param_group({"params": [late], "lr": 0.3})
+
+        assert [s["step_size"][0].item() for s in stepped(optimizer)] == pytest.approx([0.1, 0.3])
+
+
+@pytest.mark.parametrize(("name", "key"), [("Adagrad", "sum"), ("Rprop", "step_size")])
+def test_a_complex_state_begins_alike_in_both_parts(name: str, key: str) -> None:
+    for module in BOTH:
+        options = {"initial_accumulator_value": 0.5} if name == "Adagrad" else {"lr": 0.5}
+        optimizer = getattr(module, name)([Parameter(torch.ones(2, dtype=torch.cfloat))], **options)
+        state = stepped(optimizer)[0][key]
+        assert state.tolist() == [0.5 + 0.5j] * 2
+
+
+@pytest.mark.parametrize("name", ["ASGD", "Rprop"])
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_state_begins_as_a_tensor_lr_that_requires_grad(name: str, shape: tuple[int, ...]) -> None:
+    """Torch's Rprop cannot."""
+    lr = torch.full(shape, 0.5).requires_grad_()
+    optimizer = getattr(optgen.optim, name)([Parameter(torch.ones(2))], lr=lr)
+    state = stepped(optimizer)[0]
+    assert not any(value.requires_grad for value in state.values())
+
+
+def test_memory_is_shared() -> None:
+    for module in BOTH:
+        optimizer = module.Adagrad([Parameter(torch.ones(2))])
+        optimizer.share_memory()
+        (state,) = optimizer.state.values()
+        assert state["sum"].is_shared()
+    assert not hasattr(optgen.optim.Adam, "share_memory")
+
+
+def placed(optimizer: Any) -> dict[str, str]:
+    """Where the scalars are that a step on another device would create."""
+    optimizer.init_state()
+    state: dict[str, Tensor] = optimizer.state[META]
+    return {key: value.device.type for key, value in state.items() if not value.dim()}
+
+
+def test_where_scalars_live() -> None:
+    """Beside the parameter where a graph or a kernel reads them; ASGD's always, as in torch."""
+    META.requires_grad_()
+    nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD
+
+    assert placed(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
+    assert placed(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
+    assert placed(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
+
+
+def test_old_numbers_become_tensors_where_scalars_live() -> None:
+    for module in BOTH:
+        optimizer = module.ASGD([Parameter(torch.ones(2))])
+        stepped(optimizer)
+        saved = optimizer.state_dict()
+        saved["state"][0] |= {"step": 3, "eta": 0.25, "mu": 1}
+        optimizer.load_state_dict(saved)
+
+        (state,) = optimizer.state.values()
+        found = [(state[key].item(), state[key].dtype) for key in ("step", "eta", "mu")]
+        assert found == [(3, torch.float32), (0.25, torch.float32), (1, torch.float32)]
