@@ -11,9 +11,12 @@ Form = list[list[tuple[str, Any]]]
 
 
 def form(optimizer: Optimizer) -> Form:
-    """Of every parameter, in their order: keys, and what stands under them in a checkpoint."""
+    """Of every parameter, in their order: keys, and what stands under them in a checkpoint.
+
+    LBFGS's `t` is a number here; in torch it may be the tensor that holds the learning rate.
+    """
     return [
-        [(key, _described(value)) for key, value in entry.items()]
+        [(key, key if key == "t" else _described(value)) for key, value in entry.items()]
         for entry in optimizer.state_dict()["state"].values()
     ]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from parity.classes import CLOSURE
 from parity.trajectories import Make, Run, name_of, parameters, shapes_for, train
 
 
@@ -28,11 +29,13 @@ def resumed(make: Make, dtype: torch.dtype, path: Path) -> Run:
     return run
 
 
-def in_two_halves(
-    first: Make, second: Make, dtype: torch.dtype, path: Path, steps: int = 10
-) -> Run:
-    """Steps, a file, and as many more; around it every gradient is there and none is."""
+def in_two_halves(first: Make, second: Make, dtype: torch.dtype, path: Path) -> Run:
+    """10 steps, a file, and 10 more; around it every gradient is there and none is.
+
+    Of LBFGS two, each of which iterates: it is to be in the middle of its way.
+    """
     before = fresh(first, dtype)
+    steps = 2 if before.name in CLOSURE else 10
     train(before, steps, skip=True)
     after = resumed(second, dtype, saved(before, path))
     train(after, steps, start=steps, skip=True)

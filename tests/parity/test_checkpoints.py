@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 from parity.cases import EVERY, LOWERINGS, Case, forced
+from parity.classes import CLOSURE
 from parity.resume import fresh, in_two_halves, resumed, saved
 from parity.trajectories import assert_close, through, train
 
 BOUNDS = {torch.float64: None, torch.float32: 1e-5, torch.bfloat16: 0.05}
 """A state that was lost or read wrongly is an error of 0.1 and more, see the last test."""
+CASES = [case for case in EVERY.values() if case.name not in CLOSURE]
+"""But LBFGS, whose numbers amplify every rounding: test_optim_db.py, optim/test_lbfgs*.py."""
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize(("case", "lowering"), forced(EVERY.values(), None))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASES, None))
 def test_torchs_checkpoint_continues_here(
     case: Case, lowering: str | None, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -28,7 +31,7 @@ def test_torchs_checkpoint_continues_here(
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize(("case", "lowering"), forced(EVERY.values(), None))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASES, None))
 def test_our_checkpoint_continues_in_torch(
     case: Case, lowering: str | None, dtype: torch.dtype, tmp_path: Path
 ) -> None:
@@ -40,7 +43,7 @@ def test_our_checkpoint_continues_in_torch(
     assert_close(found, expected, BOUNDS[dtype])
 
 
-@pytest.mark.parametrize(("case", "lowering"), forced(EVERY.values()))
+@pytest.mark.parametrize(("case", "lowering"), forced(CASES))
 def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
     case: Case, lowering: str, tmp_path: Path
 ) -> None:
@@ -54,7 +57,7 @@ def test_a_training_that_was_interrupted_is_the_same_to_the_last_bit(
 
 @pytest.mark.parametrize("first", LOWERINGS)
 @pytest.mark.parametrize("second", LOWERINGS)
-@pytest.mark.parametrize("case", EVERY.values(), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
     expected, run = fresh(case.theirs, torch.float64), fresh(case.ours, torch.float64)
     train(expected, 20, skip=True)
@@ -67,7 +70,7 @@ def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("case", EVERY.values(), ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_bounds_notice_a_state_that_was_lost(
     case: Case, dtype: torch.dtype, tmp_path: Path
 ) -> None:

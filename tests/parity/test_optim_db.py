@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from parity.cases import OWN, Case, steps
-from parity.classes import CLOSURE, INFOS, NAMES, PENDING, has
+from parity.classes import INFOS, NAMES, PENDING, has
 from parity.form import form
 from parity.resume import in_two_halves
 from parity.trajectories import Run, assert_close, eventful
@@ -76,11 +76,7 @@ def test_trajectory_and_state(case: Case, way: dict[str, Any]) -> None:
 
 @functools.cache
 def resumed_in_torch(case: Case, folder: Path) -> Run:
-    return in_two_halves(case.theirs, case.theirs, torch.float64, folder / "theirs.pt", half(case))
-
-
-def half(case: Case) -> int:
-    return 2 if case.name in CLOSURE else 10
+    return in_two_halves(case.theirs, case.theirs, torch.float64, folder / "theirs.pt")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_torchs_checkpoint_continues_here(case: Case, way: dict[str, Any], folder: Path) -> None:
     ours = functools.partial(case.ours, **way)
 
-    run = in_two_halves(case.theirs, ours, torch.float64, folder / "a.pt", half(case))
+    run = in_two_halves(case.theirs, ours, torch.float64, folder / "a.pt")
 
     assert_close(run, resumed_in_torch(case, folder))
 
@@ -101,7 +97,7 @@ def test_torchs_checkpoint_continues_here(case: Case, way: dict[str, Any], folde
 def test_our_checkpoint_continues_in_torch(case: Case, way: dict[str, Any], folder: Path) -> None:
     ours = functools.partial(case.ours, **way)
 
-    run = in_two_halves(ours, case.theirs, torch.float64, folder / "b.pt", half(case))
+    run = in_two_halves(ours, case.theirs, torch.float64, folder / "b.pt")
 
     assert_close(run, resumed_in_torch(case, folder))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from parity.cases import EVERY, Case, forced
-from parity.classes import NAMES, PLAIN, has
+from parity.classes import CLOSURE, NAMES, PLAIN, has
 from parity.form import form
 from parity.trajectories import Run, parameters, shapes_for, through, train
 from torch.optim import Optimizer
@@ -41,6 +41,8 @@ def accepted_by_torch(case: Case, way: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_state_is_torchs(case: Case, way: dict[str, Any], dtype: torch.dtype) -> None:
+    if case.name in CLOSURE and dtype.itemsize == 2:
+        pytest.skip("of 16-bit parameters ours keeps a history in float32")
     ours, theirs = params_of(case, dtype), params_of(case, dtype)
 
     optimizer = trained(case.ours(ours, **way), ours)
@@ -100,6 +102,8 @@ def test_scalars_in_double_precision_advance_as_torchs(case: Case) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
     """Torch's cast included: 16-bit parameters turn float32 scalars but `step` into their dtype."""
+    if case.name in CLOSURE and dtype.itemsize == 2:
+        pytest.skip("of 16-bit parameters ours keeps a history in float32")
     theirs = params_of(case, dtype)
     saved = trained(case.theirs(theirs), theirs).state_dict()
     optimizer, reference = case.ours(params_of(case, dtype)), case.theirs(params_of(case, dtype))

@@ -43,15 +43,19 @@ class Run:
 
 
 def _leaves(entry: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """What an entry of a checkpoint holds: tensors, numbers, LBFGS's lists of them."""
+    """What an entry of a checkpoint holds: tensors, numbers, LBFGS's lists of them.
+
+    But not LBFGS's `al`, which every iteration writes before it reads it.
+    """
     if isinstance(entry, Mapping):
         for key, value in entry.items():
-            yield from _leaves(value, key)
+            if key != "al":
+                yield from _leaves(value, key)
     elif isinstance(entry, list):
         for place, value in enumerate(entry):
             yield from _leaves(value, f"{name}[{place}]")
     elif entry is not None:
-        yield name, torch.as_tensor(entry)
+        yield name, entry if isinstance(entry, Tensor) else torch.tensor(entry, dtype=torch.float64)
 
 
 def values(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, seed: int) -> list[Tensor]:

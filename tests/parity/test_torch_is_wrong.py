@@ -1,0 +1,221 @@
+"""What torch 2.13 does wrong and we do right; docs/differences.md tells it to people.
+
+Every fault is a function that fails where an optimizer has it. Torch's side is an expected failure,
+strictly: the day torch mends a fault, its test fails here and says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parity.classes import INFOS, NAMES
+from parity.trajectories import error, values
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+
+PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
+Fault = Callable[[Any], None]
+FAULTS: dict[str, tuple[str, str, Fault]] = {}
+
+
+def fault(name: str) -> Callable[[Fault], Fault]:
+    """Register a fault of a class under the function's docstring, which the page quotes."""
+
+    def register(function: Fault) -> Fault:
+        text = (function.__doc__ or "").rstrip(".")
+        FAULTS[f"{name}: {text}"] = (name, text, function)
+        return function
+
+    return register
+
+
+@fault("SGD")
+def fused_in_16_bits(optim: Any) -> None:
+    """`fused=True` on the CPU moves no parameter of 16 bits and 16 or more elements."""
+    param = Parameter(torch.zeros(100, dtype=torch.bfloat16))
+    param.grad = torch.ones_like(param)
+    optim.SGD([param], lr=1, fused=True).step()
+
+    assert (param == -1).all()
+
+
+@fault("SGD")
+def fused_momentum_in_16_bits(optim: Any) -> None:
+    """`fused=True` on the CPU reads uninitialised momentum in the first step, in 16 bits."""
+    for _ in range(20):
+        garbage = torch.full((4096,), torch.nan, dtype=torch.bfloat16)
+        param = Parameter(torch.zeros_like(garbage))
+        param.grad = torch.ones_like(param)
+        del garbage  # the allocator hands it out again
+        optim.SGD([param], lr=1, momentum=0.9, fused=True).step()
+
+        assert (param == -1).all()
+
+
+@fault("LBFGS")
+def a_copied_lbfgs(optim: Any) -> None:
+    """A copy, by deepcopy or pickle, cannot take a step."""
+    for copied in (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))):
+        optimizer = copied(optim.LBFGS([Parameter(torch.ones(3))]))
+        (param,) = optimizer.param_groups[0]["params"]
+
+        def closure(param: Tensor = param) -> Tensor:
+            param.grad = param.detach().clone()
+            return (param.detach() ** 2).sum() / 2
+
+        optimizer.step(closure)
+        assert (param.abs() < 1e-3).all()
+
+
+@fault("Muon")
+def momentum_without_nesterov(optim: Any) -> None:
+    """Without Nesterov's momentum, in bfloat16, every step scales the momentum to norm 1."""
+    param = Parameter(torch.zeros(8, 8, dtype=torch.bfloat16))
+    optimizer = optim.Muon([param], nesterov=False, momentum=0.5)
+    for _ in range(2):
+        param.grad = torch.full_like(param, 16.0)
+        optimizer.step()
+
+    assert (optimizer.state[param]["momentum_buffer"] == 12).all()
+
+
+def step_alone_and_together(make: Callable[[list[Tensor]], Any]) -> tuple[Tensor, Tensor]:
+    """What becomes of a float16 parameter by itself, and behind one of float32."""
+    found = []
+    for before in ([], [Parameter(torch.ones(4))]):
+        params = [*before, Parameter(torch.ones(4, dtype=torch.float16))]
+        for param in params:
+            param.grad = torch.full_like(param, 1e-4)
+        make(params).step()
+        found.append(params[-1].detach())
+    return found[0], found[1]
+
+
+@fault("Adafactor")
+def machine_epsilon(optim: Any) -> None:
+    """The machine epsilon of the first parameter is taken for the dtypes of all others."""
+    alone, together = step_alone_and_together(lambda params: optim.Adafactor(params))
+
+    assert torch.equal(alone, together)
+
+
+@fault("Adafactor")
+def a_parameter_without_elements(optim: Any) -> None:
+    """A parameter without elements, as a rank may hold, divides by zero."""
+    param = Parameter(torch.ones(0))
+    param.grad = torch.ones(0)
+    optim.Adafactor([param]).step()
+
+
+@fault("RAdam")
+def a_gradient_of_zero(optim: Any) -> None:
+    """`foreach=True` makes NaN of a gradient of 0 where eps is 0, until it is rectified."""
+    param = Parameter(torch.ones(3))
+    param.grad = torch.tensor([0.0, 1.0, 0.0])
+    optim.RAdam([param], eps=0, foreach=True).step()
+
+    assert error(param, torch.tensor([1.0, 0.999, 1.0])) < 1e-6
+
+
+@fault("Adagrad")
+def a_sparse_complex_gradient(optim: Any) -> None:
+    """A sparse complex gradient is squared as complex, a dense one as pairs of reals."""
+    ends = []
+    for dense in (True, False):
+        param = Parameter(torch.ones(4, 2, dtype=torch.complex128))
+        grad = values([(4, 2)], torch.complex128, 2)[0]
+        param.grad = grad if dense else grad.to_sparse(1)
+        optim.Adagrad([param]).step()
+        ends.append(param.detach())
+
+    assert error(*ends) < 1e-12
+
+
+def switched_on_later(name: str) -> Fault:
+    def check(optim: Any) -> None:
+        """`amsgrad` cannot be switched on after the first step."""
+        param = Parameter(torch.ones(3))
+        optimizer = getattr(optim, name)([param])
+        for _ in range(2):
+            param.grad = torch.ones(3)
+            optimizer.step()
+            optimizer.param_groups[0]["amsgrad"] = True
+
+        assert torch.equal(*map(optimizer.state[param].get, ("exp_avg_sq", "max_exp_avg_sq")))
+
+    return check
+
+
+def conjugated(name: str) -> Fault:
+    def check(optim: Any) -> None:
+        """A gradient that is a conjugate view, as autograd may make, is an error."""
+        ends = []
+        for resolved in (True, False):
+            param = Parameter(torch.ones(4, dtype=torch.complex128))
+            grad = values([(4,)], torch.complex128, 2)[0].conj()
+            param.grad = grad.resolve_conj() if resolved else grad
+            getattr(optim, name)([param]).step()
+            ends.append(param.detach())
+
+        assert torch.equal(*ends)
+
+    return check
+
+
+def learnt(name: str, **options: Any) -> Fault:
+    def check(optim: Any) -> None:
+        """Autograd cannot follow a learning rate through three steps with `differentiable=True`."""
+
+        def loss(lr: Tensor) -> Tensor:
+            param = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_().clone()
+            optimizer = getattr(optim, name)([param], lr=lr, differentiable=True, **options)
+            for _ in range(3):
+                value = (param.clone() ** 4).sum()
+                param.grad = torch.autograd.grad(value, param, create_graph=True)[0]
+                optimizer.step()
+            return (param**2).sum()
+
+        lr = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(loss, (lr,))
+
+    return check
+
+
+for _name in INFOS:
+    if INFOS[_name].supports_complex and _name not in ("LBFGS", "SGD"):
+        fault(_name)(conjugated(_name))
+for _name in ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop"):
+    fault(_name)(learnt(_name))
+fault("Adam")(learnt("Adam", amsgrad=True))
+for _name in ("Adam", "AdamW"):
+    fault(_name)(switched_on_later(_name))
+
+HERE = [key for key, (name, _, _) in FAULTS.items() if name in NAMES]
+
+
+@pytest.mark.parametrize("key", HERE)
+def test_ours_is_right(key: str) -> None:
+    FAULTS[key][2](optgen.optim)
+
+
+@pytest.mark.parametrize("key", HERE)
+@pytest.mark.xfail(strict=True, reason="torch's fault: if it is mended, take it off this list")
+def test_torchs_is_right(key: str) -> None:
+    FAULTS[key][2](torch.optim)
+
+
+@pytest.mark.parametrize(("name", "text"), [entry[:2] for entry in FAULTS.values()])
+def test_the_page_tells(name: str, text: str) -> None:
+    """In a row of its table that begins with the classes."""
+    rows = [row.split(" | ") for row in PAGE.read_text(encoding="utf-8").splitlines()]
+    classes = [row[0] for row in rows if len(row) == 3 and row[1] == text]
+
+    assert [f"`{name}`" in listed for listed in classes] == [True]
