@@ -192,7 +192,7 @@ def learnt(name: str, **options: Any) -> Fault:
 for _name in INFOS:
     if INFOS[_name].supports_complex and _name not in ("LBFGS", "SGD"):
         fault(_name)(conjugated(_name))
-for _name in ("Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop"):
+for _name in ("Adadelta", "Adagrad", "Adamax", "NAdam", "RMSprop"):
     fault(_name)(learnt(_name))
 fault("Adam")(learnt("Adam", amsgrad=True))
 for _name in ("Adam", "AdamW"):
