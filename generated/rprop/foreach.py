@@ -25,7 +25,7 @@ def update(
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes
 
-    for cut in cuts(params, grads, prevs, state_step_sizes):
+    for cut in cuts(params, grads, prevs, state_step_sizes, alive=7):
         params, grads, prevs, state_step_sizes = cut
         if maximize:
             # g = -g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
@@ -18,8 +19,10 @@ from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
+from optgen.passes.instructions import Branch, Instruction, Op
 from optgen.passes.plan import plans
 
+ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
 _PASSES: tuple[PlanPass, ...] = (fold_denominators, hoist_scalars, inline_scalars)
 
 
@@ -45,8 +48,19 @@ def _loop(plan: Plan) -> list[str]:
         return phase_lines(plan, SHARES)
     (sweep,) = plan.sweeps
     lists = ", ".join(plural(s.name) for s in sweep.streams)
-    body = [f"{lists} = cut", *foreach_lines(to_inplace(plan, sweep))]
-    return indented(body, f"for cut in cuts({lists}):")
+    program = to_inplace(plan, sweep)
+    alive = len(set(_made(program))) + 1  # the next of a name is made beside the last
+    room = f", alive={alive}" if alive > ALIVE else ""
+    return indented([f"{lists} = cut", *foreach_lines(program)], f"for cut in cuts({lists}{room}):")
+
+
+def _made(program: tuple[Instruction, ...]) -> Iterator[str]:
+    """The names of new lists; a name keeps its list until it gets another one."""
+    for instruction in program:
+        if isinstance(instruction, Branch):
+            yield from _made((*instruction.then, *instruction.orelse))
+        else:
+            yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

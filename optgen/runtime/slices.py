@@ -10,7 +10,7 @@ from itertools import zip_longest
 from torch import Tensor
 
 SLICE = 2**18  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
-CUT = 14 * 2**20  # bytes of one piece elsewhere: four temporaries and two masks are 63 MiB
+CUT = 15 * 2**20  # bytes of one piece elsewhere: four lists of temporaries stay below 64 MiB
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
@@ -20,9 +20,16 @@ def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor,
         yield from _pieces(row, SLICE) if large else (row,)
 
 
-def cuts(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
-    """Split the lists into shorter ones of at most one piece's elements; an empty list stays so."""
-    limit = SLICE if params[0].is_cpu else _elements((params, *lists))
+def cuts(
+    params: list[Tensor], *lists: list[Tensor], alive: int = 4
+) -> Iterator[tuple[list[Tensor], ...]]:
+    """Split the lists into shorter ones of at most one piece's elements; an empty list stays so.
+
+    Args:
+        params, lists: of equal length, or empty; the tensors of one list have one dtype.
+        alive: how many lists of temporaries there are at once.
+    """
+    limit = _limit((params, *lists), alive)
     batch: list[tuple[Tensor, ...]] = []
     room = limit
     for whole in zip_longest(params, *lists):
@@ -36,9 +43,14 @@ def cuts(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tens
     yield _columns(batch)
 
 
-def _elements(columns: tuple[list[Tensor], ...]) -> int:
-    """How many of the widest type of a bucket, whose tensors are alike, one piece may hold."""
-    return CUT // max(column[0].itemsize for column in columns if column)
+def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
+    """How many elements one piece may hold."""
+    return SLICE if columns[0][0].is_cpu else elsewhere(columns, alive)
+
+
+def elsewhere(columns: tuple[list[Tensor], ...], alive: int) -> int:
+    """The same where memory is the limit: a temporary may have the widest type there is."""
+    return 4 * CUT // (alive * max(column[0].itemsize for column in columns if column))
 
 
 def _columns(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:

@@ -12,7 +12,7 @@ from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from torch.optim import Optimizer
 
 import optgen.optim
-from optgen.runtime import slices
+from optgen.runtime import blocks, slices
 
 Cost = tuple[int, float]
 
@@ -166,18 +166,23 @@ def large() -> list[torch.Tensor]:
 def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the pieces of a CPU, and with the larger ones that are right for a GPU."""
     if piece == "GPU":
-        monkeypatch.setattr(slices, "SLICE", slices.CUT // 4)
+        monkeypatch.setattr(slices, "_limit", slices.elsewhere)
+        monkeypatch.setattr(blocks, "SLICE", slices.CUT // 4)
 
     needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
 
     assert 0 < needed <= LIMIT
 
 
+@pytest.mark.parametrize("piece", ["CPU", "GPU"])
 @pytest.mark.parametrize("rows", [8, 1000])
-def test_extra_memory_is_limited_where_rows_and_columns_are_factored(rows: int) -> None:
+def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
+    rows: int, piece: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if "Adafactor" not in NAMES:
         pytest.skip("not here yet")
-
+    if piece == "GPU":
+        monkeypatch.setattr(blocks, "SLICE", slices.CUT // 4)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
     needed = extra(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))

@@ -92,6 +92,7 @@ def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
     states = [torch.zeros(50, dtype=dtype, device="meta")]
 
     assert max(p.numel() for (p,), _ in cuts(params, states)) == elements
+    assert max(p.numel() for (p,), _ in cuts(params, states, alive=20)) == elements // 5
 
 
 def test_cuts_keep_lists_parallel_and_empty_lists_empty():
