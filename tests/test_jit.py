@@ -102,7 +102,7 @@ def test_load_a_name_of_the_catalogue(name: str) -> None:
 
 def test_load_says_what_it_takes() -> None:
     """A name that is nowhere, a plain function, a class."""
-    with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(adam, .*: 'lion'"):
+    with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(.*adam, .*: 'lion'"):
         optgen.load("lion")
     for wrong in (test_load_a_file, torch.optim.Adam, 3):
         with pytest.raises(TypeError, match="a spec file or a function decorated with @optimizer"):
