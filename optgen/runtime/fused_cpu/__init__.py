@@ -73,7 +73,8 @@ def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
     kernel = _kernel(type(optimizer))
     if isinstance(kernel, str):
         return kernel
-    strange = {column.dtype for column in _tensors(work) if column.dtype not in CODES}
+    dtypes = {tensor.dtype.to_real() for tensor in _tensors(work)}  # sparse ones may be complex
+    strange = dtypes - set(CODES)
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
 
 

@@ -1,12 +1,12 @@
 // The rule on the rows that sparse gradients touch: values of one row are added up, and the row is
-// updated once. A row is one thread's, and its values have an order, so that the result has the same
-// bits for any number of threads.
+// updated once. A row is one thread's, and its values have an order, so the result has the same bits
+// for any number of threads.
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
 
-// What a table does not say of sparse gradients: the gradient's stream is a list of values, and value
-// i belongs to row indices[i] of the parameter.
+// What a table does not say of sparse gradients: the gradient's stream is a list of values, and
+// value i belongs to row indices[i] of the parameter.
 struct Rows {
     const i64* const* indices; // [tensor]
     const i64* values;         // [tensor], how many
@@ -163,16 +163,8 @@ struct RowKernel {
     void store(i64 t, i64 row, i64 at, i64 n, C* const* from, i64 offset) const {
         const i64 first = touched.values[touched.first[row]].row * width(t) + at;
         for (int s = 0; s < STREAMS; ++s)
-            if (s != 1 && from[s]) write(type(t, s), from[s] + offset, kernel.address(s, t), first, n);
-    }
-
-    template <class C>
-    void update(i64 t, i64 low, i64 high) const {
-        bool direct = width(t) >= NARROW;
-        for (int s = 0; s < STREAMS; ++s)
-            direct = direct && (s == 1 || type(t, s) == TYPE<C> || type(t, s) == ABSENT);
-        if (direct) in_place<C>(t, low, high);
-        else in_copies<C>(t, low, high);
+            if (s != 1 && from[s])
+                write(type(t, s), from[s] + offset, kernel.address(s, t), first, n);
     }
 
     // Updates touched rows in copies of the type computed in: several of narrow ones at once.
@@ -197,6 +189,15 @@ struct RowKernel {
         }
     }
 
+    template <class C>
+    void update(i64 t, i64 low, i64 high) const {
+        bool direct = width(t) >= NARROW;
+        for (int s = 0; s < STREAMS; ++s)
+            direct = direct && (s == 1 || type(t, s) == TYPE<C> || type(t, s) == ABSENT);
+        if (direct) in_place<C>(t, low, high);
+        else in_copies<C>(t, low, high);
+    }
+
     // The part of all touched rows that is one thread's, by their elements.
     void part(i64 id, i64 team) const {
         i64 all = 0, at = 0;
@@ -205,8 +206,8 @@ struct RowKernel {
         for (i64 t = 0; t < kernel.table.tensors; at += elements(t++)) {
             const i64 wide = width(t), begin = touched.start[t], end = touched.start[t + 1];
             if (!wide) continue;
-            const i64 from = begin + rounded_up(low - at, wide), to = begin + rounded_up(high - at, wide);
-            const i64 first = from > begin ? from : begin, last = to < end ? to : end;
+            const i64 first = begin + rows_within(low - at, wide);
+            const i64 limit = begin + rows_within(high - at, wide), last = limit < end ? limit : end;
             if (first >= last) continue;
             if (kernel.in_double(t)) update<double>(t, first, last);
             else update<float>(t, first, last);
@@ -215,7 +216,10 @@ struct RowKernel {
 
     i64 elements(i64 t) const { return (touched.start[t + 1] - touched.start[t]) * width(t); }
 
-    static i64 rounded_up(i64 x, i64 by) { return x > 0 ? (x + by - 1) / by : 0; }
+    // How many rows begin within so many elements.
+    static i64 rows_within(i64 elements, i64 wide) {
+        return elements > 0 ? (elements + wide - 1) / wide : 0;
+    }
 
     static void work(void* at) {
         const RowKernel& rows = *static_cast<const RowKernel*>(at);
@@ -223,8 +227,8 @@ struct RowKernel {
     }
 };
 
-// One step of all tensors of the table, whose gradients are sparse. A tensor with an index that is no
-// row of it is returned, and nothing was done; else -1.
+// One step of all tensors of the table, whose gradients are sparse. Returns -1; or a tensor with an
+// index that is no row of it, and then nothing was done.
 template <class R>
 i64 step_rows(const Table& table, const Rows& rows, const Threads& threads) {
     const Touched touched(table, rows);

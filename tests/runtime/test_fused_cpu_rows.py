@@ -1,0 +1,179 @@
+"""Sparse gradients in the fused C++ lowering: rows of any width and type, any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.optim import SGD, Adagrad, SparseAdam
+from optgen.runtime import fused_cpu
+
+Size = tuple[int, ...]
+
+
+@pytest.fixture(autouse=True)
+def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is taken in Python where a step is fused."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("taken in Python")
+
+    monkeypatch.setattr(fused_cpu, "touched", refuse)
+
+
+def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Values of rows that are drawn with replacement, in no order."""
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randint(0, size[0], (1, count), generator=generator)
+    values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
+    return torch.sparse_coo_tensor(places, values.to(dtype), size, check_invariants=True)
+
+
+def stepped(
+    size: Size, lowering: str, dtype: torch.dtype = torch.float64, count: int = 40
+) -> list[Tensor]:
+    """A parameter and its states after some steps."""
+    start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    param = torch.nn.Parameter(start.to(dtype))
+    optimizer = SparseAdam([param], lr=0.1)
+    with use_lowering(lowering):
+        for seed in range(4):
+            param.grad = gradient(size, count, seed, dtype)
+            optimizer.step()
+    state = optimizer.state[param]
+    return [param.detach(), state["exp_avg"], state["exp_avg_sq"]]
+
+
+SIZES: list[Size] = [(30,), (30, 1), (30, 3), (30, 15), (30, 16), (30, 4, 5), (30, 700), (30, 0)]
+
+
+@pytest.mark.parametrize("size", [*SIZES, (1, 3), (5 * 10**6,)], ids=str)
+def test_rows_of_any_width_and_number(size: Size) -> None:
+    ours, reference = stepped(size, "fused_cpu"), stepped(size, "forloop")
+
+    for found, expected in zip(ours, reference, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
+    """Each many times, in no order: sorting looks at eleven bits of a number at a time."""
+    rows = torch.tensor([0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1])
+    drawn = torch.randint(0, len(rows), (200,), generator=torch.Generator().manual_seed(0))
+    values = torch.randn(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    finals = []
+    for lowering in ("fused_cpu", "forloop"):
+        param = torch.nn.Parameter(torch.zeros(5 * 10**6, dtype=torch.float64))
+        param.grad = torch.sparse_coo_tensor(
+            rows[drawn][None], values, param.shape, check_invariants=True
+        )
+        with use_lowering(lowering):
+            SGD([param], lr=1.0).step()
+        finals.append(param.detach())
+
+    torch.testing.assert_close(finals[0], finals[1], rtol=1e-12, atol=1e-13)
+    assert torch.equal(finals[0].nonzero().flatten(), rows)
+
+
+@pytest.mark.parametrize("size", [(30, 3), (30, 64), (30, 700)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrower_types_are_computed_in_float32(dtype: torch.dtype, size: Size) -> None:
+    """Values of one row are added up unrounded, so one step from equal ones is at most as far."""
+    start = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    finals = {}
+    for name, type_ in (("fused_cpu", dtype), ("forloop", dtype), ("exact", torch.float64)):
+        param = torch.nn.Parameter(start.to(type_, copy=True))
+        param.grad = gradient(size, 60, 5, dtype).to(type_)
+        with use_lowering("forloop" if name == "exact" else name):
+            SGD([param], lr=0.1).step()
+        finals[name] = param.detach().double()
+
+    errors = {name: (final - finals["exact"]).abs().max() for name, final in finals.items()}
+    assert errors["fused_cpu"] <= max(errors["forloop"], 1e-7)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("size", [(5000, 48), (500_000, 2)], ids=str)
+def test_any_number_of_threads_has_the_same_bits(size: Size) -> None:
+    """Enough values that there are several threads; most rows have more than one."""
+    count, finals = 2_000_000 // size[1] // 2, []
+    for number in (1, 2, 3):
+        torch.set_num_threads(number)
+        finals.append(stepped(size, "fused_cpu", torch.float32, count))
+
+    for other in finals[1:]:
+        assert all(map(torch.equal, other, finals[0]))
+
+
+def test_several_parameters_groups_and_a_dense_one() -> None:
+    finals = []
+    for lowering in ("fused_cpu", "forloop"):
+        sizes: list[Size] = [(30, 3), (7, 20), (30,), (30, 3)]
+        params = [torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in sizes]
+        optimizer = Adagrad([{"params": params[:2]}, {"params": params[2:], "lr": 0.5}])
+        for seed in range(3):
+            for param, size in zip(params[:3], sizes, strict=False):
+                param.grad = gradient(size, 10 * (seed != 1), seed)
+            params[3].grad = torch.full(sizes[3], seed - 0.5, dtype=torch.float64)
+            with use_lowering(lowering):
+                optimizer.step()
+        assert [optimizer.state[param]["step"].item() for param in params] == [3] * 4
+        finals.append([param.detach() for param in params])
+
+    for found, expected in zip(*finals, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("wrong", [-1, 6])
+def test_an_index_that_is_no_row_is_an_error_and_nothing_else(wrong: int) -> None:
+    params = [torch.nn.Parameter(torch.ones(size)) for size in ((3, 2), (6, 2))]
+    optimizer = Adagrad(params)
+    params[0].grad = gradient((3, 2), 2, 0, torch.float32)
+    places = torch.tensor([[2, wrong, 1]])
+    params[1].grad = torch.sparse_coo_tensor(
+        places, torch.ones(3, 2), (6, 2), check_invariants=False
+    )
+
+    with pytest.raises(
+        IndexError, match=r"names rows -?\d to \d of a parameter that has rows 0 to 5"
+    ):
+        optimizer.step()
+
+    assert [(param == 1).all().item() for param in params] == [True, True]
+    assert [state["step"].item() for state in optimizer.state.values()] == [0, 0]
+
+
+def test_a_gradient_scaler_is_obeyed() -> None:
+    finals, size = [], (30, 3)
+    for scale, found in ((None, None), (4.0, 0.0), (4.0, 1.0)):
+        param = torch.nn.Parameter(torch.ones(size, dtype=torch.float64))
+        optimizer = SparseAdam([param], fused=True)
+        param.grad = gradient(size, 20, 0) * (scale or 1)
+        if scale is not None:
+            optimizer.grad_scale, optimizer.found_inf = map(torch.tensor, (scale, found))
+        optimizer.step()
+        finals.append(param.detach())
+        assert optimizer.state[param]["step"] == (0 if found else 1)
+
+    assert torch.equal(finals[1], finals[0])
+    assert torch.equal(finals[2], torch.ones_like(finals[2]))
+
+
+def test_a_step_is_noticed_by_autograd() -> None:
+    param = torch.nn.Parameter(torch.ones(6, 3))
+    kept = param * param
+    param.grad = gradient((6, 3), 2, 0, torch.float32)
+    SparseAdam([param]).step()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()

@@ -1,0 +1,203 @@
+"""The rule on the touched rows: any elementwise spec may opt in, and every lowering takes it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext as nothing
+from typing import Any
+
+import pytest
+import torch
+from runtime.training import error
+from torch import Tensor
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.runtime import GeneratedOptimizer
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+SPEC = '''
+from optgen.spec import *
+
+@optimizer(gradient="rows")
+def Lazy(
+    p, g, t, /, m=state("exp_avg"), v=state("exp_avg_sq"), s=state("s", shape="scalar", init=1.0),
+    b=state("buffer", when="heavy", rows=False), x=state("first", when="marked"),
+    *, lr=hyper(0.1), beta=hyper(0.9), decay=hyper(0, rows=False), shrink=hyper(0.1),
+    heavy=flag(False), marked=flag(False)
+):
+    """Something of everything a rule by rows can have."""
+    if decay:
+        g = g + decay * p
+    p = p - lr * shrink * p
+    s = s * beta
+    m = beta * m + (1 - beta) * g
+    v = maximum(v, g * g)
+    if heavy:
+        b = beta * b + g
+        g = b
+    if marked:
+        if fresh(x):
+            x = g
+        else:
+            x = x + 2 * g
+        g = g + x
+    p = p - lr * (1 + s) * (m + g) / (1 - beta**t) / (sqrt(v) + 0.1)
+'''
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+SIZE = (6, 3)
+
+
+@functools.cache
+def kind() -> tuple[type[GeneratedOptimizer], Algorithm]:
+    spec = Spec("Lazy", SPEC, "<lazy>", 1)
+    (algorithm,) = read_spec(spec)
+    return optgen.load(spec), algorithm
+
+
+def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(len(rows), *size[1:], generator=generator, dtype=torch.float64)
+    places = torch.tensor([rows], dtype=torch.int64)
+    return torch.sparse_coo_tensor(places, values, size, check_invariants=True, is_coalesced=False)
+
+
+def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[int]]) -> Tensor:
+    """The rule on those rows, by its definition."""
+    hypers = {h.name: h.default for h in algorithm.hypers} | options
+    param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
+    for step, rows in enumerate(batches):
+        grad, at = gradient(rows, step).to_dense(), sorted(set(rows))
+        like = {key: v for key, v in state.items() if isinstance(v, Tensor) and v.shape == SIZE}
+        if options.get("heavy"):
+            param, state = evaluate(algorithm, hypers, param, grad, state, torch.float32)
+            continue
+        taken = {**state, **{key: v[at] for key, v in like.items()}}
+        updated, new = evaluate(algorithm, hypers, param[at], grad[at], taken, torch.float32)
+        param[at] = updated
+        for key, value in new.items():
+            if key in like or (isinstance(value, Tensor) and value.shape == updated.shape):
+                whole = like.get(key, torch.zeros(SIZE, dtype=torch.float64))
+                new[key] = whole.index_copy(0, torch.tensor(at, dtype=torch.int64), value)
+        state = new
+    return param
+
+
+@pytest.mark.parametrize("options", [{}, {"heavy": True}, {"marked": True}], ids=str)
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_rule_on_the_rows_it_is_given(lowering: str, options: dict[str, Any]) -> None:
+    batches = [[0, 2, 2], [5], [], [1, 0, 4, 4, 1], [2, 5]]
+    made, algorithm = kind()
+    param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
+    optimizer = made([param], **options)
+    with use_lowering(lowering):
+        for step, rows in enumerate(batches):
+            param.grad = gradient(rows, step)
+            optimizer.step()
+
+    assert error([param.detach()], [expected(algorithm, options, batches)]) < 1e-12
+    assert optimizer.state[param]["step"] == 5
+    assert optimizer.state[param]["s"].item() == pytest.approx(0.9**5)
+
+
+SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows apart": lambda param: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
+    "columns first": lambda param: torch.zeros(3, 6, dtype=torch.float64).T,
+    "as always": lambda param: torch.zeros(6, 3, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("layout", SHAPES)
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_memory_of_any_order(lowering: str, layout: str) -> None:
+    made, algorithm = kind()
+    param = torch.nn.Parameter(SHAPES[layout](torch.empty(0)).fill_(1))
+    assert param.stride() == SHAPES[layout](torch.empty(0)).stride()
+    param.grad = gradient([4, 1, 4], 0)
+    with use_lowering(lowering):
+        made([param]).step()
+
+    assert error([param.detach()], [expected(algorithm, {}, [[4, 1, 4]])]) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_elements_of_their_own_are_rows(lowering: str) -> None:
+    """A gradient with an index for each dimension; a number of its own has no index at all."""
+    made, algorithm = kind()
+    table, number = (torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in ((6, 3), ()))
+    dense = gradient([4, 1], 0).to_dense()
+    table.grad, number.grad = dense.to_sparse(), torch.tensor(2.0).double().to_sparse()
+    with use_lowering(lowering):
+        made([table, number]).step()
+
+    assert error([table.detach()], [expected(algorithm, {}, [[4, 1]])]) < 1e-12
+    assert number != 1
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_complex_numbers_are_pairs_of_reals(lowering: str) -> None:
+    made, _ = kind()
+    values = torch.randn(2, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
+    table = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.complex128))
+    pairs = torch.nn.Parameter(torch.view_as_real(table.detach().clone()))
+    at = torch.tensor([[3, 0]])
+    table.grad = torch.sparse_coo_tensor(at, values, (6, 3), check_invariants=True)
+    pairs.grad = torch.sparse_coo_tensor(
+        at, torch.view_as_real(values), (6, 3, 2), check_invariants=True
+    )
+    with use_lowering(lowering):
+        made([table]).step()
+        made([pairs]).step()
+
+    assert torch.equal(torch.view_as_real(table), pairs)
+
+
+def test_a_parameter_that_stands_there_twice_moves_twice() -> None:
+    made, _ = kind()
+    finals = []
+    for times in (1, 2):
+        param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
+        param.grad = gradient([4, 1, 4], 0)
+        with pytest.warns(UserWarning, match="duplicate parameters") if times > 1 else nothing():
+            optimizer = made([param] * times)
+        for _ in range(2 // times):
+            optimizer.step()
+        finals.append(param.detach())
+
+    assert error(*[[final] for final in finals]) < 1e-12
+
+
+def test_autograd_follows_a_step() -> None:
+    made, _ = kind()
+
+    def stepped(param: Tensor, values: Tensor) -> Tensor:
+        param = param.clone()
+        grad = torch.sparse_coo_tensor(torch.tensor([[2, 0, 2]]), values, (3, 2))
+        optimizer = made([param.detach()], differentiable=True)
+        optimizer.param_groups[0]["params"] = [param]
+        param.grad = grad
+        optimizer.step()
+        return param
+
+    drawn = [torch.rand(size, dtype=torch.float64, requires_grad=True) for size in ((3, 2),) * 2]
+    drawn[1] = torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
+    with torch.sparse.check_sparse_tensor_invariants():
+        assert torch.autograd.gradcheck(stepped, tuple(drawn))
+
+
+def test_what_is_to_blame_is_said() -> None:
+    made, _ = kind()
+    param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
+    param.grad = gradient([1], 0)
+    made([param], decay=0).step()
+    with pytest.raises(RuntimeError, match="decay option is not compatible with sparse gradients"):
+        made([param], decay=0.1).step()
+
+    rows = "CPU tensors, float64; sparse gradients by the rows they touch"
+    assert optgen.explain(made([param])) == f"group 0: fused C++: {rows}"
+    dense = "CPU tensors, float64; sparse gradients made dense: buffer changes as a whole"
+    assert optgen.explain(made([param], heavy=True)) == f"group 0: fused C++: {dense}"
