@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+from pathlib import Path
 
 import pytest
 import torch.optim
@@ -35,6 +36,16 @@ def test_torchs_own() -> None:
         assert getattr(optgen.optim.lr_scheduler, name) is getattr(torch.optim.lr_scheduler, name)
     for name in torch.optim.swa_utils.__all__:
         assert getattr(optgen.optim.swa_utils, name) is getattr(torch.optim.swa_utils, name)
+
+
+def test_a_module_of_torchs_is_here_with_every_public_name() -> None:
+    """`from torch.optim.adam import Adam, adam`, and all its like."""
+    for path in Path(torch.optim.__file__).parent.glob("*[!_].py"):
+        theirs = importlib.import_module(f"torch.optim.{path.stem}")
+        if public := getattr(theirs, "__all__", ()):
+            ours = importlib.import_module(f"optgen.optim.{path.stem}")
+            assert set(public) <= set(ours.__all__)
+            assert all(hasattr(ours, name) for name in public)
 
 
 def test_every_name_is_there_or_says_what_works() -> None:

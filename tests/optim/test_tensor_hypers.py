@@ -18,7 +18,7 @@ from optgen import use_lowering
 Place = tuple[str, int | None]
 LEARNT = [name for name in CLASSES if name not in (*SPARSE, *MATRICES)]  # those in bfloat16
 EAGER = [("Adagrad", ("initial_accumulator_value", None))]  # read by the constructor alone
-VALUES = {"lr": 0.05, "lr_decay": 0.1, "momentum_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01}
+VALUES = {"lr": 0.05, "lr_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01, "d": 1.001}
 
 
 def numbers(name: str) -> Iterator[Place]:
