@@ -34,7 +34,7 @@ def Ragged(
     c=state("levels", shape="col", when="factored"),
     *, lr=hyper(0.5), sharp=flag(True),
 ):
-    """Sums of every kind: rows over columns, numbers of matrices, the largest of all."""
+    """Sums of every kind: of rows, columns, matrices, all of them; the largest of all."""
     if factored(p):
         r = maximum(r, row_mean(abs(g)))
         spread = col_sum(r) / rows(p)
@@ -43,10 +43,12 @@ def Ragged(
         else:
             c = c - spread
         share = row_sum(c * c) / cols(p)
+        level = mean(r) + max_abs(c) + sum(share)
         u = g / (r + spread) + share * p + c
     else:
+        level = max_abs(p)
         u = g / (max_abs(p) + 1)
-    p = p - lr * u / (max_abs(g) + sqrt(sum(u * u) / numel(p)) + 1)
+    p = p - lr * u / (max_abs(g) + sqrt(sum(u * u) / numel(p)) + level + 1)
 '''
 
 

@@ -19,6 +19,7 @@ RULES = [
     ("Adafactor", {"eps": (0.1, 1e-3), "weight_decay": 0.1, "d": 2.0, "maximize": True}),
     ("LAMB", {"weight_decay": 0.1}),
     ("LARS", {"nesterov": True}),
+    ("CAME", {"weight_decay": 0.1}),
     ("Ragged", {}),
     ("Ragged", {"sharp": False, "maximize": True}),
 ]
@@ -58,7 +59,8 @@ def train(optimizer: Any, oracle: Oracle, params: list[Tensor], steps: int) -> f
 def test_agrees_with_the_rule_run_plainly(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    params = parameters(torch.float64)
+    matrices = name == "CAME"
+    params = parameters(torch.float64, ((5, 3), (17, 140), (1, 1)) if matrices else SHAPES)
     groups = [{"params": params[::2]}, {"params": params[1::2], "lr": 0.02}]
     optimizer = class_of(name, tmp_path)(groups, **settings)
     assert train(optimizer, Oracle(name, params), params, steps=2) < 1e-14

@@ -49,7 +49,9 @@ def workspace(needs: Needs, sizes: list[tuple[int, ...]], tile: Tile | None) -> 
 def test_every_tensor_has_its_part_of_the_memory() -> None:
     needs = Needs(5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1)
     work = workspace(needs, [(20, 200), (2, 17, 130)], Tile(1, 16, 128))
-    blocks, matrices, rows, columns, ndim, eps, partials, values, groups = work.shapes.tolist()
+    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count = (
+        work.shapes.tolist()
+    )
     assert (blocks, matrices) == ([4, 8], [1, 2])
     assert (rows, columns, ndim) == ([20, 17], [200, 130], [2, 3])
     assert struct.unpack("<d", array("q", eps[:1]).tobytes())[0] == torch.finfo(torch.float32).eps
@@ -57,7 +59,7 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
     assert work.partials.numel() == partials[1] + 2 * 2 * 17 + 8
     assert values == [0, 2 * 20 + 200 + 1]
     assert work.values.numel() == values[1] + 2 * (2 * 17 + 130 + 1)
-    assert groups == [0, 1]
+    assert (groups, count) == ([0, 1], [1, 2])
     assert work.group_tensor.tolist() == [0, 1, 1]
     assert work.scalars.shape == (2, 5)
 
@@ -68,6 +70,11 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
     assert work.partials.numel() == 3 + 1
     assert work.group_tensor.tolist() == [0, 0, 0, 1]
     assert work.lines["DEPTH"] == 128
+
+
+def test_parts_of_what_finishing_sums_find_room() -> None:
+    work = workspace(Needs(1, True, parts=3), [(300, 3, 3), (5, 2)], Tile(128, 4, 4))
+    assert work.partials.numel() == 3 * 3 + 3
 
 
 def test_chunks_lead_to_their_tensors() -> None:

@@ -70,14 +70,14 @@ _VARIABLES = {
     "update",
 }
 _VARIABLES |= {"work", "tensor", "shape", "block", "depth", "height", "width", "across", "down"}
-_VARIABLES |= {"matrix", "matrices", "group", "left", "below", "beside", "full", "even"}
+_VARIABLES |= {"matrix", "matrices", "group", "groups", "left", "below", "beside", "full", "even"}
 _VARIABLES |= {"tile_row", "tile_column", "first_row", "first_column", "in_rows", "in_columns"}
 _VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns", "blocks"}
 _VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
 _VARIABLES |= {"numel", "ndim", "machine_eps"}
 _ARGUMENTS |= {"group_tensor", "shapes", "values", "partials"}
 _CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
-_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "FIRST_GROUP", "HEIGHT"}
+_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "FIRST_GROUP", "GROUPS", "HEIGHT"}
 _CONSTANTS |= {"MATRICES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "VALUES", "WIDTH"}
 RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 """Names that kernels use for themselves."""

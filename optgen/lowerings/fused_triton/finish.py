@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, refs
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, refs
 from optgen.ir.plan import Finish, Plan, is_reduction
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.fused_triton.slots import LINES, Slots
+from optgen.lowerings.fused_triton.split_finishes import guarded
 from optgen.passes.rewrite import filter_assigns
 
 _INDENT = "    "
@@ -31,7 +32,7 @@ class FinishText:
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
         self._stages: dict[Ref, int] = {}
         for _ in range(2):  # a name may be given its value in either arm
-            for stmt, conditions in _guarded(self._body, ()):
+            for stmt, conditions in guarded(self._body):
                 self._enter(stmt, conditions)
 
     def crossing(self) -> Iterator[Ref]:
@@ -70,8 +71,6 @@ class FinishText:
     def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
         """Find the stage of a statement from those of what it reads."""
         home = self._home(stmt)
-        if is_reduction(stmt.value) and not (home in LINES and self._axes(stmt.target)):
-            raise NotImplementedError(_BEYOND.format(place=stmt.place))
         stage = 0 if home in LINES else -1
         for ref in (r for e in (stmt.value, *conditions) for r in refs(e)):
             if ref in self._stages:
@@ -123,13 +122,13 @@ class FinishText:
             *(f"{variable(ref.name)} = {zeros}" for ref in sums),
             f"for first in range(0, {size}, {tile}):",
             *(_INDENT + line for line in inner),
-            *(_reduced(ref, value) for ref, value in sums.items()),
+            *(self._reduced(ref, value) for ref, value in sums.items()),
         ]
 
     def _read(self, body: Program) -> list[Ref]:
         """The small values that a body reads and does not make, in order."""
         made = {a.target for a in assigns(body)}
-        read = (r for s, cs in _guarded(body, ()) for e in (*cs, s.value) for r in refs(e))
+        read = (r for s, cs in guarded(body) for e in (*cs, s.value) for r in refs(e))
         return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
 
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
@@ -156,8 +155,7 @@ class FinishText:
         for stmt in body:
             if isinstance(stmt, Assign):
                 lines += [f"# {line}" for line in stmt.quote]
-                value = self._printer.argument(stmt.value)
-                lines.append(f"{variable(stmt.target.name)} = {value}")
+                lines.append(self._statement(stmt))
                 continue
             arms = [(f"if {self._row.condition(stmt.condition)}:", stmt.then)]
             arms += [("else:", stmt.orelse)] if stmt.orelse else []
@@ -166,38 +164,34 @@ class FinishText:
                 lines += [head, *(_INDENT + line for line in inner)]
         return lines
 
+    def _reduced(self, target: Ref, value: Expr) -> str:
+        """What a loop has added up, to a number of each matrix, or to this program's part."""
+        name = variable(target.name)
+        if not self._axes(target):
+            what = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
+            return f"{name} = {what.format(name)}"
+        what = "tl.reduce({}, 1, larger)" if _is_largest(value) else "tl.sum({}, axis=1)"
+        return f"{name} = {what.format(name)}[:, None]"
+
+    def _statement(self, stmt: Assign) -> str:
+        """An assignment; a reduction here is of numbers of this program's matrices."""
+        name = variable(stmt.target.name)
+        if not is_reduction(stmt.value):
+            return f"{name} = {self._printer.argument(stmt.value)}"
+        word = "largest" if _is_largest(stmt.value) else "total"
+        return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
+
     def _add(self, target: Ref, value: Expr) -> str:
         name, what = variable(target.name), self._printer(_argument(value))
-        if isinstance(value, Call) and value.word == "max_abs":
+        if _is_largest(value):
             return f"{name} = maximum({name}, tl.abs(kept({what}, mask)))"
         return f"{name} += kept({what}, mask)"
 
 
-_BEYOND = (
-    "{place}: fused Triton sums rows and columns matrix by matrix only: use row_sum or col_sum"
-)
-
-
-def _reduced(target: Ref, value: Expr) -> str:
-    name = variable(target.name)
-    if isinstance(value, Call) and value.word == "max_abs":
-        return f"{name} = tl.reduce({name}, 1, larger)[:, None]"
-    return f"{name} = tl.sum({name}, axis=1)[:, None]"
+def _is_largest(value: Expr) -> bool:
+    return isinstance(value, Call) and value.word == "max_abs"
 
 
 def _argument(value: Expr) -> Expr:
     assert isinstance(value, Call)
     return value.args[0]
-
-
-def _guarded(
-    program: Program, conditions: tuple[Expr, ...]
-) -> Iterator[tuple[Assign, tuple[Expr, ...]]]:
-    """Every assignment with the conditions it stands under."""
-    for stmt in program:
-        if isinstance(stmt, If):
-            inside = (*conditions, stmt.condition)
-            yield from _guarded(stmt.then, inside)
-            yield from _guarded(stmt.orelse, inside)
-        else:
-            yield stmt, conditions

@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Call, Const, Expr, Ref, expressions, refs
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, expressions, refs
+from optgen.ir.plan import MatrixCall, Phase, Plan, Stream, Sweep
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import variable
-from optgen.lowerings.fused_triton.finish import FinishText
 from optgen.lowerings.fused_triton.places import (
-    finish_places,
-    flat_places,
     needed,
     tile_places,
     tile_stores,
     uses,
 )
-from optgen.lowerings.fused_triton.properties import load_properties
 from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.fused_triton.slots import (
     LINES,
@@ -32,7 +28,6 @@ from optgen.lowerings.fused_triton.slots import (
 )
 from optgen.lowerings.fused_triton.sweep import (
     flags_of,
-    offset,
     print_loads,
     print_numbers,
     print_stores,
@@ -44,7 +39,6 @@ Context = dict[str, Any]
 _SPREAD = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
 _WORK = ("shapes", "scalars", "values", "partials")
 _SWEEP = ("rows", "block_tensor", *_WORK, "loss_scale", "found_inf")
-_FINISH = ("rows", "group_tensor", *_WORK, "found_inf")
 ARGUMENTS = {
     "rows": "bucket.rows",
     "block_tensor": "bucket.block_tensor",
@@ -57,10 +51,6 @@ ARGUMENTS = {
     "partials": "work.partials",
 }
 """What a launch hands over for each argument of a kernel."""
-_DOCS = {
-    False: "Make what the next phase reads of one tensor's sums.",
-    True: "Make what the next phase reads of the sums of some of a tensor's matrices.",
-}
 _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
 
 
@@ -87,7 +77,7 @@ class Kernels:
         context = {
             "sort": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
-            "streams": [self._place(s.name) for s in streams],
+            "streams": [self.place(s.name) for s in streams],
             "small": small,
             "unscales": unscales,
             "loads": [
@@ -133,39 +123,6 @@ class Kernels:
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }
 
-    def finish(self, finish: Finish, before: Phase) -> Context:
-        """What the kernel between two sweeps is made of."""
-        by_matrix = is_by_matrix(self.plan, finish)
-        sums = self.reduced(before, Axes.NONE) if isinstance(before, Sweep) else []
-        made = [*made_small(self.plan, before), *made_small(self.plan, finish)]
-        numbers = [r for r in made if self.plan.kinds[r].axes is Axes.NONE]
-        names = list(dict.fromkeys(variable(r.name) for r in numbers))
-        states = self._factors(finish)
-        combined = by_matrix or (isinstance(before, Sweep) and self._combines(before))
-        text = [
-            *self._sums(sums, combined),
-            *print_numbers(self.row, finish.body, known=names),
-            *load_properties(expressions(finish.body)),
-            *FinishText(self.plan, finish, self.row, self.slots).lines(),
-            *self._kept(names, by_matrix),
-        ]
-        counts = self.slots.counts
-        places = finish_places(counts, states) if by_matrix else flat_places(bool(sums))
-        lines = [*needed(places, text), *text]
-        whole = "\n".join(lines)
-        types = [s["type"] for s in states]
-        return {
-            "sort": "finish",
-            "grid": "work.groups" if by_matrix else "bucket.tensors",
-            "options": "lines" if by_matrix else "numbers",
-            "states": states,
-            "sums": sums,
-            "lines": lines,
-            "doc": _DOCS[by_matrix],
-            "arguments": [n for n in _FINISH if n == "found_inf" or uses(n, whole)],
-            "types": types + [n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)],
-        }
-
     def call(self, call: MatrixCall) -> Context:
         """What the runtime is told of a matrix word."""
         source, *rest = call.args
@@ -179,54 +136,11 @@ class Kernels:
             "given": "".join(f"{_of_group(arg)}, " for arg in rest),
         }
 
-    def _combines(self, sweep: Sweep) -> bool:
-        return any(self.reduced(sweep, axes) for axes in LINES)
-
-    def _sums(self, sums: Sequence[Context], combined: bool) -> list[str]:
-        """The lines that read what the sweep before has summed, or that add it up."""
-        if combined:
-            first = self.row.width
-            return [
-                f"{s['name']} = tl.load({offset('scalars', first + n)})" for n, s in enumerate(sums)
-            ]
-        lines = []
-        for n, one in enumerate(sums):
-            place = "partials" if not n else f"partials + {'' if n == 1 else f'{n} * '}blocks"
-            word = "pick_largest" if one["largest"] else "add_up"
-            lines.append(f"{one['name']} = {word}({place}, blocks)")
-        return lines
-
-    def _kept(self, names: Sequence[str], by_matrix: bool) -> list[str]:
-        """The lines that keep numbers for later kernels; one program a tensor does."""
-        lines = [
-            f"tl.store({offset('scalars', self.row.place(n))}, {n})"
-            for n in names
-            if n in self.row.numbers
-        ]
-        return ["if group == 0:", *(f"    {x}" for x in lines)] if by_matrix and lines else lines
-
-    def _factors(self, finish: Finish) -> list[Context]:
-        """The row and column states that a finish reads or stores."""
-        asked = {r.name for r in (*made_small(self.plan, finish), *read_by(finish))}
-        return [
-            self._place(s.symbol) | {"shape": s.shape}
-            for s in self.plan.algorithm.factor_states()
-            if s.symbol in asked
-        ]
-
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
         """The reductions of a sweep that leave values with such axes."""
-        return [
-            {
-                "name": variable(a.target.name),
-                "more": f"more_{a.target.name}",
-                "largest": isinstance(a.value, Call) and a.value.word == "max_abs",
-            }
-            for a in sweep.reductions
-            if self.plan.kinds[a.target].axes is axes
-        ]
+        return [summed(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes]
 
-    def _place(self, name: str) -> Context:
+    def place(self, name: str) -> Context:
         """What kernels call a stream's address and type, and which of the table's it is."""
         state = self.plan.algorithm.state(name)
         index = self.addresses.index(state.key if state else name)
@@ -252,6 +166,15 @@ class Kernels:
                     "spread": _SPREAD[axes],
                     "place": self.slots.place(ref, axes),
                 }
+
+
+def summed(stmt: Assign) -> Context:
+    """What a template is told of a reduction."""
+    return {
+        "name": variable(stmt.target.name),
+        "more": f"more_{stmt.target.name}",
+        "largest": isinstance(stmt.value, Call) and stmt.value.word == "max_abs",
+    }
 
 
 def _of_group(arg: Expr) -> str:

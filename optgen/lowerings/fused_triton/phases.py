@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
@@ -12,6 +13,7 @@ from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
 from optgen.ir.words import PROPERTIES
 from optgen.lowerings.fused_triton.expressions import variable
 from optgen.lowerings.fused_triton.finish import FinishText
+from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
 from optgen.lowerings.fused_triton.kernels import Kernels
 from optgen.lowerings.fused_triton.places import uses
 from optgen.lowerings.fused_triton.prologue import Prologue
@@ -24,6 +26,7 @@ from optgen.lowerings.fused_triton.slots import (
     read_by,
     slots_of,
 )
+from optgen.lowerings.fused_triton.split_finishes import split_finishes, sums_left
 
 Context = dict[str, Any]
 
@@ -42,6 +45,7 @@ def is_elementwise(plan: Plan) -> bool:
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     """The kernels of one plan, and the memory that they share."""
+    plan = split_finishes(plan)
     row = _row(plan)
     slots = _slots(plan, row)
     prologue = Prologue(plan, row, len(addresses))
@@ -53,6 +57,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     sweeps = [k for k in kernels if k["sort"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
+    most["parts"] = max((k["parts"] for k in kernels if k["sort"] == "finish"), default=0)
     lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
     numbers = prologue.lines()
     return {
@@ -87,24 +92,27 @@ def _slots(plan: Plan, row: Row) -> Slots:
 
 
 def _crossing(plan: Plan) -> Iterator[Ref]:
-    """What one kernel makes small and another reads; a sweep's sums go to the finish after it."""
+    """What one kernel makes small and another reads; sums go to the finish that follows."""
     for i, phase in enumerate(plan.phases):
-        after = i + 1 + isinstance(phase, Sweep)
-        later = {ref for p in plan.phases[after:] for ref in read_by(p)}
-        yield from (ref for ref in made_small(plan, phase) if ref in later)
+        left = sums_left(plan, phase) if isinstance(phase, Finish) else ()
+        handed = {a.target for a in left}
+        for ref in made_small(plan, phase):
+            after = i + 1 + (isinstance(phase, Sweep) or ref in handed)
+            if any(ref in read_by(p) for p in plan.phases[after:]):
+                yield ref
 
 
 def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
-    number, unscaled = 0, False
+    sweeps, finishes, unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
             reads = any(s.role == "grad" for s in phase.streams)
-            number += 1
             following = plan.phases[i + 1] if i + 1 < len(plan.phases) else None
             context = kernels.sweep(phase, following, unscales=reads and not unscaled)
+            yield context | {"number": next(sweeps)}
             unscaled |= reads
         elif isinstance(phase, Finish):
-            context = kernels.finish(phase, plan.phases[i - 1])
+            before = plan.phases[i - 1] if i else None
+            yield FinishKernel(kernels, phase, before).context() | {"number": next(finishes)}
         else:
-            context = kernels.call(phase)
-        yield context | {"number": number}
+            yield kernels.call(phase)

@@ -55,6 +55,8 @@ def finish_places(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]
         _let("depth", "tl.load(shape + MATRICES * tensors)"),
         _let("height", "tl.load(shape + ROWS * tensors)"),
         _let("width", "tl.load(shape + COLUMNS * tensors)"),
+        ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
+        _let("groups", "tl.load(shape + GROUPS * tensors)"),
         _let("group", "tl.program_id(0) - tl.load(shape + FIRST_GROUP * tensors)"),
         _let("matrix", "group * DEPTH"),
         _let("left", "depth - matrix"),
@@ -70,17 +72,18 @@ def finish_places(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]
     ]
 
 
-def flat_places(sums: bool) -> list[Line]:
+def flat_places(parts: bool) -> list[Line]:
     """What a program that finishes a whole tensor may need."""
     place = [
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         _let("blocks", "tl.load(shape + BLOCKS * tensors)"),
+        _let("groups", "tl.load(shape + GROUPS * tensors)"),
     ]
     return [
         _let("row", "rows + tl.program_id(0)"),
         _let("shape", "shapes + tl.program_id(0)"),
         ("scalars", "scalars += tl.program_id(0) * SCALARS"),
-        *(place if sums else []),
+        *(place if parts else []),
     ]
 
 
@@ -92,13 +95,13 @@ def tile_stores(
 ) -> list[str]:
     """The lines that leave what a tile has summed, of whole matrices where it will be read."""
     whole = [
-        *(_store(_times("values", n, "all_rows"), "row", s) for n, s in enumerate(row_sums)),
+        *(_store(times("values", n, "all_rows"), "row", s) for n, s in enumerate(row_sums)),
         *(
-            _store(_times(_columns(counts), n, "all_columns"), "column", s)
+            _store(times(_columns(counts), n, "all_columns"), "column", s)
             for n, s in enumerate(column_sums)
         ),
     ]
-    behind = _times("partials", len(row_sums), "across * all_rows")
+    behind = times("partials", len(row_sums), "across * all_rows")
     parts = [
         *(
             _store(f"partials + {_part('tile_column', n, 'across')} * all_rows", "row", s)
@@ -111,11 +114,11 @@ def tile_stores(
     ]
     lines: list[str] = []
     if whole:
-        behind = _times(behind, len(column_sums), "down * all_columns")
+        behind = times(behind, len(column_sums), "down * all_columns")
         lines += ["if DEPTH > 1:", *_indented(whole), "else:", *_indented(parts)]
         lines += [f"    partials = {behind}"] if sums else []
     for n, name in enumerate(sums):
-        lines.append(f"tl.store({_times('partials', n, 'blocks')} + block, {name})")
+        lines.append(f"tl.store({times('partials', n, 'blocks')} + block, {name})")
     return lines
 
 
@@ -130,14 +133,14 @@ def _state(state: Mapping[str, Any]) -> Line:
 
 
 def _columns(counts: Mapping[Axes, int]) -> str:
-    return _times("values", counts[Axes.ROW], "all_rows")
+    return times("values", counts[Axes.ROW], "all_rows")
 
 
 def _matrices(counts: Mapping[Axes, int]) -> str:
-    return _times(_columns(counts), counts[Axes.COLUMN], "all_columns")
+    return times(_columns(counts), counts[Axes.COLUMN], "all_columns")
 
 
-def _times(base: str, number: int, size: str) -> str:
+def times(base: str, number: int, size: str) -> str:
     """A base and so many sizes behind it."""
     if not number:
         return base
@@ -146,7 +149,7 @@ def _times(base: str, number: int, size: str) -> str:
 
 def _part(base: str, number: int, size: str) -> str:
     """The same, as a factor."""
-    return f"({_times(base, number, size)})" if number else base
+    return f"({times(base, number, size)})" if number else base
 
 
 def _store(place: str, side: str, name: str) -> str:

@@ -22,6 +22,7 @@ EPS = tl.constexpr(5)  # of the parameter's type: the bits of a float64
 PARTIALS = tl.constexpr(6)  # where the partial sums of the tensor begin
 VALUES = tl.constexpr(7)  # where its rows, columns and numbers of matrices begin
 FIRST_GROUP = tl.constexpr(8)  # the first of the programs that finish its matrices
+GROUPS = tl.constexpr(9)  # how many they are
 
 TERMS = tl.constexpr(1024)
 """Partial sums of a number that are added at a time."""

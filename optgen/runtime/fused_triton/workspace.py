@@ -42,6 +42,7 @@ class Needs:
     sums: int = 0  # the most partial numbers of a sweep
     row_sums: int = 0
     column_sums: int = 0
+    parts: int = 0  # the most numbers that programs which finish matrices leave in parts
     locals: tuple[str, ...] = ()  # tensors that sweeps hand to a matrix word, or get from it
 
     @property
@@ -123,7 +124,8 @@ class Workspace:
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(values.pop(), dtype=kept, device=device)
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        first_groups, self.group_tensor = self._owners(list(map(self._groups, self._shapes)))
+        groups = list(map(self._groups, self._shapes))
+        first_groups, self.group_tensor = self._owners(groups)
         self.groups = self.group_tensor.numel()
         rows = [
             blocks,
@@ -133,6 +135,7 @@ class Workspace:
             partials,
             values,
             first_groups,
+            groups,
         ]
         self.shapes = torch.empty(len(rows), len(params), dtype=torch.int64, device=device)
         upload(self.shapes, array("q", (value for row in rows for value in row)), staging)
@@ -161,7 +164,8 @@ class Workspace:
         if self._tile is not None and self._tile.matrices == 1:
             _, down, across = self._tile.counts(shape)
             lines = needs.row_sums * across * shape.rows + needs.column_sums * down * shape.columns
-        return lines * shape.matrices + needs.sums * self._blocks[index]
+        swept = lines * shape.matrices + needs.sums * self._blocks[index]
+        return max(swept, needs.parts * self._groups(shape))
 
     def _values(self, shape: Shape) -> int:
         needs = self.needs

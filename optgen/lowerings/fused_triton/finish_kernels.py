@@ -1,0 +1,135 @@
+"""The kernels between two sweeps: what the template lays out of a `Finish`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Ref, expressions
+from optgen.ir.plan import Finish, Phase, Sweep
+from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.finish import FinishText
+from optgen.lowerings.fused_triton.kernels import Context, Kernels, summed
+from optgen.lowerings.fused_triton.places import finish_places, flat_places, needed, times, uses
+from optgen.lowerings.fused_triton.properties import load_properties
+from optgen.lowerings.fused_triton.slots import LINES, is_by_matrix, made_small, read_by
+from optgen.lowerings.fused_triton.split_finishes import sums_left
+from optgen.lowerings.fused_triton.sweep import offset, print_numbers
+
+_ARGUMENTS = ("rows", "group_tensor", "shapes", "scalars", "values", "partials", "found_inf")
+_DOCS = {
+    False: "Make what the next phase reads of one tensor's sums.",
+    True: "Make what the next phase reads of the sums of some of a tensor's matrices.",
+}
+
+
+@dataclass(frozen=True)
+class FinishKernel:
+    """One `Finish` after the phase before it."""
+
+    kernels: Kernels
+    finish: Finish
+    before: Phase | None
+
+    def context(self) -> Context:
+        """What the kernel is made of."""
+        plan, row, slots = self.kernels.plan, self.kernels.row, self.kernels.slots
+        names = self._names()
+        text = [
+            *self._given(),
+            *print_numbers(row, self.finish.body, known=names),
+            *load_properties(expressions(self.finish.body)),
+            *FinishText(plan, self.finish, row, slots).lines(),
+            *self._left(),
+            *self._kept(names),
+        ]
+        states = self._factors()
+        flat = flat_places(parts=bool(self._sums()))
+        places = finish_places(slots.counts, states) if self._by_matrix else flat
+        lines = [*needed(places, text), *text]
+        whole = "\n".join(lines)
+        types = [s["type"] for s in states]
+        return {
+            "sort": "finish",
+            "grid": "work.groups" if self._by_matrix else "bucket.tensors",
+            "options": "lines" if self._by_matrix else "numbers",
+            "states": states,
+            "lines": lines,
+            "doc": _DOCS[self._by_matrix],
+            "arguments": [n for n in _ARGUMENTS if n == "found_inf" or uses(n, whole)],
+            "types": types + [n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)],
+            "parts": len(sums_left(plan, self.finish)),
+        }
+
+    @property
+    def _by_matrix(self) -> bool:
+        """Whether a program of its own finishes each matrix, or each few."""
+        return is_by_matrix(self.kernels.plan, self.finish)
+
+    def _sums(self) -> list[Context]:
+        """The numbers that the phase before has left in parts, or combined."""
+        match self.before:
+            case Sweep() as sweep:
+                return self.kernels.reduced(sweep, Axes.NONE)
+            case Finish() as finish:
+                return [summed(a) for a in sums_left(self.kernels.plan, finish)]
+        return []
+
+    def _given(self) -> list[str]:
+        """The lines that read those numbers, or add them up."""
+        sums = self._sums()
+        if isinstance(self.before, Sweep) and self._is_combined(self.before):
+            first = self.kernels.row.width
+            places = (offset("scalars", first + n) for n in range(len(sums)))
+            pairs = zip(sums, places, strict=True)
+            return [f"{one['name']} = tl.load({place})" for one, place in pairs]
+        count = "blocks" if isinstance(self.before, Sweep) else "groups"
+        return [
+            f"{one['name']} = {'pick_largest' if one['largest'] else 'add_up'}"
+            f"({times('partials', n, count)}, {count})"
+            for n, one in enumerate(sums)
+        ]
+
+    def _is_combined(self, sweep: Sweep) -> bool:
+        lines = any(self.kernels.reduced(sweep, axes) for axes in LINES)
+        return lines or self._by_matrix
+
+    def _names(self) -> list[str]:
+        """The numbers whose values this kernel knows: those given to it, and those it makes."""
+        left = {a.target for a in sums_left(self.kernels.plan, self.finish)}
+        own = [r for r in made_small(self.kernels.plan, self.finish) if self._is_number(r)]
+        own_names = (variable(r.name) for r in own if r not in left)
+        return list(dict.fromkeys([*(s["name"] for s in self._sums()), *own_names]))
+
+    def _is_number(self, ref: Ref) -> bool:
+        return self.kernels.plan.kinds[ref].axes is Axes.NONE
+
+    def _left(self) -> list[str]:
+        """The lines that leave this program's part of sums over all matrices."""
+        left = sums_left(self.kernels.plan, self.finish)
+        return [
+            f"tl.store({times('partials', n, 'groups')} + group, {variable(a.target.name)})"
+            for n, a in enumerate(left)
+        ]
+
+    def _kept(self, names: Sequence[str]) -> list[str]:
+        """The lines that keep numbers for later kernels; one program a tensor does."""
+        row = self.kernels.row
+        lines = [
+            f"tl.store({offset('scalars', row.place(n))}, {n})" for n in names if n in row.numbers
+        ]
+        if self._by_matrix and lines:
+            return ["if group == 0:", *(f"    {line}" for line in lines)]
+        return lines
+
+    def _factors(self) -> list[Context]:
+        """The row and column states that are read or stored."""
+        asked = {
+            r.name for r in (*made_small(self.kernels.plan, self.finish), *read_by(self.finish))
+        }
+        return [
+            self.kernels.place(s.symbol) | {"shape": s.shape}
+            for s in self.kernels.plan.algorithm.factor_states()
+            if s.symbol in asked
+        ]

@@ -1,0 +1,53 @@
+"""A `Finish` is cut where it sums over all matrices: programs that finish some of them each leave a
+part of such a sum, and the next kernel adds the parts up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns, refs
+from optgen.ir.plan import Finish, Phase, Plan, is_reduction
+from optgen.passes.rewrite import filter_assigns
+
+
+def split_finishes(plan: Plan) -> Plan:
+    """The same plan; no finish reads a sum over all matrices that it makes itself."""
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        phases += _split(plan, phase) if isinstance(phase, Finish) else [phase]
+    return replace(plan, phases=tuple(phases))
+
+
+def sums_left(plan: Plan, finish: Finish) -> list[Assign]:
+    """The sums over all matrices that a finish makes for the next one."""
+    made = (a for a in assigns(finish.body) if is_reduction(a.value))
+    return [a for a in made if plan.kinds[a.target].axes is Axes.NONE]
+
+
+def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
+    late: set[Ref] = set()
+    sums = {a.target for a in sums_left(plan, finish)}
+    for stmt, conditions in guarded(finish.body):
+        read = {ref for expr in (stmt.value, *conditions) for ref in refs(expr)}
+        if read & (late | sums):
+            late.add(stmt.target)
+    yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
+    rest = filter_assigns(finish.body, lambda a: a.target in late)
+    if rest:
+        yield from _split(plan, Finish(rest))
+
+
+def guarded(
+    program: Program, conditions: tuple[Expr, ...] = ()
+) -> Iterator[tuple[Assign, tuple[Expr, ...]]]:
+    """Every assignment with the conditions it stands under."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            inside = (*conditions, stmt.condition)
+            yield from guarded(stmt.then, inside)
+            yield from guarded(stmt.orelse, inside)
+        else:
+            yield stmt, conditions
