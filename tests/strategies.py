@@ -180,12 +180,12 @@ def specs(draw: Callable[..., object]) -> str:
     writer = Writer(draw)
     count = int(writer.pick("1", "2", "3", "4", "5", "6"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]
-    return HEADER + "\n".join(_exempted(lines)) + "\n" + FOOTER
+    return HEADER + "\n".join(exempted(lines)) + "\n" + FOOTER
 
 
-def _exempted(lines: list[str]) -> list[str]:
+def exempted(lines: list[str]) -> list[str]:
     """The lines, with an underscore before what no line reads: an author must say that."""
     halves = [line.rpartition(" = ") for line in lines]
-    read = {name for _, _, value in halves for name in re.findall(r"\b[xyzab]\b", value)}
-    unread = re.compile(rf"\b([{''.join(set('xyzab') - read) or '-'}])\b")
+    read = {name for _, _, value in halves for name in re.findall(r"\b[xyzabdehk]\b", value)}
+    unread = re.compile(rf"\b([{''.join(set('xyzabdehk') - read) or '-'}])\b")
     return [unread.sub(r"_\1", names) + equals + value for names, equals, value in halves]

@@ -40,7 +40,7 @@ class Paths:
     ) -> Versions:
         """The versions after a program, from those before it; `done` are assignments so far."""
         now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
-        for stmt in program:
+        for place, stmt in enumerate(program):
             if isinstance(stmt, Assign):
                 self.read(stmt.value, now, path)
                 for other, there in done:
@@ -50,11 +50,23 @@ class Paths:
                 now[stmt.target.name] = stmt.target.version
                 done.append((stmt, path))
             else:
-                now = self._branch(stmt, now, path, done)
+                starts = {True: now, False: now}
+                if any(
+                    isinstance(e, If) and e.condition == stmt.condition for e in program[:place]
+                ):
+                    for holds in starts:  # an earlier branch on the same condition went this way
+                        known = {**path, stmt.condition: holds}
+                        starts[holds] = self.run(program[:place], before, known)
+                now = self._branch(stmt, now, path, done, starts)
         return now
 
     def _branch(
-        self, stmt: If, before: Versions, path: Assumed, done: list[tuple[Assign, Assumed]]
+        self,
+        stmt: If,
+        before: Versions,
+        path: Assumed,
+        done: list[tuple[Assign, Assumed]],
+        starts: Mapping[bool, Versions],
     ) -> Versions:
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
@@ -63,8 +75,8 @@ class Paths:
         if taken is not None:  # an outer branch on the same condition: the other arm is dead
             live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
             return _on_taken(before, self.run(live, before, path, done), dead)
-        then = self.run(stmt.then, before, {**path, stmt.condition: True}, done)
-        orelse = self.run(stmt.orelse, before, {**path, stmt.condition: False}, done)
+        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done)
+        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done)
         return self._joined(before, then, orelse)
 
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:

@@ -1,7 +1,7 @@
 """Every reduction and every matrix word becomes a statement of its own, with a name.
 
 Both end a phase, so a plan cuts the rule at these statements. The same reduction of the same values
-is made once.
+is made once. What a matrix word takes has a name of its own too: the trip before stores it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from optgen.ir.words import WORDS
 
 def name_reductions(algorithm: Algorithm) -> Algorithm:
     """The same rule, with versions, in which these words stand alone behind the arrow."""
-    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    namer = _Namer(taken)
+    declared = set(declared_kinds(algorithm))
+    taken = {a.target.name for a in assigns(algorithm.rule)} | declared
+    namer = _Namer(taken, declared)
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -32,6 +33,7 @@ def ends_phase(expr: Expr) -> bool:
 @dataclass
 class _Namer:
     taken: set[str]
+    declared: set[str]
     made: list[Assign] = field(default_factory=list)
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
@@ -54,11 +56,22 @@ class _Namer:
 
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
         """The value of a statement: a reduction may stay where it is, unless it was made before."""
-        inner = rebuild(value, lambda child: self._inner(child, known))
+        inner = self._stored(rebuild(value, lambda child: self._inner(child, known)))
         return known.get(inner, inner) if ends_phase(inner) else inner
 
+    def _stored(self, expr: Expr) -> Expr:
+        """A matrix word of a local: what else it takes becomes one."""
+        if not isinstance(expr, Call) or WORDS[expr.word].sort != "matrix":
+            return expr
+        first, *rest = expr.args
+        if isinstance(first, Ref) and first.name not in self.declared:
+            return expr
+        local = Ref(self._free(_spoken(first) + "_matrix"))
+        self.made.append(Assign(local, first, place=expr.place))
+        return replace(expr, args=(local, *rest))
+
     def _inner(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        expr = rebuild(expr, lambda child: self._inner(child, known))
+        expr = self._stored(rebuild(expr, lambda child: self._inner(child, known)))
         if not ends_phase(expr):
             return expr
         if expr not in known:
@@ -68,7 +81,9 @@ class _Namer:
 
     def _name(self, expr: Expr) -> str:
         assert isinstance(expr, Call)
-        wanted = f"{_spoken(expr.args[0])}_{expr.word}"
+        return self._free(f"{_spoken(expr.args[0])}_{expr.word}")
+
+    def _free(self, wanted: str) -> str:
         numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
         name = next(n for n in numbered if is_free(n, self.taken))
         self.taken.add(name)

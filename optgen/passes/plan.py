@@ -18,7 +18,7 @@ from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.levels import kinds_of, levels_of
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.part_homes import part_homes
+from optgen.passes.part_names import part_names
 from optgen.passes.phases import Cut, cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
@@ -44,7 +44,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     versions of a name as one variable.
     """
     named = rename(expand_reductions(assume(add_maximize(drop_unread(algorithm)), facts or {})))
-    versioned = part_homes(name_reductions(to_ssa(named)))
+    versioned = part_names(name_reductions(to_ssa(named)))
     kinds = kinds_of(versioned)
     levels = levels_of(versioned, kinds)
     pieces = (
@@ -74,7 +74,8 @@ def _split(
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)
     scalars, _ = splitter.split(numbers)
     trips: list[Program] = []
-    held = frozenset[Ref]()
+    called = (a.value for call in pieces.calls for a in assigns(call))
+    held = frozenset(ref for word in called for ref in refs(word))  # a matrix word takes names
     for trip in pieces.trips:
         one = replace(algorithm, rule=trip)
         trips.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(trip)[1])

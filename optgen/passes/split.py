@@ -114,7 +114,7 @@ class Splitter:
 
     def _operand(self, expr: Expr) -> Expr:
         """What a reduction or a matrix word takes: a name, or a form of its own."""
-        if not self.is_tensor(expr) or isinstance(expr, Ref):
+        if not self.is_tensor(expr) or (isinstance(expr, Ref) and expr not in self.expansions):
             return expr
         return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from optgen.ir.algorithm import Algorithm, State
@@ -43,9 +43,12 @@ def _unknown_hyper(
     source.error_at(state.place, message, hint)
 
 
-def check_shapes(source: Source, algorithm: Algorithm, holding: Iterable[str]) -> None:
+def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
     """A row or column state is there only where the parameter has rows and columns."""
     for state in algorithm.states:
+        if state.when in holding:
+            message = f"every parameter of this rule is {state.when}"
+            source.error_at(state.place, message, "leave when= out")
         if state.shape in ("row", "col") and "factored" not in (state.when, *holding):
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             source.error_at(state.place, message, 'add when="factored"')

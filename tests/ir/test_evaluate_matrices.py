@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from planning import CUT
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
-from optgen.spec.read import read_specs
 
 STEPS = 50
-FOLDER = Path(__file__).parent.parent / "specs"
-ALGORITHMS = {a.name: a for a in read_specs(sorted(FOLDER.glob("*.py")))}
 SHAPES = ((), (7,), (5, 3), (3, 5), (2, 3, 4, 5), (1, 4))
 
 ADAFACTOR: tuple[dict[str, Any], ...] = (
@@ -90,7 +87,7 @@ def follow(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("flags", ADAFACTOR, ids=str)
 def test_adafactor(flags: dict[str, Any], shape: tuple[int, ...]) -> None:
-    algorithm = add_maximize(ALGORITHMS["Adafactor"])
+    algorithm = add_maximize(CUT["Adafactor"])
     with float64_scalars():
         follow(algorithm, torch.optim.Adafactor, shape, flags)
 
@@ -101,7 +98,7 @@ def test_muon(
     flags: dict[str, Any], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", orthogonalize)
-    follow(ALGORITHMS["Muon"], torch.optim.Muon, shape, flags)
+    follow(CUT["Muon"], torch.optim.Muon, shape, flags)
 
 
 def lamb(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
@@ -147,7 +144,7 @@ def test_others(
     name: str, reference: Callable[..., Tensor], shape: tuple[int, ...], start: float
 ) -> None:
     """Rules of nobody's torch.optim, from parameters of size and from zeros."""
-    algorithm = ALGORITHMS[name]
+    algorithm = CUT[name]
     hypers = {h.name: h.default for h in algorithm.hypers}
     generator = torch.Generator().manual_seed(5)
     ours = theirs = start * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -165,7 +162,7 @@ def test_others(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_machine_eps_is_that_of_the_parameter(dtype: torch.dtype) -> None:
     """A second moment of nothing is as large as machine_eps squared."""
-    algorithm = ALGORITHMS["Adafactor"]
+    algorithm = CUT["Adafactor"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     eps = torch.finfo(dtype).eps
     grad = torch.tensor([eps / 8])

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Golden
-from lowerings.test_optimizer import build
+from planning import CUT
 from torch.nn import Parameter
 from torch.testing._internal.common_optimizers import optim_db
 
+from optgen import optim
 from optgen.passes.latex import to_latex
 from optgen.runtime import GeneratedOptimizer, State
 from optgen.runtime.collect import survey
-from optgen.spec.read import read_spec
 
-SPECS = Path(__file__).parent.parent / "specs"
+CLASSES: dict[str, Any] = {"Adafactor": optim.Adafactor, "Muon": optim.Muon}
 ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in optim_db}
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Adafactor and Muon, from their specs."""
-    names = ("Adafactor", "Muon")
-    return {
-        name: build(tmp_path_factory.mktemp(name), (SPECS / f"{name.lower()}.py").read_text(), name)
-        for name in names
-    }
-
-
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_as_torchs_signature_and_group(name: str, classes: dict[str, Any]) -> None:
+def test_as_torchs_signature_and_group(name: str) -> None:
     theirs = list(inspect.signature(getattr(torch.optim, name)).parameters.values())
-    ours = list(inspect.signature(classes[name]).parameters.values())
+    ours = list(inspect.signature(CLASSES[name]).parameters.values())
     group = getattr(torch.optim, name)([Parameter(torch.ones(2, 2))]).param_groups[0]
-    made = classes[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
+    made = CLASSES[name]([Parameter(torch.ones(2, 2))]).param_groups[0]
 
     assert [(a.name, a.default, a.kind) for a in ours[: len(theirs)]] == [
         (a.name, a.default, a.kind) for a in theirs
@@ -48,10 +37,10 @@ def test_as_torchs_signature_and_group(name: str, classes: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_torchs_errors(name: str, classes: dict[str, Any]) -> None:
+def test_torchs_errors(name: str) -> None:
     for case in ERRORS[name]("cpu", torch.float32):
         messages = []
-        for cls in (getattr(torch.optim, name), classes[name]):
+        for cls in (getattr(torch.optim, name), CLASSES[name]):
             with pytest.raises(case.error_type) as caught:
                 _step(cls, case.optimizer_error_input)
             messages.append(str(caught.value))
@@ -83,9 +72,9 @@ def _step(cls: Any, given: Any) -> None:
         ("Muon", {"weight_decay": -0.1}),
     ],
 )
-def test_torchs_messages(name: str, wrong: dict[str, Any], classes: dict[str, Any]) -> None:
+def test_torchs_messages(name: str, wrong: dict[str, Any]) -> None:
     messages = []
-    for cls in (getattr(torch.optim, name), classes[name]):
+    for cls in (getattr(torch.optim, name), CLASSES[name]):
         with pytest.raises(ValueError) as caught:
             cls([Parameter(torch.ones(2, 2))], **wrong)
         messages.append(str(caught.value))
@@ -93,32 +82,32 @@ def test_torchs_messages(name: str, wrong: dict[str, Any], classes: dict[str, An
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
-def test_muon_takes_matrices_only(shape: tuple[int, ...], classes: dict[str, Any]) -> None:
+def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
     """torch looks at the first groups only; ours at those added later, which are then left out."""
     other = Parameter(torch.ones(shape))
     with pytest.raises(ValueError) as theirs:
         torch.optim.Muon([other])
     with pytest.raises(ValueError) as ours:
-        classes["Muon"]([Parameter(torch.ones(2, 2)), other])
+        CLASSES["Muon"]([Parameter(torch.ones(2, 2)), other])
     assert str(ours.value) == str(theirs.value)
 
-    optimizer = classes["Muon"]([Parameter(torch.ones(2, 2))])
+    optimizer = CLASSES["Muon"]([Parameter(torch.ones(2, 2))])
     with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
         optimizer.add_param_group({"params": [other]})
     assert len(optimizer.param_groups) == 1
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Muon"])
-def test_no_complex_parameters(name: str, classes: dict[str, Any]) -> None:
+def test_no_complex_parameters(name: str) -> None:
     param = Parameter(torch.ones(2, 2, dtype=torch.complex64))
     param.grad = torch.ones_like(param)
-    for cls in (getattr(torch.optim, name), classes[name]):
+    for cls in (getattr(torch.optim, name), CLASSES[name]):
         with pytest.raises(RuntimeError, match=f"^{name} does not support complex parameters$"):
             cls([param]).step()
 
 
-def test_rules(classes: dict[str, Any]) -> None:
-    adafactor, muon = classes["Adafactor"].rule, classes["Muon"].rule
+def test_rules() -> None:
+    adafactor, muon = CLASSES["Adafactor"].rule, CLASSES["Muon"].rule
     assert (adafactor.elementwise, muon.elementwise) == (False, False)
     assert (adafactor.facts, muon.facts) == (("factored",), ())
     assert adafactor.states == (
@@ -129,11 +118,11 @@ def test_rules(classes: dict[str, Any]) -> None:
     assert (adafactor.step, muon.step) == ("tensor", None)
 
 
-def test_states_as_torchs(classes: dict[str, Any]) -> None:
+def test_states_as_torchs() -> None:
     """Keys, shapes and dtypes of parameters of any number of axes."""
     shapes, dtypes = [(), (3,), (2, 3), (2, 3, 4, 5), (4, 0)], (torch.float64, torch.bfloat16)
     params = [Parameter(torch.ones(s, dtype=d)) for s in shapes for d in dtypes]
-    ours, theirs = classes["Adafactor"](params), torch.optim.Adafactor(params)
+    ours, theirs = CLASSES["Adafactor"](params), torch.optim.Adafactor(params)
     ours.init_state()
     for param in params:
         param.grad = torch.ones_like(param)
@@ -156,10 +145,10 @@ def works(optimizer: GeneratedOptimizer) -> list[Any]:
     return [part for work in survey(optimizer) for part in work.parts or (work,)]
 
 
-def test_parameters_that_differ_in_a_fact_share_no_call(classes: dict[str, Any]) -> None:
+def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
     shapes = [(3,), (2, 3), (), (4, 2)]
     params = [Parameter(torch.ones(shape)) for shape in shapes]
-    optimizer = classes["Adafactor"](params)
+    optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
     for _ in range(2):  # states are made, states are found
@@ -174,9 +163,9 @@ def test_parameters_that_differ_in_a_fact_share_no_call(classes: dict[str, Any])
         assert len(flat.steps) == len(factored.steps) == 2
 
 
-def test_parameters_that_agree_in_every_fact_are_one_work(classes: dict[str, Any]) -> None:
+def test_parameters_that_agree_in_every_fact_are_one_work() -> None:
     params = [Parameter(torch.ones(2, 3)) for _ in range(2)]
-    optimizer = classes["Adafactor"](params)
+    optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
     for _ in range(2):
@@ -187,9 +176,9 @@ def test_parameters_that_agree_in_every_fact_are_one_work(classes: dict[str, Any
 @pytest.mark.parametrize(
     ("key", "value"), [("row_var", torch.ones(2, 3)), ("col_var", torch.ones(2, 1))]
 )
-def test_a_state_of_another_shape(key: str, value: Any, classes: dict[str, Any]) -> None:
+def test_a_state_of_another_shape(key: str, value: Any) -> None:
     param = Parameter(torch.ones(2, 3))
-    optimizer = classes["Adafactor"]([param])
+    optimizer = CLASSES["Adafactor"]([param])
     param.grad = torch.ones_like(param)
     works(optimizer)
     optimizer.state[param][key] = value
@@ -197,9 +186,9 @@ def test_a_state_of_another_shape(key: str, value: Any, classes: dict[str, Any])
         works(optimizer)
 
 
-def test_what_is_missing_in_an_old_checkpoint_is_made(classes: dict[str, Any]) -> None:
+def test_what_is_missing_in_an_old_checkpoint_is_made() -> None:
     params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(3))]
-    optimizer = classes["Adafactor"](params)
+    optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
     works(optimizer)
@@ -208,8 +197,8 @@ def test_what_is_missing_in_an_old_checkpoint_is_made(classes: dict[str, Any]) -
     assert optimizer.state[params[0]]["row_var"].shape == (2, 1)
 
 
-def test_docstrings(classes: dict[str, Any]) -> None:
-    text = " ".join(classes["Adafactor"].__doc__.split())
+def test_docstrings() -> None:
+    text = " ".join(CLASSES["Adafactor"].__doc__.split())
     for line in (
         "row_var (Tensor): :math:`r_t`, one number per row of the parameter, at first 0, "
         "only where it has rows and columns.",
@@ -222,6 +211,6 @@ def test_docstrings(classes: dict[str, Any]) -> None:
         assert line in text
 
 
-@pytest.mark.parametrize("name", ["adafactor", "muon"])
+@pytest.mark.parametrize("name", ["Adafactor", "Muon"])
 def test_latex(name: str, golden: Golden) -> None:
-    golden.check(to_latex(read_spec(SPECS / f"{name}.py")[0]))
+    golden.check(to_latex(CUT[name]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from planning import CUT
 from spec_texts import read, spec
 
 from optgen.ir.algorithm import Algorithm
@@ -17,10 +17,7 @@ from optgen.ir.verify import verify_algorithm
 from optgen.ir.words import REDUCTIONS
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.ssa import to_ssa
-from optgen.spec.read import read_specs
 
-FOLDER = Path(__file__).parent.parent / "specs"
-RULES = {a.name: a for a in read_specs(sorted(FOLDER.glob("*.py")))}
 ROWS = 'require(ndim(p) > 1, "no rows in {shape}")'
 KEPT = {"sum", "row_sum", "col_sum", "max_abs"}
 
@@ -71,13 +68,13 @@ def test_reductions_inside_conditions_and_branches() -> None:
     same(read(spec(*body)), (5,))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CUT)
 def test_rules(name: str) -> None:
-    versioned = expand_reductions(to_ssa(RULES[name]))
+    versioned = expand_reductions(to_ssa(CUT[name]))
 
     verify_algorithm(versioned)
     assert words(versioned) & set(REDUCTIONS) <= KEPT
-    same(RULES[name], (3, 4))
+    same(CUT[name], (3, 4))
 
 
 def test_text() -> None:

@@ -128,3 +128,59 @@ def test_reductions_under_an_if(case: str, order: Order) -> None:
     grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
     hypers = {h.name: h.default for h in algorithm.hypers}
     assert_same(plan_for(algorithm, (5,), order), algorithm, hypers, grads[0], grads)
+
+
+MATRIX = 'require(ndim(p) == 2, "{shape}")'
+CALLS = {
+    "a scaled gradient": ("u = 0.5 * g", "o = orthogonalize(u, k, 3, 1e-7)"),
+    "the gradient itself": ("o = orthogonalize(g, k, 3, 1e-7)",),
+    "the parameter itself": ("o = orthogonalize(p, k, 3, 1e-7) * rms(g)",),
+    "an expression": ("o = 2 * orthogonalize(g - m * mean(g), k, 3, 1e-7)",),
+    "another matrix word": ("o = orthogonalize(orthogonalize(g, k, 2, 1e-7) + p, k, 3, 1e-7)",),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", CALLS)
+def test_a_matrix_word_takes(case: str, order: Order) -> None:
+    """What it takes is a local that the trip before stores, whatever the author wrote."""
+    body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
+    hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
+    algorithm = read(spec(*body, states='m=state("exp_avg")', hypers=hypers))
+    generator = torch.Generator().manual_seed(2)
+    grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+    values = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)
+
+
+STATES = {
+    "elements of the old rows, after the new ones": (
+        "u = g / sqrt(1 + r**2)",
+        "r = r / 2 + row_mean(g**2)",
+        "p = p - lr * rms(u) * u",
+    ),
+    "rows that get two values": (
+        "r = r / 2",
+        "p = p - lr * r * g",
+        "r = r + row_mean(g**2) * rms(p)",
+    ),
+    "rows that get another value on one side": (
+        "r = r + row_mean(g)",
+        "if t > 1:",
+        "    r = r / norm(r)",
+        "p = p - lr * r * g * mean(r)",
+    ),
+    "a scaled local that is reduced": ("u = 0.5 * where(norm(g) > 1, g, p)", "r = row_mean(u)"),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", STATES)
+def test_states_of_rows(case: str, order: Order) -> None:
+    """Stored once, and what is computed from the old ones is so in every trip."""
+    body = (MATRIX, *STATES[case], "p = p - lr * g * r")
+    algorithm = read(spec(*body, states='r=state("rows", shape="row")'))
+    generator = torch.Generator().manual_seed(2)
+    grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+    values = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)

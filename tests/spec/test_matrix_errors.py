@@ -40,6 +40,9 @@ CASES = {
     "a row state of any parameter": spec(
         "p = p - lr * r * g", states='r=state("row_var", shape="row")'
     ),
+    "a row state under a condition that always holds": spec(
+        MATRIX, "r = r + row_mean(g)", "p = p - lr * r * g", states=R
+    ),
     "a row state outside": spec("r = 2 * r", "p = p - lr * r * g", states=R),
     "a column from p": spec(states='c=state("c", shape="col", init="p", when="factored")'),
     "an unknown shape": spec(states='m=state("exp_avg", shape="matrix")'),

@@ -1,0 +1,112 @@
+"""Random specs that look at parameters as a whole: reductions, rows, columns, late numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from strategies import FOOTER, HEADER, Writer, exempted
+
+MATRIX_HEADER = HEADER.replace(
+    "    s=state(",
+    '    r=state("rows", shape="row"),\n    q=state("cols", shape="col", init=0.5),\n    s=state(',
+).replace(
+    "    beta1, beta2 = betas\n", '    require(factored(p), "{shape}")\n    beta1, beta2 = betas\n'
+)
+MATRIX_FOOTER = """    r = r * beta1 + 0.125 * row_mean(g)
+    q = lerp(q, col_mean(m * g), 0.25)
+    p = p * (1 + 0.125 * r * q)
+"""
+
+
+@dataclass
+class MatrixWriter(Writer):
+    """Writes a rule for matrices; `lates` are numbers that a reduction has made."""
+
+    lates: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=lambda: ["r"])
+    columns: list[str] = field(default_factory=lambda: ["q"])
+
+    def late(self, depth: int = 1) -> str:
+        if self.lates and self.pick("leaf", "more") == "leaf":
+            return self.pick(*self.lates)
+        x = super().tensor(1) if depth else self.pick(*self.tensors)
+        return self.pick(
+            f"mean({x})",
+            f"rms({x})",
+            f"max_abs({x})",
+            f"norm({x}) / sqrt(numel(p))",
+            f"sum({x}) / numel(p)",
+            f"mean({self.pick(*self.rows)})",
+            f"rms({self.pick(*self.columns)})",
+            f"maximum({self.scalar(0)}, mean({x}))",
+            f"{self.scalar(0)} / (1 + rms({x}))",
+        )
+
+    def row(self) -> str:
+        x = super().tensor(1)
+        return self.pick(
+            *self.rows,
+            f"row_mean({x})",
+            f"row_sum({x}) / cols(p)",
+            f"(row_mean({x}) + {self.pick(*self.rows)})",
+            f"{self.pick(*self.rows)} * {self.late(0)}",
+            f"{self.pick(*self.rows)} / (1 + rows(p) * col_mean({self.pick(*self.rows)})**2)",
+        )
+
+    def column(self) -> str:
+        x = super().tensor(1)
+        return self.pick(
+            *self.columns,
+            f"col_mean({x})",
+            f"col_sum({x}) / rows(p)",
+            f"maximum(col_mean({x}), {self.pick(*self.columns)})",
+            f"{self.scalar(0)} * {self.pick(*self.columns)}",
+            f"{self.pick(*self.columns)} - row_mean({self.pick(*self.columns)})",
+        )
+
+    def tensor(self, depth: int = 3) -> str:
+        if depth == 0 or self.pick("more", "more", "mixed") == "more":
+            return super().tensor(depth)
+        a = super().tensor(depth - 1)
+        return self.pick(
+            f"({a}) * {self.late()}",
+            f"({a}) / (1 + abs({self.late()}))",
+            f"({a} - {self.late()})",
+            f"({a}) * ({self.row()})",
+            f"({a} - {self.column()})",
+            f"({a}) / sqrt(1 + ({self.row()})**2)",
+            f"({a}) / (1 + abs({self.row()} * ({self.column()})))",
+            f"where({self.late()} > 0.1, {a}, g)",
+            f"where(abs(g) < {self.late()}, {a}, {self.pick(*self.tensors)})",
+            f"lerp({a}, g, 1 / (1 + abs({self.late()})))",
+        )
+
+    def statement(self, indent: str, depth: int = 2) -> list[str]:
+        kind = self.pick("late", "row", "column", "other", "other", "other")
+        if kind == "late":
+            return [indent + self.assign(self.pick("d", "e"), self.late(), self.lates)]
+        if kind == "row":
+            return [indent + self.assign(self.pick("r", "h"), self.row(), self.rows)]
+        if kind == "column":
+            return [indent + self.assign(self.pick("q", "k"), self.column(), self.columns)]
+        return super().statement(indent, depth)
+
+    def block(self, indent: str, depth: int) -> list[str]:
+        """What one side names is not known behind it, nor in the other."""
+        names = (self.lates, self.rows, self.columns)
+        before = [list(known) for known in names]
+        lines = super().block(indent, depth)
+        for known, old in zip(names, before, strict=True):
+            known[:] = old
+        return lines
+
+
+@st.composite
+def matrix_specs(draw: Callable[..., object]) -> str:
+    """The text of a spec file with a random rule for matrices."""
+    writer = MatrixWriter(draw)
+    count = int(writer.pick("1", "2", "3", "4", "5"))
+    lines = [line for _ in range(count) for line in writer.statement("    ")]
+    return MATRIX_HEADER + "\n".join(exempted(lines)) + "\n" + FOOTER + MATRIX_FOOTER
