@@ -35,6 +35,10 @@ optimizer.load_state_dict(optimizer.state_dict())
 optimizer.step(lambda: 1.0)
 optimizer.zero_grad()
 explain(optimizer)
+optimizer = optim.LBFGS(params)
+optimizer.step(lambda: sum((param * param).sum() for param in params))
+optimizer.step(lambda: 1.0)
+optimizer.load_state_dict(optimizer.state_dict())
 """
 
 

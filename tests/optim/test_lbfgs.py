@@ -68,36 +68,6 @@ def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
     )
 
 
-def test_a_direction_is_the_two_loops() -> None:
-    """Of algorithm 7.4, before and after the ring has begun to turn."""
-    from optgen.optim.lbfgs.history import History
-
-    torch.manual_seed(0)
-    like = torch.zeros(7, dtype=torch.float64)
-    history, pairs, scale = History(3, like), [], 1.0
-    for _ in range(8):
-        gradient = torch.randn_like(like)
-        found = history.direction(gradient, torch.empty_like(like), torch.empty_like(like))
-        assert distance(found, two_loops(pairs[-3:], scale, gradient)) < 1e-13
-        step = torch.randn_like(like)
-        change = step + 0.3 * torch.randn_like(like)
-        curvature = change.dot(step).item()
-        history.append(2 * step, 0.5, change, curvature)
-        scale = curvature / change.dot(change).item()
-        pairs.append((step, change))
-
-
-def two_loops(pairs: list[Any], scale: float, gradient: torch.Tensor) -> torch.Tensor:
-    q, alphas = gradient.clone(), []
-    for step, change in reversed(pairs):
-        alphas.append(step.dot(q) / step.dot(change))
-        q -= alphas[-1] * change
-    r = scale * q
-    for step, change in pairs:
-        r += (alphas.pop() - change.dot(r) / step.dot(change)) * step
-    return -r
-
-
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
 def test_maximize(options: dict[str, Any]) -> None:
     """Climbing is descending on the function upside down."""

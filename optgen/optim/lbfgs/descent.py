@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.flat import largest
 from optgen.optim.lbfgs.history import History
 from optgen.optim.lbfgs.line_search import Search, Trial
 from optgen.optim.lbfgs.objective import Evaluation, Objective
@@ -37,7 +36,8 @@ class Descent:
         gradient = here.gradient
         self._direction = _vector(state.get("d"), gradient)
         self._previous = Evaluation(0.0, _vector(state.get("prev_flat_grad"), gradient))
-        self._scratch = torch.empty_like(gradient)
+        self._rest = torch.empty_like(gradient)
+        self._slope = self._reach = 0.0
         self._t = float(state.get("t", 0.0))
 
     def run(self) -> None:
@@ -46,11 +46,10 @@ class Descent:
             self._iterations += 1
             self._state["n_iter"] += 1
             self._turn()
-            slope = self._here.gradient.dot(self._direction).item()
-            if not -math.inf < slope <= -self._group["tolerance_change"]:
+            if not -math.inf < self._slope <= -self._group["tolerance_change"]:
                 break
             try:
-                self._advance(slope)
+                self._advance()
             except BaseException:
                 self._write()
                 raise
@@ -62,33 +61,32 @@ class Descent:
         """Take in what the last step has taught; choose the next direction, and how far to go."""
         gradient, direction = self._here.gradient, self._direction
         first = self._state["n_iter"] == 1
-        if first:
-            torch.neg(gradient, out=direction)
-        else:
-            change = torch.sub(gradient, self._previous.gradient, out=self._scratch)
-            curvature = change.dot(direction).item() * self._t
+        if not first:
+            curvature, square = self._history.observe(
+                gradient, self._previous.gradient, direction, self._t
+            )
             if curvature > CURVED:
-                self._history.append(direction, self._t, change, curvature)
-            self._history.direction(gradient, out=direction, scratch=self._scratch)
+                self._history.accept(curvature / square)
+        self._slope, self._reach = self._history.direction(gradient, direction, self._rest)
         self._previous = self._here
         self._t = self._lr
         if first:
             self._t *= min(1.0, 1.0 / gradient.abs().sum().item())
 
-    def _advance(self, slope: float) -> None:
+    def _advance(self) -> None:
         """Move the parameters along the direction."""
         method = self._group["line_search_fn"]
         if method is not None:
             if method != "strong_wolfe":
                 raise RuntimeError("only 'strong_wolfe' is supported")
-            self._search(slope)
+            self._search()
             return
         self._objective.flat.add(self._direction, self._t)
         if self._iterations != self._group["max_iter"]:
             # After the last iteration the next step evaluates anyway, perhaps on other data.
             self._here = self._objective()
 
-    def _search(self, slope: float) -> None:
+    def _search(self) -> None:
         flat = self._objective.flat
         start, direction = flat.values(), self._direction
 
@@ -97,11 +95,11 @@ class Descent:
             found = self._objective()
             return Trial(t, found.loss, found.gradient.dot(direction).item(), found.gradient)
 
-        here = Trial(0.0, self._here.loss, slope, self._here.gradient)
+        here = Trial(0.0, self._here.loss, self._slope, self._here.gradient)
         search = Search(function, here, self._group["max_eval"] - self._objective.calls)
         t, self._t = self._t, 0.0  # where a closure that raises leaves the parameters
         try:
-            best = search.minimum(t, largest(direction), self._group["tolerance_change"])
+            best = search.minimum(t, self._reach, self._group["tolerance_change"])
         except BaseException:
             flat.place(start, direction, 0.0)
             raise
@@ -117,7 +115,7 @@ class Descent:
         return (
             not math.isfinite(steepest)
             or steepest <= group["tolerance_grad"]
-            or largest(self._direction) * abs(self._t) <= tolerance
+            or self._reach * abs(self._t) <= tolerance
             or abs(self._here.loss - self._previous.loss) < tolerance
         )
 

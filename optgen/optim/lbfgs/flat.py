@@ -1,7 +1,6 @@
 """The parameters of a group as one vector of real numbers."""
 
 import functools
-import math
 
 import torch
 from torch import Tensor
@@ -52,7 +51,10 @@ class FlatParameters:
 
 def largest(vector: Tensor) -> float:
     """The greatest absolute value; NaN if there is one."""
-    return torch.linalg.vector_norm(vector, math.inf).item() if vector.numel() else 0.0
+    if not vector.numel():
+        return 0.0
+    least, most = torch.aminmax(vector)
+    return torch.maximum(-least, most).item()
 
 
 def _check(params: list[Tensor]) -> None:

@@ -1,0 +1,140 @@
+"""Directions are those of the two loops, in torch's operations and compiled; and what goes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optim.lbfgs_problems import distance, quadratic, rosenbrock, run, start
+from torch import Tensor
+
+from optgen.optim import LBFGS
+from optgen.optim.lbfgs import compiled, history
+from optgen.optim.lbfgs.flat import largest
+from optgen.optim.lbfgs.history import History
+from optgen.runtime.fused_cpu import build_cache
+
+SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, and several
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "torch":
+        monkeypatch.setattr(history, "sweeps", lambda like: None)
+    return str(request.param)
+
+
+def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
+    """Algorithm 7.4, in float64."""
+    q, alphas = gradient.double(), []
+    for step, change in reversed(pairs):
+        alphas.append(step.dot(q) / step.dot(change))
+        q = q - alphas[-1] * change
+    r = scale * q
+    for step, change in pairs:
+        r = r + (alphas.pop() - change.dot(r) / step.dot(change)) * step
+    return -r
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
+@pytest.mark.parametrize("capacity", [1, 3, 9, 20])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_direction_is_the_two_loops(
+    way: str, size: int, capacity: int, dtype: torch.dtype, bound: float
+) -> None:
+    """Before and after the ring has begun to turn, with a pair rejected now and then."""
+    generator = torch.Generator().manual_seed(size)
+    like = torch.zeros(size, dtype=dtype)
+    known, pairs, scale = History(capacity, like), [], 1.0
+    assert (known._sweeps is not None) == (way == "compiled")
+    previous = torch.randn(size, generator=generator, dtype=dtype)
+    for index in range(2 * capacity + 5):
+        gradient = torch.randn(size, generator=generator, dtype=dtype)
+        step = torch.randn(size, generator=generator, dtype=dtype)
+        change = step + 0.3 * torch.randn(size, generator=generator, dtype=dtype)
+        later = previous + change
+        curvature, square = known.observe(later, previous, step / 2, 2.0)
+        wide = (later - previous).double()
+        assert curvature == pytest.approx(wide.dot(step.double()).item(), rel=bound)
+        assert square == pytest.approx(wide.dot(wide).item(), rel=bound)
+        if index % 4 != 1:
+            known.accept(curvature / square)
+            scale = curvature / square
+            pairs.append((step.double(), wide))
+        out = torch.empty_like(like)
+        slope, reach = known.direction(gradient, out, torch.empty_like(like))
+        expected = two_loops(pairs[-capacity:], scale, gradient)
+        assert distance(out.double(), expected) < bound
+        product = gradient.double().dot(out.double()).item()
+        assert abs(slope - product) < bound * gradient.double().norm() * out.double().norm()
+        assert reach == largest(out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    ended = []
+    for threads in (1, 2, 3):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            ended.append(directions(dtype))
+        finally:
+            torch.set_num_threads(before)
+
+    assert all(torch.equal(ended[0], other) for other in ended[1:])
+
+
+def directions(dtype: torch.dtype) -> Tensor:
+    """Of a history large enough for several threads."""
+    torch.manual_seed(0)
+    size = 300_001
+    known = History(4, torch.empty(size, dtype=dtype))
+    gradient, step = torch.randn(size, dtype=dtype), torch.randn(size, dtype=dtype)
+    out = torch.empty_like(step)
+    for _ in range(6):
+        later = gradient + step + 0.1 * torch.randn(size, dtype=dtype)
+        curvature, square = known.observe(later, gradient, step, 1.0)
+        known.accept(curvature / square)
+        known.direction(later, out, torch.empty_like(out))
+    return out
+
+
+@pytest.mark.parametrize("size", [5, 70])
+@pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe", "history_size": 4}])
+def test_both_ways_take_torchs_path(way: str, options: dict[str, Any], size: int) -> None:
+    theirs = run(torch.optim.LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
+    ours = run(LBFGS, quadratic(size), start(size), lr=0.3, **options).steps(2)
+
+    assert distance(ours[-1][2], theirs[-1][2]) < 1e-12
+    assert ours[-1][1] == theirs[-1][1]
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning, once, and torch's operations."""
+
+    def library(name: str, source: str) -> None:
+        raise build_cache.NoCompilerError("no C++ compiler was found: install g++")
+
+    expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
+    monkeypatch.setattr(build_cache, "library", library)
+    caches = compiled._library, compiled._built
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match=r"LBFGS on CPU tensors will be slow: no C\+\+"):
+            found = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
+        run(LBFGS, rosenbrock(5), start(5)).steps(1)
+    finally:
+        for cache in caches:
+            cache.cache_clear()
+
+    assert distance(found, expected) < 1e-12
+
+
+def test_a_short_run_needs_no_memory_for_a_long_history() -> None:
+    optimizing = run(LBFGS, rosenbrock(1000), start(1000), max_iter=5, history_size=100)
+    optimizing.steps(1)
+    [step, *_] = optimizing.optimizer.state[optimizing.param]["old_stps"]
+
+    assert step.untyped_storage().nbytes() < 20 * 8 * 1100

@@ -1,0 +1,233 @@
+"""Parameters of every kind, gradients of every kind, and numbers that are not numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from optim.lbfgs_problems import distance, quadratic, rosenbrock, run, start
+from torch import Tensor
+from torch.nn import Parameter
+
+from optgen.optim import LBFGS
+
+BOTH = [{}, {"line_search_fn": "strong_wolfe"}]
+
+
+def descended(cls: Any, params: list[Parameter], loss: Any, steps: int = 3, **options: Any) -> Any:
+    """The parameters as doubles after some steps, and the losses."""
+    optimizer = cls(params, **options)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        value = loss(params)
+        value.backward()
+        return value
+
+    losses = [optimizer.step(closure).item() for _ in range(steps)]
+    return [param.detach().clone() for param in params], losses
+
+
+def bowl(params: list[Parameter]) -> Tensor:
+    """Skewed, with its minimum away from 0; of real and complex parameters."""
+    total = torch.zeros((), dtype=torch.float64)
+    for index, param in enumerate(params):
+        real = torch.view_as_real(param) if param.is_complex() else param
+        weights = torch.linspace(0.3, 2, real.numel(), dtype=torch.float64).view(real.shape)
+        total = total + (weights * (real - 0.5 - index).double() ** 2).sum()
+        total = total + 0.1 * (real.double() ** 4).sum()
+    return total
+
+
+def several() -> list[Parameter]:
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(2, 3), (), (4,), (0,), (2, 1, 3)]
+    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [Parameter(tensor) for tensor in made]
+
+
+@pytest.mark.parametrize("options", BOTH, ids=str)
+def test_several_shapes(options: dict[str, Any]) -> None:
+    ours, losses = descended(LBFGS, several(), bowl, lr=0.2, **options)
+    theirs, expected = descended(torch.optim.LBFGS, several(), bowl, lr=0.2, **options)
+
+    assert losses == pytest.approx(expected, rel=1e-12)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", BOTH, ids=str)
+def test_complex(options: dict[str, Any]) -> None:
+    """As pairs of reals, beside a real one."""
+
+    def params() -> list[Parameter]:
+        torch.manual_seed(1)
+        return [
+            Parameter(torch.randn(3, 2, dtype=torch.complex128)),
+            Parameter(torch.randn(2, dtype=torch.float64)),
+        ]
+
+    ours, _ = descended(LBFGS, params(), bowl, lr=0.2, **options)
+    theirs, _ = descended(torch.optim.LBFGS, params(), bowl, lr=0.2, **options)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_float32_beside_float64() -> None:
+    """One vector of float64, as torch's."""
+
+    def params() -> list[Parameter]:
+        return [Parameter(torch.ones(3)), Parameter(torch.ones(4, dtype=torch.float64))]
+
+    ours, _ = descended(LBFGS, params(), bowl, lr=0.2)
+    theirs, _ = descended(torch.optim.LBFGS, params(), bowl, lr=0.2)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype
+        assert torch.allclose(mine, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
+    """A history in 16 bits cannot tell one step from another."""
+    params = [Parameter(torch.tensor([2.0, -1.0, 0.25]).to(dtype))]
+    [ended], losses = descended(LBFGS, params, bowl, steps=4, line_search_fn="strong_wolfe")
+    [exact], _ = descended(
+        LBFGS, [Parameter(params[0].detach().double())], bowl, line_search_fn="strong_wolfe"
+    )
+
+    assert ended.dtype == dtype
+    assert losses[-1] < losses[0]
+    assert distance(ended.double(), exact) < 2 * torch.finfo(dtype).eps
+
+
+def test_channels_last() -> None:
+    """Whose gradients torch's LBFGS cannot flatten at all."""
+    torch.manual_seed(0)
+    plain = Parameter(torch.randn(2, 3, 4, 5, dtype=torch.float64))
+    strided = Parameter(plain.detach().clone(memory_format=torch.channels_last))
+    [expected], _ = descended(LBFGS, [plain], bowl, lr=0.2)
+    [found], _ = descended(LBFGS, [strided], bowl, lr=0.2)
+
+    assert strided.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, expected)
+
+
+def test_no_gradient_counts_as_zeros() -> None:
+    results = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        params = [Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(3)]
+        moved, _ = descended(cls, params, lambda given: bowl(given[::2]), lr=0.2)
+        results.append(moved)
+    ours, theirs = results
+
+    assert torch.equal(ours[1], torch.ones(3, dtype=torch.float64))
+    assert all(map(torch.allclose, ours, theirs))
+
+
+def test_sparse_gradients_are_made_dense() -> None:
+
+    def closed(cls: Any, sparse: bool) -> Tensor:
+        param = Parameter(torch.ones(4, 3, dtype=torch.float64))
+        optimizer = cls([param], lr=0.2)
+
+        def closure() -> Tensor:
+            loss = bowl([param])
+            [grad] = torch.autograd.grad(loss, param)
+            grad = grad * torch.tensor([1, 0, 1, 0], dtype=torch.float64)[:, None]
+            param.grad = grad.to_sparse() if sparse else grad
+            return loss
+
+        optimizer.step(closure)
+        return param.detach()
+
+    found = closed(LBFGS, sparse=True)
+    assert torch.equal(found, closed(LBFGS, sparse=False))
+    assert torch.allclose(found, closed(torch.optim.LBFGS, sparse=True), rtol=1e-12)
+
+
+def test_a_parameter_given_twice_moves_twice() -> None:
+    results = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        param = Parameter(torch.ones(3, dtype=torch.float64))
+        with pytest.warns(UserWarning, match="duplicate parameters"):
+            [moved, _], _ = descended(cls, [param, param], lambda given: bowl(given[:1]), lr=0.05)
+        results.append(moved)
+
+    assert torch.allclose(*results, rtol=1e-12)
+
+
+def test_parameters_on_two_devices() -> None:
+    optimizer = LBFGS([Parameter(torch.ones(2)), Parameter(torch.ones(2, device="meta"))])
+    with pytest.raises(RuntimeError, match="must be on one device; these are on cpu and meta"):
+        optimizer.step(lambda: 1.0)
+
+
+def test_no_elements_at_all() -> None:
+    """torch's raises an error about an empty maximum."""
+    assert LBFGS([Parameter(torch.ones(0))]).step(lambda: 1.5) == 1.5
+
+
+@pytest.mark.parametrize("options", BOTH, ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_harms_nothing(value: float, options: Any) -> None:
+    """torch's LBFGS makes every parameter NaN, after as many calls as it may make."""
+    optimizing = run(LBFGS, quadratic(4), start(4), **options)
+    optimizing.steps(1)
+    before, calls = optimizing.param.detach().clone(), optimizing.calls
+    healthy, optimizing.function = optimizing.function, lambda x: (x * value).sum()
+    optimizing.steps(1)
+
+    assert torch.equal(optimizing.param, before)
+    assert optimizing.calls == calls + 1
+    optimizing.function = healthy
+    assert optimizing.steps(3)[-1][2].isfinite().all()
+
+
+def test_a_step_into_nan_ends_there() -> None:
+    """Without a line search the step has been taken when the closure tells."""
+    optimizing = run(LBFGS, lambda x: x.sqrt().sum(), Parameter(torch.tensor([0.5])), lr=10.0)
+    optimizing.steps(1)
+
+    assert optimizing.param.isfinite().all()
+    assert optimizing.calls == 2
+
+
+def test_a_line_search_comes_back_from_where_there_is_no_value() -> None:
+    """The logarithm of a negative number: torch's search stays there, and goes on outwards."""
+
+    def barrier(x: Tensor) -> Tensor:
+        return (3 * x - x.log()).sum()
+
+    optimizing = run(LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **BOTH[1])
+    optimizing.steps(5)
+    theirs = run(torch.optim.LBFGS, barrier, Parameter(torch.full((3,), 20.0)), lr=50.0, **BOTH[1])
+
+    minimum = torch.full((3,), 1 / 3)
+    assert torch.allclose(optimizing.param, minimum, atol=1e-3)
+    assert not torch.allclose(theirs.steps(5)[-1][2], minimum, atol=100)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+@pytest.mark.parametrize("options", BOTH, ids=str)
+def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
+    """The next step goes on; in a line search the parameters are back where it began."""
+    optimizing = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options)
+    optimizing.steps(1)
+    healthy, seen = optimizing.function, [optimizing.param.detach().clone()]
+
+    def failing(x: Tensor) -> Tensor:
+        seen.append(x.detach().clone())
+        if len(seen) == calls + 2:
+            raise KeyboardInterrupt
+        return healthy(x)
+
+    optimizing.function = failing
+    with pytest.raises(KeyboardInterrupt):
+        optimizing.steps(1)
+    searching = bool(options) and calls > 0
+    assert torch.equal(optimizing.param, seen[-1]) != searching
+    optimizing.function = healthy
+    expected = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options).steps(60)
+    assert optimizing.steps(60)[-1][0] < 1.1 * expected[-1][0] + 1e-9
