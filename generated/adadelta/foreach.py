@@ -40,11 +40,10 @@ def update(
         torch._foreach_addcmul_(square_avgs, grads, grads, one_minus_rho)
         # delta = sqrt(u + eps) / sqrt(v + eps) * g
         deltas = torch._foreach_add(acc_deltas, eps)
+        denoms = torch._foreach_add(square_avgs, eps)
+        torch._foreach_div_(deltas, denoms)
         torch._foreach_sqrt_(deltas)
         torch._foreach_mul_(deltas, grads)
-        denoms = torch._foreach_add(square_avgs, eps)
-        torch._foreach_sqrt_(denoms)
-        torch._foreach_div_(deltas, denoms)
         # u = rho * u + (1 - rho) * delta**2
         scale_(acc_deltas, rho)
         torch._foreach_addcmul_(acc_deltas, deltas, deltas, one_minus_rho)

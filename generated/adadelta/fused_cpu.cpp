@@ -57,7 +57,7 @@ struct Rule {
             // v = rho * v + (1 - rho) * g**2
             square_avg = rho * square_avg + one_minus_rho * grad * grad;
             // delta = sqrt(u + eps) / sqrt(v + eps) * g
-            const C delta = sqrt(acc_delta + eps) * grad / sqrt(square_avg + eps);
+            const C delta = sqrt((acc_delta + eps) / (square_avg + eps)) * grad;
             // u = rho * u + (1 - rho) * delta**2
             acc_delta = rho * acc_delta + one_minus_rho * delta * delta;
             // p = p - lr * delta

@@ -75,7 +75,7 @@ def adadelta_tile(params, grads, square_avgs, acc_deltas, lanes, mask, scalars, 
     # v = rho * v + (1 - rho) * g**2
     square_avg = rho * square_avg + one_minus_rho * grad * grad
     # delta = sqrt(u + eps) / sqrt(v + eps) * g
-    delta = div(sqrt(acc_delta + eps) * grad, sqrt(square_avg + eps))
+    delta = sqrt(div(acc_delta + eps, square_avg + eps)) * grad
     # u = rho * u + (1 - rho) * delta**2
     acc_delta = rho * acc_delta + one_minus_rho * delta * delta
     # p = p - lr * delta

@@ -20,10 +20,16 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import Branch, Instruction, Op
+from optgen.passes.join_roots import join_roots
 from optgen.passes.plan import plans
 
 ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
-_PASSES: tuple[PlanPass, ...] = (fold_denominators, hoist_scalars, inline_scalars)
+_PASSES: tuple[PlanPass, ...] = (
+    join_roots,
+    fold_denominators,
+    hoist_scalars,
+    inline_scalars,
+)
 
 
 def lower(algorithm: Algorithm) -> Context:

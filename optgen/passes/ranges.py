@@ -1,17 +1,18 @@
-"""What signs a scalar can take: interval arithmetic from the bounds of the hyperparameters.
+"""What signs a value can take: interval arithmetic from the bounds of the hyperparameters.
 
-It answers one question, whether a number is provably >= 0: what it takes to move it through
+It answers one question, whether something is provably >= 0: what it takes to move it through
 a square root.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
 
 
 def range_of(expr: Expr, ranges: Ranges) -> Range:
-    """An interval that holds every value of a scalar expression."""
+    """An interval that holds every value of an expression, of each element if it is a tensor."""
     match expr:
         case Const(int() | float() as value):
             return Range(value, value)
@@ -57,10 +58,33 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return Range(-inner.high, -inner.low)
         case Call("sqrt" | "exp" | "abs", _):
             return NOT_NEGATIVE
+        case Call("**", (_, Const(int() as power))) if power % 2 == 0:
+            return NOT_NEGATIVE
+        case Call("maximum", (a, b)):
+            sides = range_of(a, ranges), range_of(b, ranges)
+            return Range(max(s.low for s in sides), max(s.high for s in sides))
+        case Call("where", (_, a, b)):
+            return range_of(a, ranges).union(range_of(b, ranges))
+        case Linear(terms):
+            return _sum([_term(term, ranges) for term in terms])
         case Call("+" | "-" | "*" | "/" | "**" as word, (a, b)):
             return _arithmetic(word, range_of(a, ranges), range_of(b, ranges))
         case _:
             return ANYTHING
+
+
+def _term(term: Term, ranges: Ranges) -> Range:
+    """Only the sign of a product of tensors is followed; a factor squared has none."""
+    counted = Counter((*term.factors, *term.divisors))
+    signed = [factor for factor, times in counted.items() if times % 2]
+    if not counted:
+        return range_of(term.coefficient, ranges)
+    positive = all(range_of(e, ranges).low >= 0 for e in (term.coefficient, *signed))
+    return NOT_NEGATIVE if positive else ANYTHING
+
+
+def _sum(parts: list[Range]) -> Range:
+    return _between(sum(part.low for part in parts), sum(part.high for part in parts))
 
 
 def _arithmetic(word: str, a: Range, b: Range) -> Range:
@@ -83,5 +107,5 @@ def _between(low: float, high: float) -> Range:
 
 
 def is_not_negative(expr: Expr, ranges: Ranges) -> bool:
-    """Whether a scalar is provably >= 0."""
+    """Whether a value is provably >= 0."""
     return range_of(expr, ranges).low >= 0

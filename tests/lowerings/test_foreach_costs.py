@@ -18,9 +18,9 @@ Cost = tuple[int, float]
 
 TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
     "Adadelta": [
-        ({}, (11, 27), (11, 27)),
-        ({"weight_decay": 0.1}, (12, 30), (12, 30)),
-        ({"maximize": True}, (12, 29), (12, 29)),
+        ({}, (11, 27), (10, 25)),
+        ({"weight_decay": 0.1}, (12, 30), (11, 28)),
+        ({"maximize": True}, (12, 29), (11, 27)),
     ],
     "Adafactor": [
         ({}, (13, 19.474), (0, 0)),

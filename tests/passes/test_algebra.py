@@ -15,6 +15,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.plan import Plan
 from optgen.passes.maximize import add_maximize
 from optgen.passes.rename import rename
+from optgen.passes.signs import proven_ranges
 
 Symbols = dict[str, Any]
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -38,15 +39,16 @@ class Proof:
         self.algorithm = algorithm
         self.answers = answers
         self.values: Symbols = {}
+        known = proven_ranges(algorithm)
         for name in (algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)):
             # A second moment is not negative; the letters of the others may have any sign.
-            self.values[name] = sympy.Symbol(
-                name, real=True, nonnegative=name.endswith("sq") or None
-            )
+            above = Ref(name) in known and known[Ref(name)].low >= 0
+            self.values[name] = sympy.Symbol(name, real=True, nonnegative=above or None)
         self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
         for h in algorithm.hypers:
             parts = tuple(fraction(h.name, i) for i in range(h.size))
-            self.values[h.name] = parts if h.sort == "tuple" else number(h.name)
+            single = parts[0] if h.bounds.le == 1 else number(h.name)
+            self.values[h.name] = parts if h.sort == "tuple" else single
 
     def run(self, program: Program) -> None:
         for stmt in program:

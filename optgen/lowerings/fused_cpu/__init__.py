@@ -22,11 +22,19 @@ from optgen.lowerings.fused_cpu.sweep import SweepPrinter
 from optgen.lowerings.fused_cpu.text import comment, declared, indented, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.join_roots import join_roots
 from optgen.passes.number_choices import number_choices
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
-_PASSES = (number_choices, take_differences, fold_denominators, share_divisors, hoist_scalars)
+_PASSES = (
+    number_choices,
+    take_differences,
+    join_roots,
+    fold_denominators,
+    share_divisors,
+    hoist_scalars,
+)
 
 
 def context(plan: Plan) -> Mapping[str, Any]:

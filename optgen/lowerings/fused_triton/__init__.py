@@ -29,12 +29,20 @@ from optgen.lowerings.fused_triton.sweep import (
 )
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.join_roots import join_roots
 from optgen.passes.number_choices import number_choices
 from optgen.passes.plan import plans
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
-_PASSES = (number_choices, take_differences, fold_denominators, share_divisors, hoist_scalars)
+_PASSES = (
+    number_choices,
+    take_differences,
+    join_roots,
+    fold_denominators,
+    share_divisors,
+    hoist_scalars,
+)
 
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:

@@ -1,0 +1,52 @@
+"""What is never negative: a second moment, and whatever else begins and stays at 0 or above."""
+
+from __future__ import annotations
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Assign, Program, Ref, assigns
+from optgen.passes.ranges import NOT_NEGATIVE, Range, Ranges, declared_ranges, range_of
+
+
+def proven_ranges(algorithm: Algorithm) -> Ranges:
+    """Where the values of a rule lie in every step, each name by its versions.
+
+    A state is at least 0 if it begins so and no step makes it less, given that those states are
+    which this is asked of: what fails is struck out until nothing does.
+    """
+    assumed = {s.symbol for s in algorithm.states if _begins_above(s, algorithm)}
+    while True:
+        ranges = _walked(algorithm, assumed)
+        kept = {
+            name
+            for name in assumed
+            if all(
+                ranges[stmt.target].low >= 0
+                for stmt in assigns(algorithm.rule)
+                if stmt.target.name == name
+            )
+        }
+        if kept == assumed:
+            return ranges
+        assumed = kept
+
+
+def _begins_above(state: State, algorithm: Algorithm) -> bool:
+    if isinstance(state.init, str):
+        return declared_ranges(algorithm).get(Ref(state.init), Range()).low >= 0
+    return state.init >= 0
+
+
+def _walked(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
+    ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
+
+    def walk(program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                found = range_of(stmt.value, ranges)
+                ranges[stmt.target] = found.union(ranges.get(stmt.target, found))
+            else:
+                walk(stmt.then)
+                walk(stmt.orelse)
+
+    walk(algorithm.rule)
+    return ranges
