@@ -19,7 +19,6 @@ from torch.optim.adam import adam as torchs_adam
 from torch.optim.sgd import sgd as torchs_sgd
 
 import optgen.optim
-import optgen.optim._functional
 from optgen.optim.adam import adam
 from optgen.optim.sgd import sgd
 from optgen.runtime.functional import functional

@@ -53,6 +53,7 @@ def test_a_step_is_that_of_the_one_swapped_in(name: str) -> None:
     with swap_in_optimizer_params_and_state(optimizer, dict(zip("ab", other, strict=True)), state):
         assert [g["lr"] for g in optimizer.param_groups] == [0.25, 0.5]
         train(optimizer, other, 1)
+        optimizer.param_groups[0]["added"] = 1
 
     for param, group in zip(other, expected.param_groups, strict=True):
         assert torch.equal(param, group["params"][0])
