@@ -117,7 +117,7 @@ def initial(
         copy = param.detach().clone(memory_format=torch.preserve_format)
         return copy.to(dtype)
     given = defaults if state.eager else group
-    start = given[state.init] if isinstance(state.init, str) else state.init
+    start: Any = given[state.init] if isinstance(state.init, str) else state.init
     learnt = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
