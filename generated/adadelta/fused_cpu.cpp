@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, rho, eps, weight_decay, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double one_minus_rho;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar*, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double rho = hypers.rho;
         const double one_minus_rho = 1 - rho;
         return {one_minus_rho};
@@ -72,12 +76,13 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(
+        return sweep<C>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[ACC_DELTA]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

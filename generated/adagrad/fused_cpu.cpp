@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/rows.h"
 
 namespace optgen {
+namespace {
 
 // Steps that shrink with all gradients a coordinate has seen (Duchi et al., 2011).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, lr_decay, weight_decay, eps, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double rate;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
         const double step = cells[STEP].value;
         // rate = lr / (1 + (t - 1) * lr_decay)
@@ -66,10 +70,12 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[STATE_SUM]);
+        return sweep<C>(
+            hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[STATE_SUM]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, amsgrad, decoupled_weight_decay, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double step = cells[STEP].value;
         // beta1, beta2 = betas
@@ -105,12 +109,13 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
         constexpr decltype(&sweep<C, false>) variants[] = {sweep<C, false>, sweep<C, true>};
-        variants[truth(hypers.amsgrad)](
+        return variants[truth(hypers.amsgrad)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

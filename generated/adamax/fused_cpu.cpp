@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Adam with the largest recent gradient for a denominator (Kingma & Ba, 2015, Algorithm 2).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double one_minus_beta1, beta2, step_size;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr;
         const double step = cells[STEP].value;
         // beta1, beta2 = betas
@@ -77,12 +81,13 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(
+        return sweep<C>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_INF]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Stochastic gradient descent, and the average of its path (Polyak & Juditsky, 1992).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, lambd, alpha, t0, weight_decay, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double decay, eta_before, mu_before;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lambd = hypers.lambd, alpha = hypers.alpha, t0 = hypers.t0;
         const double step = cells[STEP].value;
         double eta = cells[ETA].value;
@@ -82,10 +86,11 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[AX]);
+        return sweep<C>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[AX]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Adam with Nesterov momentum on a decaying schedule (Dozat, 2016, Algorithm 2).
 struct Rule {
@@ -15,6 +16,9 @@ struct Rule {
         double lr, betas[2], eps, weight_decay, momentum_decay, decoupled_weight_decay, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale;
@@ -22,7 +26,7 @@ struct Rule {
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double momentum_decay = hypers.momentum_decay;
         const double step = cells[STEP].value;
@@ -109,12 +113,13 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(
+        return sweep<C>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

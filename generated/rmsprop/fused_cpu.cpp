@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Gradients divided by a running root mean square (Hinton, 2012; centered: Graves, 2013).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, alpha, eps, weight_decay, momentum, centered, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double one_minus_alpha;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar*, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double alpha = hypers.alpha;
         const double one_minus_alpha = 1 - alpha;
         return {one_minus_alpha};
@@ -92,12 +96,13 @@ struct Rule {
         constexpr decltype(&sweep<C, false, false>) variants[] = {
             sweep<C, false, false>, sweep<C, false, true>, sweep<C, true, false>,
             sweep<C, true, true>};
-        variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
+        return variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/kernel.h"
 
 namespace optgen {
+namespace {
 
 // Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double etas[2], step_sizes[2], maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double eta_plus, eta_minus, s_min, s_max;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar*, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         // eta_minus, eta_plus = etas
         const double eta_minus = hypers.etas[0];
         const double eta_plus = hypers.etas[1];
@@ -74,12 +78,13 @@ struct Rule {
     template <class C>
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        sweep(
+        return sweep<C>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[PREV],
             streams[STATE_STEP_SIZE]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

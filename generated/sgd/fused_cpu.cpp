@@ -3,6 +3,7 @@
 #include "optgen/runtime/fused_cpu/rows.h"
 
 namespace optgen {
+namespace {
 
 // Stochastic gradient descent, optionally with (Nesterov) momentum (Sutskever et al., 2013).
 struct Rule {
@@ -15,13 +16,16 @@ struct Rule {
         double lr, momentum, dampening, weight_decay, nesterov, maximize;
     };
 
+    static constexpr bool ASKS_SIZES = false, LAST_PART = true;
+    static bool applies(const Sizes&) { return true; }
+
     // What the scalar program leaves for the sweep.
     struct Scalars {
         double one_minus_dampening;
     };
 
     // What all elements of a parameter share, computed once a step in double.
-    static Scalars program(const Hypers& hypers, Scalar*, unsigned) {
+    static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double dampening = hypers.dampening;
         const double one_minus_dampening = 1 - dampening;
         return {one_minus_dampening};
@@ -82,11 +86,12 @@ struct Rule {
     static void update(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
         constexpr decltype(&sweep<C, false>) variants[] = {sweep<C, false>, sweep<C, true>};
-        variants[truth(hypers.momentum)](
+        return variants[truth(hypers.momentum)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[MOMENTUM_BUFFER]);
     }
 };
 
+}  // namespace
 }  // namespace optgen
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -27,12 +27,9 @@ class Lowering:
     template: str
     lower: Callable[[Algorithm], Context]
     of_rule: bool = True
-    elementwise_only: bool = False
 
     def applies(self, algorithm: Algorithm) -> bool:
         """Whether this algorithm has such a file."""
-        if self.elementwise_only and not algorithm.elementwise:
-            return False
         return algorithm.base is None or not self.of_rule
 
 

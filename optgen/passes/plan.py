@@ -54,7 +54,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
     programs = _without_unused(programs, versioned)
-    scalars = _used_scalars(scalars, programs, versioned)
+    scalars = used_scalars(scalars, programs, versioned)
     scalars, *programs = (
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
     )
@@ -118,9 +118,9 @@ def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tupl
     return fewer if fewer == programs else _without_unused(fewer, algorithm)
 
 
-def _used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
+def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
     """The scalar program without names that neither it nor a phase reads, down to the last."""
     kept = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)
-    return scalars if fewer == scalars else _used_scalars(fewer, programs, algorithm)
+    return scalars if fewer == scalars else used_scalars(fewer, programs, algorithm)

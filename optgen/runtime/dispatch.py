@@ -193,8 +193,6 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
         return fused_triton.obstacle(work.params[0].device)
     if work.trait.device != "cpu":
         return f"the tensors are on {work.trait.device}"
-    if not optimizer.rule.elementwise:
-        return "its rule looks at more than single elements"
     from optgen.runtime import fused_cpu
 
     return fused_cpu.why_not(optimizer, work)

@@ -55,3 +55,9 @@ def copy_of(tensor: Tensor, param: Tensor) -> Tensor:
     return torch.empty_strided(
         tensor.shape, param.stride(), dtype=tensor.dtype, device=tensor.device
     ).copy_(tensor)
+
+
+def beside(tensor: Tensor, param: Tensor) -> Tensor:
+    """The tensor, or a copy of it, that can be walked beside a parameter."""
+    streams = (param, tensor)
+    return copy_of(tensor, param) if 1 in copies(streams) else tensor

@@ -46,6 +46,7 @@ SHARED = {
     (str(FULL["RAdam"]), torch.float16): ["exp_avg"],
     (str(FULL["SGD"]), torch.float16): ["param"],
     (str(FULL["Adamax"]), torch.float16): ["exp_avg"],
+    (str(Case("Adafactor", {"lr": 0.01})), torch.float16): ["param"],
 }
 """With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
 in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared."""

@@ -2,28 +2,30 @@
 
 The loop is written once, for float and double and for every combination of the flags that decide
 which streams there are. Whatever else a rule branches on is one value for a whole tensor, and the
-compiler moves such a branch out of the loop. What is not arithmetic stands in the header,
-runtime/fused_cpu/kernel.h.
+compiler moves such a branch out of the loop. What is not arithmetic stands in headers,
+runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with phases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
-from typing import Any
+from functools import reduce
 
-from optgen.ir.algorithm import Hyper
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Lowering, planned
+from optgen.lowerings.base import Context, Lowering
 from optgen.lowerings.fused_cpu.expressions import constant, variable
+from optgen.lowerings.fused_cpu.loops import LoopPrinter, sweep_loop
+from optgen.lowerings.fused_cpu.phased import phased
 from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.sweep import SweepPrinter
-from optgen.lowerings.fused_cpu.text import comment, declared, indented, listed
+from optgen.lowerings.fused_cpu.rules import call
+from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.join_roots import join_roots
 from optgen.passes.number_choices import number_choices
+from optgen.passes.plan import plans
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
@@ -37,35 +39,29 @@ _PASSES = (
 )
 
 
-def context(plan: Plan) -> Mapping[str, Any]:
-    """What the template lays out: every block of text at its place."""
-    (sweep,) = plan.sweeps
-    program = ScalarProgram(plan)
-    printer = SweepPrinter(plan, sweep, program)
-    algorithm = plan.algorithm
-    streams = [constant(s.name) for s in sweep.streams]
-    cells = ["STEP"] * bool(algorithm.step) + [
-        constant(s.symbol) for s in algorithm.scalar_states()
-    ]
+_AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
+
+
+def context(algorithm: Algorithm) -> Context:
+    """What the templates lay out: every block of text at its place."""
+    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
+    asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
+    fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
+    streams = _streams(algorithm, planned)
     blocks = {
-        "streams": (1, listed("enum { ", [*streams, "STREAMS"], " };", 4)),
-        "cells": (1, listed("enum { ", [*cells, "CELLS"], " };", 4)),
-        "hypers": (2, declared("double", map(_member, algorithm.hypers), 8)),
-        "scalars": (2, declared("double", program.fields.values(), 8)),
-        "program": (2, program.lines()),
-        "parameters": (1, listed("static void sweep(", _parameters(sweep, printer), ") {", 4)),
-        "constants": (2, printer.constants()),
-        "loads": (3, printer.loads()),
-        "body": (3, printer.body),
-        "stores": (3, printer.stores()),
-        "call": (2, _call(streams, printer.flags)),
+        "streams": (1, listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)),
+        "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
+        "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
     return {
         "algorithm": algorithm,
         "about": comment(algorithm.doc.strip().splitlines()[0]) if algorithm.doc else "",
-        "inputs": ", ".join(program.parameters()),
-        "template": ", ".join(["class C", *(f"bool {flag}" for flag in printer.flags.values())]),
-        **{name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()},
+        **laid_out(blocks),
+        **(
+            _one_sweep(planned[0], fresh)
+            if len(planned) == 1 and _is_elementwise(planned[0])
+            else phased(planned, streams, fresh)
+        ),
     }
 
 
@@ -73,9 +69,57 @@ FUSED_CPU = Lowering(
     name="fused_cpu",
     filename="fused_cpu.cpp",
     template="fused_cpu.cpp.jinja",
-    lower=planned(_PASSES, context),
-    elementwise_only=True,
+    lower=context,
 )
+
+
+def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
+    """What the table has a column for: parameter, gradient, states, what matrix words take."""
+    first = planned[0].algorithm
+    symbols = {s.key: s.symbol for plan in planned for s in plan.algorithm.states}
+    states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
+    handed = {
+        s.name: Axes.TENSOR
+        for plan in planned
+        for sweep in plan.sweeps
+        for s in sweep.streams
+        if s.role == "local"
+    }
+    return {first.param: Axes.TENSOR, first.grad: Axes.TENSOR, **states, **handed}
+
+
+def _cells(plan: Plan) -> list[str]:
+    """What the table has after the streams: single numbers."""
+    scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
+    return ["STEP", *scalar] if plan.algorithm.step else scalar
+
+
+def _is_elementwise(plan: Plan) -> bool:
+    return len(plan.phases) == 1 and isinstance(plan.phases[0], Sweep)
+
+
+def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
+    (sweep,) = plan.sweeps
+    program = ScalarProgram(plan, fresh)
+    printer = LoopPrinter(plan, sweep_loop(sweep), program)
+    arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
+    given = ["hypers", "scalars", "fresh", "n", *arrays]
+    chosen = call("sweep", ["C"], printer.flags, given, "hypers", 8)
+    blocks = {
+        "scalars": (2, declared("double", program.fields.values(), 8)),
+        "program": (2, program.lines()),
+        "parameters": (1, listed("static void sweep(", _parameters(sweep, printer), ") {", 4)),
+        "loop": (2, printer.lines()),
+        "call": (2, chosen),
+    }
+    return {
+        "form": "fused_cpu_sweep.cpp.jinja",
+        "header": "kernel.h" if plan.algorithm.gradient == "dense" else "rows.h",
+        "asks_sizes": str(program.asks_sizes).lower(),
+        "inputs": ", ".join(program.parameters()),
+        "template": ", ".join(["class C", *(f"bool {flag}" for flag in printer.flags.values())]),
+        **laid_out(blocks),
+    }
 
 
 def _member(hyper: Hyper) -> str:
@@ -83,7 +127,7 @@ def _member(hyper: Hyper) -> str:
     return f"{name}[{hyper.size}]" if hyper.sort == "tuple" else name
 
 
-def _parameters(sweep: Sweep, printer: SweepPrinter) -> list[str]:
+def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
     """The parameters of the sweep; what it does not read has no name."""
     given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
@@ -92,17 +136,3 @@ def _parameters(sweep: Sweep, printer: SweepPrinter) -> list[str]:
     )
     named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in given.items())
     return [*named, "i64 n", *lists]
-
-
-def _call(streams: list[str], flags: Mapping[str, str]) -> list[str]:
-    """Call the sweep, in the variant that the truth of the flags asks for."""
-    arguments = ["hypers", "scalars", "fresh", "n", *(f"streams[{name}]" for name in streams)]
-    if not flags:
-        return listed("sweep(", arguments, ");", 8)
-    variants = [f"sweep<C, {', '.join(v)}>" for v in product(("false", "true"), repeat=len(flags))]
-    index = ""
-    for name in flags:
-        truth = f"truth(hypers.{variable(name)})"
-        index = f"2 * {f'({index})' if ' ' in index else index} + {truth}" if index else truth
-    before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
-    return [*listed(before, variants, "};", 8), *listed(f"variants[{index}](", arguments, ");", 8)]

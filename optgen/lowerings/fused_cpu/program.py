@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import Plan
+from optgen.ir.words import PROPERTIES
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.text import declared, listed
@@ -15,10 +18,9 @@ _COLUMN = 8
 class ScalarProgram:
     """Prints a plan's scalar program; `fields` are the numbers it leaves for the sweep."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, fresh: Sequence[str]) -> None:
+        self._plan, self.fresh = plan, fresh
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
-        self._fresh = [s.symbol for s in plan.fresh()]
         self._states = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
         self._printer = Printer(tensors=False, read=self._read)
         self._last = {a.target.name: a.target.version for a in assigns(plan.scalars)}
@@ -53,12 +55,18 @@ class ScalarProgram:
         return [
             "const Hypers& hypers" if reads_hypers else "const Hypers&",
             "Scalar* cells" if reads_cells else "Scalar*",
-            "unsigned fresh" if self._asks_fresh() else "unsigned",
+            "unsigned fresh" if self._asks("fresh") else "unsigned",
+            "const Sizes& sizes" if self.asks_sizes else "const Sizes&",
         ]
 
-    def _asks_fresh(self) -> bool:
+    @property
+    def asks_sizes(self) -> bool:
+        """Whether the program reads a property of the parameter."""
+        return self._asks(*PROPERTIES)
+
+    def _asks(self, *words: str) -> bool:
         nodes = (node for e in expressions(self._plan.scalars) for node in walk(e))
-        return any(isinstance(node, Call) and node.word == "fresh" for node in nodes)
+        return any(isinstance(node, Call) and node.word in words for node in nodes)
 
     def _inputs(self) -> list[str]:
         """Hyperparameters, step and scalar states that the program or the sweep reads."""
@@ -92,7 +100,9 @@ class ScalarProgram:
     def _read(self, expr: Expr) -> str | None:
         match expr:
             case Call("fresh", (Ref(name),)):
-                return f"bool(fresh >> {self._fresh.index(name)} & 1)"
+                return f"bool(fresh >> {self.fresh.index(name)} & 1)"
+            case Call(word, _) if word in PROPERTIES:
+                return f"sizes.{word}"
             case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
                 text = f"hypers.{variable(name)}"
                 return f"truth({text})" if self._hypers[name].sort == "flag" else text

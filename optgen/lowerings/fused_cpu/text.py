@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 INDENT = "    "
 WIDTH = 100
@@ -17,6 +17,11 @@ def comment(text: str) -> str:
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
     """The same lines further to the right."""
     return [f"{INDENT * depth}{line}" if line else line for line in lines]
+
+
+def laid_out(blocks: Mapping[str, tuple[int, Iterable[str]]]) -> dict[str, str]:
+    """Blocks of lines as texts, each as far to the right as stands beside it."""
+    return {name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()}
 
 
 def listed(before: str, items: Iterable[str], after: str, column: int) -> list[str]:

@@ -1,6 +1,7 @@
 """The table a C++ kernel reads: addresses, sizes and types of every stream of every tensor."""
 
 import ctypes
+import math
 from array import array
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from optgen.runtime import layout
 from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.calls import Call, calls_of
 from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.private import is_contiguous
+from optgen.runtime.properties import cols, rows
 from optgen.runtime.rule import Rule, State
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 # torch's numbers of the types that kernels know, as kernel.h has them too.
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
+# The parameter's dimensions, matrices, rows and columns.
+_SHAPE = 4
 # As many streams as a word has four bits for, besides the parameter and its gradient; as many
 # fresh keys as a byte has bits.
 _STATES, _FRESH = 14, 8
@@ -40,6 +45,7 @@ class _Table(ctypes.Structure):
             (name, c_void_p)
             for name in ("address", "elements", "types", "group", "fresh", "hypers", "grad_scale")
         ),
+        ("shape", c_void_p),
     ]
 
 
@@ -54,6 +60,8 @@ class Table:
         self.group = array("i", bytes(4 * tensors))
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
+        self.shape = array("q", bytes(8 * _SHAPE * tensors * kernel.asks_shapes))
+        self.groups: list[dict[str, Any]] = []
         self.held: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
@@ -62,6 +70,16 @@ class Table:
                 for column in (self.address, self.elements, self.types, self.group, self.fresh)
             ),
         )
+        self.struct.shape = self.shape.buffer_info()[0] if kernel.asks_shapes else None
+
+    def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
+        """Enter the tensors of one stream, from a place in the list on."""
+        place = stream * len(self.elements) + first
+        self.address[place : place + len(column)] = array("q", list(map(_address, column)))
+        codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
+        absent = ~in_stream(15, stream) & 2**64 - 1
+        for index, tensor in enumerate(column, first):
+            self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
     def set_hypers(self) -> None:
         """Lay the groups' rows out for the kernel."""
@@ -82,27 +100,70 @@ class Kernel:
         self.rule = cls.rule
         self.row = Row(cls)
         self.like, self.scalar = _states(cls.rule)
-        self.streams = 2 + len(self.like)
-        # The parameter and its gradient stand first, and in no state.
-        self.keys = ("", "", *(s.key for s in self.like), *self.scalar)
-        loaded = ctypes.CDLL(str(library))
-        self.step = loaded.optgen_step
-        self.step.argtypes = (c_void_p, c_void_p)
-        self.step.restype = None
+        self._library = ctypes.CDLL(str(library))
+        self.asks_shapes = self._fact("optgen_shapes")
+        self.by_matrix = self._fact("optgen_by_matrix")
+        self.calls = calls_of(self._text("optgen_calls"))
+        self.locals = tuple(self._text("optgen_locals").split())
+        self.streams = 2 + len(self.like) + len(self.locals)
+        # The parameter and its gradient stand first, and in no state; locals in none either.
+        unnamed = ("",) * len(self.locals)
+        self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
+        names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
+        self.parts = [self._function(name) for name in names]
         if cls.rule.gradient != "dense":
-            self.step_rows = loaded.optgen_step_rows
+            self.step_rows = self._library.optgen_step_rows
             self.step_rows.argtypes = (c_void_p, c_void_p, c_void_p)
             self.step_rows.restype = c_int64
 
-    def needed(self, group: dict[str, Any]) -> int:
-        """The streams that the tensors of a group must have: four set bits each."""
-        absent = {state.key for state in self.rule.states if not state.present(group)}
-        return sum(in_stream(15, i) for i, key in enumerate(self.keys) if key not in absent)
+    def _fact(self, name: str) -> bool:
+        return hasattr(self._library, name)
+
+    def _text(self, name: str) -> str:
+        """A text of the library; nothing if it has none of that name."""
+        if not self._fact(name):
+            return ""
+        return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
+
+    def _function(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        function.argtypes, function.restype = (c_void_p, c_void_p), None
+        return function
+
+    def needed(self, group: dict[str, Any], param: Tensor | None = None) -> int:
+        """The streams that the tensors of a group must have: four set bits each.
+
+        With a parameter, what those of its shape must have.
+        """
+        states = self.rule.states
+        present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
+        present |= {self.keys[0], *self.scalar}
+        local = range(2 + len(self.like), self.streams)
+        return sum(
+            in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
+        )
 
     def run(self, table: Table, optimizer: "GeneratedOptimizer") -> None:
-        """Update all tensors of a table. The interpreter's lock is released."""
+        """Update all tensors of a table. The interpreter's lock is released in the parts."""
         table.set_scale(optimizer)
-        self.step(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+        for position, part in enumerate(self.parts):
+            if position:
+                self._call(self.calls[position - 1], table)
+            part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+
+    def _call(self, call: Call, table: Table) -> None:
+        """Do a matrix word, for all tensors of a group at once."""
+        source, target = (
+            2 + len(self.like) + self.locals.index(n) for n in (call.source, call.target)
+        )
+        first = 0
+        for group, columns in zip(table.groups, table.held, strict=True):
+            made = call(group, columns[source])
+            columns[target] = [
+                layout.beside(each, param) for each, param in zip(made, columns[0], strict=True)
+            ]
+            table.set_column(target, first, columns[target])
+            first += len(columns[0])
 
 
 def in_stream(bits: int, stream: int) -> int:
@@ -119,9 +180,9 @@ def excess(rule: Rule) -> str:
 
 
 def _states(rule: Rule) -> tuple[list[State], list[str]]:
-    """The states of the parameter's shape, and the keys of those that are one number."""
+    """The states that have a shape, and the keys of those that are one number."""
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
-    like = [state for state in rule.states if state.shape == "like"]
+    like = [state for state in rule.states if state.shape != "scalar"]
     return like, ["step", *scalar] if rule.step else scalar
 
 
@@ -145,11 +206,19 @@ def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table
 def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) -> None:
     kernel, count = table.kernel, len(work.params)
     last = first + count
+    table.groups.append(work.group)
     states = dict(zip((state.key for state in kernel.rule.states), work.states, strict=True))
     states["step"] = work.steps
     columns = _walkable(
-        [work.params, work.grads, *(states[state.key] for state in kernel.like)], copied
+        [work.params, work.grads, *(states[state.key] for state in kernel.like)],
+        copied,
+        kernel.by_matrix,
     )
+    taken = {call.source for call in kernel.calls}
+    columns += [
+        [torch.empty_like(param) for param in columns[0]] if name in taken else []
+        for name in kernel.locals
+    ]
     columns += [states[key] for key in kernel.keys[kernel.streams :]]
     _check(kernel, work.group, columns)
     table.held.append(columns)
@@ -167,6 +236,9 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
             types = list(map(add, types, map(codes.__getitem__, dtypes)))
     table.types[first:last] = array("Q", [common + each for each in types])
     table.elements[first:last] = array("q", list(map(Tensor.numel, work.params)))
+    if kernel.asks_shapes:
+        shapes = chain.from_iterable(map(_shape, work.params))
+        table.shape[_SHAPE * first : _SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh):
         for place, fresh in enumerate(work.fresh[key], first):
@@ -175,7 +247,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) ->
 
 def _check(kernel: Kernel, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
     """The kernel believes a group's flags: without a state they promise it would crash."""
-    needed = kernel.needed(group)
+    needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
         if needed & in_stream(15, stream) and not column:
             raise RuntimeError(
@@ -184,8 +256,16 @@ def _check(kernel: Kernel, group: dict[str, Any], columns: list[list[Tensor]]) -
             )
 
 
-def _walkable(columns: list[list[Tensor]], copied: Copied) -> list[list[Tensor]]:
-    """The columns of a work, with copies of what is no flat memory beside its parameter."""
+def _shape(param: Tensor) -> tuple[int, int, int, int]:
+    """The dimensions of a parameter, and how many matrices, rows and columns they make."""
+    return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
+
+
+def _walkable(columns: list[list[Tensor]], copied: Copied, by_matrix: bool) -> list[list[Tensor]]:
+    """The columns of a work, with copies of what is no flat memory beside its parameter.
+
+    A kernel that goes `by_matrix` asks for more: elements in the order of their indices.
+    """
     if any(map(Tensor.is_neg, columns[1])):
         columns = [columns[0], [grad.resolve_neg() for grad in columns[1]], *columns[2:]]
     if all(map(is_contiguous, chain.from_iterable(columns))):
@@ -193,9 +273,14 @@ def _walkable(columns: list[list[Tensor]], copied: Copied) -> list[list[Tensor]]
     walked = [list(column) for column in columns if column]
     for index in range(len(columns[0])):
         row = [column[index] for column in walked]
-        for stream in layout.copies(row):
-            copy = layout.copy_of(row[stream].detach(), row[0])
+        for stream in _not_plain(row) if by_matrix else layout.copies(row):
+            original = row[stream].detach()
+            copy = original.contiguous() if by_matrix else layout.copy_of(original, row[0])
             copied.append((row[stream], copy))
             walked[stream][index] = copy
     present = iter(walked)
     return [next(present) if column else [] for column in columns]
+
+
+def _not_plain(streams: Sequence[Tensor]) -> list[int]:
+    return [i for i, stream in enumerate(streams) if not layout.is_plain(stream)]

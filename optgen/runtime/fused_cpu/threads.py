@@ -7,7 +7,12 @@ from functools import cache
 
 import torch
 
-_NAMES = {"parallel": "GOMP_parallel", "id": "omp_get_thread_num", "team": "omp_get_num_threads"}
+_NAMES = {
+    "parallel": "GOMP_parallel",
+    "id": "omp_get_thread_num",
+    "team": "omp_get_num_threads",
+    "barrier": "GOMP_barrier",
+}
 _children: list[int] = []
 
 

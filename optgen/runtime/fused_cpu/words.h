@@ -27,8 +27,13 @@ inline C clamp(C x, C low, C high) {
     const C raised = x >= low || x != x ? x : low;
     return raised <= high || raised != raised ? raised : high;
 }
+
+// From the nearer end, as torch computes it: a weight of 1 leaves nothing of the start.
 template <class C>
-inline C lerp(C start, C end, C weight) { return start + weight * (end - start); }
+inline C lerp(C start, C end, C weight) {
+    const C way = end - start;
+    return weight < C(0.5) ? start + weight * way : end - way * (1 - weight);
+}
 inline double mod(double x, double y) {
     const double rest = __builtin_fmod(x, y);
     return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;

@@ -1,0 +1,283 @@
+"""A loop in C++: over elements, rows, columns or matrices; it loads, computes and stores once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    refs,
+    walk,
+)
+from optgen.ir.plan import Plan, Sweep, reads
+from optgen.ir.variables import is_free, plural
+from optgen.ir.words import PROPERTIES
+from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
+from optgen.lowerings.fused_cpu.program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.text import folded, indented
+from optgen.passes.flatten import Flatten
+
+_COLUMN = 12
+_SPOKEN = {
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array that a loop walks along: `when` brings it into being, as a state's flag does."""
+
+    name: str
+    loaded: bool
+    stored: bool
+    when: str | None = None
+    fewer: bool = False  # it has fewer axes than the loop: one number for all of it, or spread
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What one loop does; `numbers` are the names that are one number for the whole tensor."""
+
+    columns: Sequence[Column]
+    body: Program
+    numbers: Mapping[str, str] = field(default_factory=dict)  # and how they are read
+
+
+def sweep_loop(sweep: Sweep) -> Loop:
+    """The one loop of an elementwise rule."""
+    return Loop([Column(s.name, True, s.stored, s.when) for s in sweep.streams], sweep.body)
+
+
+class LoopPrinter:
+    """Prints one loop. Flags that decide which streams there are become template parameters."""
+
+    def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram) -> None:
+        self._plan, self._loop, self._fields = plan, loop, program.fields
+        self._hypers = {h.name: h for h in plan.algorithm.hypers}
+        self._fresh = program.fresh
+        self._scalars = Printer(tensors=False, read=self.read_scalar)
+        self._elements = Printer(tensors=True, read=self._read_element)
+        self._conditions: dict[str, str] = {}
+        whens = (c.when.removeprefix("not ") for c in loop.columns if c.when)
+        self.flags = {name: constant(name) for name in whens}
+        self._read_by_elements = {r for a in assigns(loop.body) for r in refs(a.value)}
+        self.body = self._body()
+
+    def lines(self) -> list[str]:
+        """The inside of the function."""
+        loads, stores = self.loads(), self.stores()
+        parts = [indented(part) for part in (loads, self.body, stores) if part]
+        inside = [line for part in parts for line in ("", *part)][1:]
+        loop = ["for (i64 i = 0; i < n; ++i) {", *inside, "}"]
+        return [*self.constants(), "", *loop] if self.constants() else loop
+
+    def parameters(self) -> list[str]:
+        """The function's parameters: only what it reads."""
+        return [*(f"{kind} {name}" for name, kind in self._given().items()), *self._arrays()]
+
+    def arguments(self, at: str, given: str) -> list[str]:
+        """What a caller hands over: fields of `given`, arrays of `at`."""
+        names = {"numbers": "named()"}
+        own = [f"{given}{names.get(name, name)}" for name in self._given()]
+        return [*own, "n", *(f"{at}[{constant(c.name)}]" for c in self._loop.columns)]
+
+    def constants(self) -> list[str]:
+        """What the loop reads of hyperparameters and scalars, in the type it computes in."""
+        read = {r.name for r in self._read_by_elements}
+        names = {self._fields.get(r, variable(r.name)) for r in self._read_by_elements}
+        lines = []
+        for ref in self._plan.coefficients():
+            name = self._fields.get(ref, variable(ref.name))
+            if name in names:
+                source = "scalars" if ref in self._fields else "hypers"
+                lines.append(f"const C {name} = C({source}.{name});")
+        for name, text in self._loop.numbers.items():
+            if name in read:
+                lines.append(f"const C {variable(name)} = C({text});")
+        for name, text in self._conditions.items():
+            lines += folded(f"const C {name} = flag<C>({text});", _COLUMN - 4)
+        return lines
+
+    def loads(self) -> list[str]:
+        """One line for an array that is read."""
+        columns = [c for c in self._loop.columns if c.loaded]
+        changed = {a.target.name for a in assigns(self._loop.body)}
+        kinds = ("C" if c.name in changed or not c.fewer else "const C" for c in columns)
+        return [
+            f"{kind} {variable(c.name)} = {self._load(c)};"
+            for kind, c in zip(kinds, columns, strict=True)
+        ]
+
+    def stores(self) -> list[str]:
+        """One line for an array that is written."""
+        lines = []
+        for column in (c for c in self._loop.columns if c.stored):
+            flag = self._flag(column)
+            guard = f"if constexpr ({flag}) " if flag else ""
+            lines.append(f"{guard}{variable(plural(column.name))}[i] = {variable(column.name)};")
+        return lines
+
+    def uses(self, word: str) -> bool:
+        """Whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
+        text = [*self.constants(), *self.body]
+        return any(f"{word}." in line or f"({word} " in line for line in text)
+
+    def _given(self) -> dict[str, str]:
+        kinds = {
+            "hypers": "const Hypers&",
+            "scalars": "const Scalars&",
+            "sizes": "const Sizes&",
+            "numbers": "const Numbers&",
+            "fresh": "unsigned",
+        }
+        return {name: kind for name, kind in kinds.items() if self.uses(name)}
+
+    def _arrays(self) -> list[str]:
+        arrays = (
+            f"{'' if c.stored else 'const '}C* __restrict {variable(plural(c.name))}"
+            for c in self._loop.columns
+        )
+        return ["i64 n", *arrays]
+
+    def _body(self) -> list[str]:
+        flatten = Flatten(self._is_settled)
+        loaded = frozenset(c.name for c in self._loop.columns if c.loaded)
+        kept = frozenset(c.name for c in self._loop.columns if c.stored)
+        body = flatten(self._loop.body)
+        return Statements(
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept
+        ).lines(_COLUMN)
+
+    def _load(self, column: Column) -> str:
+        flag = self._flag(column)
+        text = f"{variable(plural(column.name))}[{'WIDE ? i : 0' if column.fewer else 'i'}]"
+        return f"{flag} ? {text} : C(0)" if flag else text
+
+    def _flag(self, column: Column) -> str:
+        when = column.when
+        if when is None:
+            return ""
+        return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
+
+    def _if(self, condition: Expr) -> str:
+        constant, text = self._condition(condition)
+        return f"if {'constexpr ' if constant else ''}({text})"
+
+    def _condition(self, expr: Expr) -> tuple[bool, str]:
+        """Whether a condition is a template parameter, and how it reads in the loop."""
+        if not self._is_settled(expr):
+            return False, f"{self._named(expr)} != 0"
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                return True, self.flags[name]
+            case Call("not", (inner,)):
+                constant, text = self._condition(inner)
+                return constant, f"!({text})" if " " in text else f"!{text}"
+            case Call("and" | "or" as word, (a, b)):
+                (both, left), (also, right) = self._condition(a), self._condition(b)
+                return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
+        raise TypeError(f"no condition of a sweep: {expr!r}")
+
+    def _is_settled(self, expr: Expr) -> bool:
+        return any(isinstance(e, Ref) and e.name in self.flags for e in walk(expr))
+
+    def _named(self, expr: Expr) -> str:
+        """The name of a condition that is one value for a whole tensor."""
+        inner = expr
+        while isinstance(inner, Call) and inner.word == "and":
+            inner = inner.args[1]
+        text = self._scalars(expr)
+        numbered = (f"condition{n}" for n in count(1))
+        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        taken -= _asked(inner)
+        for name in chain((_spoken(inner), _spoken(expr)), numbered):
+            if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
+                return name
+        raise AssertionError("numbers do not end")
+
+    def read_scalar(self, expr: Expr) -> str | None:
+        """How a number that is known before the loop is read."""
+        match expr:
+            case Ref(name) if name in self._hypers:
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+            case Call("fresh", (Ref(name),)):
+                shift = f" >> {position}" if (position := self._fresh.index(name)) else ""
+                return f"bool(fresh{shift} & 1)"
+            case Ref(name) if name in self._loop.numbers:
+                return self._loop.numbers[name]
+            case Ref() if expr in self._fields:
+                return f"scalars.{self._fields[expr]}"
+            case Call(word, _) if word in PROPERTIES:
+                return f"sizes.{word}"
+        return None
+
+    def _read_element(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref():
+                return self._fields.get(expr)
+            case Call(word, _) if word in PROPERTIES:
+                return f"C({self._scalars(expr)})"
+        return None
+
+
+def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
+    """The names a program may read before it has given them a value, in order."""
+    read, _ = _inputs(program, frozenset(known))
+    return read
+
+
+def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+    read: dict[str, None] = {}
+    for stmt in program:
+        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first) if r.name not in given}
+        if isinstance(stmt, Assign):
+            given |= {stmt.target.name}
+        else:
+            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
+            read |= arms[0][0] | arms[1][0]
+            given = arms[0][1] & arms[1][1]
+    return read, given
+
+
+def _asked(expr: Expr) -> set[str]:
+    """The flag that a condition is, or the state whose newness it is: it may be called after it."""
+    match expr:
+        case Ref(name) | Call("fresh", (Ref(name),)):
+            return {name}
+    return set()
+
+
+def _spoken(expr: Expr) -> str:
+    """A condition as a name."""
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref(name):
+            return variable(name)
+        case Call("fresh", (Ref(name),)):
+            return f"fresh_{name}"
+        case Call("truth", (a,)):
+            return f"has_{_spoken(a)}"
+        case Call("is_none", (a,)):
+            return f"no_{_spoken(a)}"
+        case Call("neg" | "not" as word, (a,)):
+            return f"{'minus' if word == 'neg' else 'not'}_{_spoken(a)}"
+        case Call(word, args):
+            return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
+    raise TypeError(f"no condition: {expr!r}")

@@ -1,0 +1,96 @@
+"""Rules with phases: a struct for each plan, and for each part that matrix words divide it into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.plan import MatrixCall, Phase, Plan
+from optgen.lowerings.base import Context
+from optgen.lowerings.fused_cpu.rules import PhasedRule
+from optgen.lowerings.fused_cpu.text import indented, listed
+from optgen.passes.plan import used_scalars
+
+_GIVEN = ">(*table, *threads);"
+
+
+def phased(planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]) -> Context:
+    """What the template lays out: the rules, the functions that run them, the calls between."""
+    calls = [phase for phase in planned[0].phases if isinstance(phase, MatrixCall)]
+    rules: list[list[PhasedRule]] = [[] for _ in range(len(calls) + 1)]
+    for plan in planned:
+        parts = list(_parts(plan))
+        if len(parts) != len(rules):
+            raise TypeError("only some of the parameters need a matrix word")
+        for number, part in enumerate(parts):
+            name, about = _name(plan, calls, number), _about(plan, calls, number)
+            last = number == len(calls)
+            rules[number].append(PhasedRule(name, about, part, streams, fresh, last))
+    return {
+        "form": "fused_cpu_phases.cpp.jinja",
+        "header": "schedule.h",
+        "rules": [rule.context() for several in rules for rule in several],
+        "parts": [
+            "\n".join(indented(listed("optgen::step<", _qualified(several), _GIVEN, 4)))
+            for several in rules
+        ],
+        "by_matrix": ", and walks matrices" if any(r.has_axes for s in rules for r in s) else "",
+        "calls": list(map(_text, calls)),
+        "locals": _locals(planned),
+    }
+
+
+def _qualified(rules: Sequence[PhasedRule]) -> list[str]:
+    return [f"optgen::{rule.name}" for rule in rules]
+
+
+def _locals(planned: Sequence[Plan]) -> list[str]:
+    """What sweeps store for matrix words, and what these make, in the order of the table."""
+    streams = (s for plan in planned for sweep in plan.sweeps for s in sweep.streams)
+    return list(dict.fromkeys(s.name for s in streams if s.role == "local"))
+
+
+def _parts(plan: Plan) -> Iterator[Plan]:
+    """The plan cut at its matrix words, each part with the scalars it reads."""
+    phases: list[Phase] = []
+    for phase in (*plan.phases, None):
+        if phase is not None and not isinstance(phase, MatrixCall):
+            phases.append(phase)
+            continue
+        bodies = [p.body for p in phases if not isinstance(p, MatrixCall)]
+        scalars = used_scalars(plan.scalars, bodies, plan.algorithm)
+        yield replace(plan, scalars=scalars, phases=tuple(phases))
+        phases = []
+
+
+def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
+    facts = (f"{'' if holds else 'Not'}{fact.capitalize()}" for fact, holds in plan.facts.items())
+    place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
+    return "".join([plan.algorithm.name, *facts, *(place[:1] if calls else ["Rule"])])
+
+
+def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
+    """Which parameters it is for, and what of the rule it is."""
+    facts = (f"{fact if holds else f'not {fact}'}" for fact, holds in plan.facts.items())
+    which = f"Parameters that are {' and '.join(facts)}" if plan.facts else "All parameters"
+    before = [f"after {call.word}" for call in calls[part - 1 : part]] if part else []
+    after = [f"until {call.word}" for call in calls[part : part + 1]]
+    return ", ".join([which, *before, *after])
+
+
+def _text(call: MatrixCall) -> str:
+    """A call as the runtime reads it: names of locals and of hyperparameters, and numbers."""
+    return f"{call.target.name} = {call.word}({', '.join(map(_argument, call.args))})"
+
+
+def _argument(expr: Expr) -> str:
+    match expr:
+        case Ref(name):
+            return name
+        case Const(int() | float() as value):
+            return repr(value)
+        case Call("neg", (Const(int() | float() as value),)):
+            return repr(-value)
+    raise TypeError(f"a matrix word takes hyperparameters and numbers, not {expr!r}")

@@ -1,0 +1,281 @@
+"""A rule with phases in C++: the tables of its values, steps and passes, and a function a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import assigns
+from optgen.ir.plan import Plan
+from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
+from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
+from optgen.lowerings.fused_cpu.passes import Pass, local_passes, shared_passes
+from optgen.lowerings.fused_cpu.program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.steps import Step, Steps
+from optgen.lowerings.fused_cpu.text import declared, indented, laid_out, listed
+
+_COLUMN = 8
+_GIVEN = {
+    "hypers": "const Hypers&",
+    "scalars": "const Scalars&",
+    "sizes": "const Sizes&",
+    "fresh": "unsigned",
+}
+
+
+@dataclass(frozen=True)
+class PhasedRule:
+    """One plan, or the part of one that ends at a matrix word, as a struct of its own."""
+
+    name: str
+    about: str
+    plan: Plan
+    streams: Mapping[str, Axes]  # of all plans of the algorithm, in the table's order
+    fresh: Sequence[str]
+    last: bool = True  # whether no part follows that needs the same scalars
+
+    @cached_property
+    def program(self) -> ScalarProgram:
+        """The scalar program."""
+        return ScalarProgram(self.plan, self.fresh)
+
+    @cached_property
+    def body(self) -> Steps:
+        """The steps and their values."""
+        return Steps(self.plan, dict(self.streams))
+
+    def context(self) -> dict[str, Any]:
+        """What the template lays out."""
+        blocks = {
+            "scalars": (2, declared("double", self.program.fields.values(), 8)),
+            "numbers": (2, declared("double", map(variable, self.body.numbers), 8)),
+            "names": (1, self._values()),
+            "axes": (1, self._axes()),
+            "steps": (1, self._steps()),
+            "passes": (1, self._passes()),
+            "applies": (1, self._applies()),
+            "program": (2, self.program.lines()),
+            "counts": (3, self._counts()),
+            "runs": (3, self._runs()),
+        }
+        return {
+            "name": self.name,
+            "about": self.about,
+            "asks_sizes": str(self.program.asks_sizes or bool(self.plan.facts)).lower(),
+            "last": str(self.last).lower(),
+            "inputs": ", ".join(self.program.parameters()),
+            "functions": ["\n".join(indented(lines)) for lines in self._functions()],
+            **laid_out(blocks),
+        }
+
+    def _values(self) -> list[str]:
+        own = [n for n in self.body.axes if n not in self.streams]
+        first = [f"{constant(own[0])} = STREAMS", *map(constant, own[1:])] if own else []
+        names = [*first, "VALUES"] if own else ["VALUES = STREAMS"]
+        return listed("enum { ", names, " };", 4)
+
+    def _axes(self) -> list[str]:
+        names = [axes.name for axes in self.body.axes.values()]
+        return listed("static constexpr int AXES[] = {", names, "};", 4)
+
+    @property
+    def has_axes(self) -> bool:
+        """Whether it has values of rows or columns."""
+        return any(axes is not Axes.TENSOR for axes in self._used().values())
+
+    def _used(self) -> dict[str, Axes]:
+        used = {n for step in self.body.steps for n in (*step.reads, *step.writes)}
+        return {n: axes for n, axes in self.body.axes.items() if n in used}
+
+    def _reductions(self, axes: Axes) -> list[Step]:
+        return [s for s in self.body.steps if s.word and s.swept and s.axes is axes]
+
+    def _steps(self) -> list[str]:
+        named = [_step_name(step) for step in self.body.steps]
+        lines = listed("enum { ", [*named, "COUNT"], " };", 4)
+        lines.append("static constexpr Step STEPS[] = {")
+        for step in self.body.steps:
+            kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.word]
+            values = f"{_set(step.reads)}, {_set(step.writes)}"
+            lines.append(f"    {{Step::{kind}, {step.axes.name}, {values}, {self._number(step)}}},")
+        return [*lines, "};"]
+
+    def _number(self, step: Step) -> int:
+        """Which one a reduction is among those to the same axes; to a number: which number."""
+        if step.word and step.axes is Axes.NONE:
+            return self.body.numbers.index(step.gives[0])
+        counted = self._reductions(step.axes)
+        return counted.index(step) if step in counted else 0
+
+    def _passes(self) -> list[str]:
+        local = local_passes(self.body.steps, self.streams)
+        lines = _pass_table("LOCAL", local)
+        shared: list[Pass] = []
+        if self.has_axes:
+            shared = shared_passes(self.body.steps, self.streams)
+            lines += _pass_table("SHARED", shared)
+        rows, columns = (len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN))
+        return [
+            *lines,
+            f"static constexpr int PASSES[] = {{{len(local)}, {len(shared)}}};",
+            f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
+            f"static constexpr int NUMBERS = {len(self.body.numbers)};",
+            f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",
+        ]
+
+    def _applies(self) -> list[str]:
+        tests = [f"{'' if holds else '!'}{fact}(sizes)" for fact, holds in self.plan.facts.items()]
+        parameter = "const Sizes& sizes" if tests else "const Sizes&"
+        return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
+
+    def _loops(self) -> Iterator[Step]:
+        return (step for step in self.body.steps if not step.word)
+
+    def _functions(self) -> Iterator[list[str]]:
+        for step in self._loops():
+            yield self._numbers(step) if step.axes is Axes.NONE else self._loop(step)
+
+    def _printer(self, step: Step) -> LoopPrinter:
+        touched = {*step.reads, *step.writes}
+        names = [n for n in self.body.axes if n in touched]
+        whens = {s.symbol: s.when for s in self.plan.algorithm.states}
+        columns = [
+            Column(n, n in step.reads, n in step.writes, whens.get(n), self._is_fewer(n, step.axes))
+            for n in names
+        ]
+        numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
+        return LoopPrinter(self.plan, Loop(columns, step.body, numbers), self.program)
+
+    def _is_fewer(self, name: str, axes: Axes) -> bool:
+        """Whether a value is one number for a loop that is not spread: columns never are."""
+        own = self.body.axes[name]
+        return own is not axes and not (own is Axes.COLUMN and axes is Axes.TENSOR)
+
+    def _templates(self, printer: LoopPrinter) -> list[str]:
+        return ["WIDE"] * ("WIDE" in "".join(printer.loads())) + [*printer.flags.values()]
+
+    def _loop(self, step: Step) -> list[str]:
+        printer = self._printer(step)
+        templates = ["class C", *(f"bool {name}" for name in self._templates(printer))]
+        return [
+            f"template <{', '.join(templates)}>",
+            *listed(f"APART static void {step.name}(", printer.parameters(), ") {", 4),
+            *indented(printer.lines()),
+            "}",
+        ]
+
+    def _numbers(self, step: Step) -> list[str]:
+        """Arithmetic on numbers of the whole tensor, in double."""
+        kinds = {**_GIVEN, "numbers": "Numbers&"}
+        given = [f"{kind} {n}" for n, kind in kinds.items() if n in self._taken(step)]
+        head = listed(f"static void {step.name}(", given, ") {", 4)
+        return [*head, *indented(self._arithmetic(step)), "}"]
+
+    def _arithmetic(self, step: Step) -> list[str]:
+        loop = Loop((), (), {n: variable(n) for n in step.takes})
+        scalars = Printer(
+            tensors=False, read=LoopPrinter(self.plan, loop, self.program).read_scalar
+        )
+        statements = Statements(
+            "double",
+            lambda stmt: scalars(stmt.value),
+            lambda condition: f"if ({scalars(condition)})",
+            step.body,
+            frozenset(step.takes),
+            frozenset(step.gives),
+        )
+        made = {a.target.name for a in assigns(step.body)}
+        return [
+            *(
+                f"{'' if n in made else 'const '}double {variable(n)} = numbers.{variable(n)};"
+                for n in step.takes
+            ),
+            *statements.lines(_COLUMN),
+            *(f"numbers.{variable(n)} = {variable(n)};" for n in step.gives),
+        ]
+
+    def _taken(self, step: Step) -> list[str]:
+        """What a function on numbers is given."""
+        text = "\n".join(self._arithmetic(step))
+        return [*(n for n in _GIVEN if f"{n}." in text or f"({n} " in text), "numbers"]
+
+    def _counts(self) -> list[str]:
+        lines = []
+        for step in self._loops():
+            if step.axes is Axes.NONE:
+                given = ("named()" if n == "numbers" else n for n in self._taken(step))
+                call = listed(f"return {step.name}(", (f"given.{n}" for n in given), ");", 16)
+                lines += _case(step, call)
+        return lines
+
+    def _runs(self) -> list[str]:
+        steps = (step for step in self._loops() if step.axes is not Axes.NONE)
+        return [line for step in steps for line in _case(step, self._call(step))]
+
+    def _call(self, step: Step) -> list[str]:
+        """Call a loop, in the variant that the truth of the flags asks for."""
+        printer = self._printer(step)
+        arguments = printer.arguments("at", "given.")
+        first = ["C", *(name for name in self._templates(printer) if name == "WIDE")]
+        return call(step.name, first, printer.flags, arguments, "given.hypers", 16)
+
+
+def call(
+    function: str,
+    first: Sequence[str],
+    flags: Iterable[str],
+    arguments: Sequence[str],
+    hypers: str,
+    column: int,
+) -> list[str]:
+    """Call a template in the variant that the truth of the flags asks for."""
+    flags = list(flags)
+    values = product(("false", "true"), repeat=len(flags))
+    variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
+    if not flags:
+        return listed(f"return {variants[0]}(", arguments, ");", column)
+    before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
+    after = listed(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
+    return [*listed(before, variants, "};", column), *after]
+
+
+def _index(flags: Iterable[str], hypers: str) -> str:
+    text = ""
+    for name in flags:
+        truth = f"truth({hypers}.{variable(name)})"
+        text = f"2 * {f'({text})' if ' ' in text else text} + {truth}" if text else truth
+    return text
+
+
+def _case(step: Step, lines: list[str]) -> list[str]:
+    head = f"case {_step_name(step)}:"
+    if len(lines) == 1 and len(head) + len(lines[0]) < 88:
+        return [f"{head} {lines[0]}"]
+    returns = lines[0].startswith("return")
+    return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
+
+
+def _step_name(step: Step) -> str:
+    return f"{'MAKE' if step.word else 'RUN'}_{step.name.upper()}"
+
+
+def _set(names: Iterable[str]) -> str:
+    return f"set({', '.join(map(constant, names))})"
+
+
+def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
+    lines = [f"static constexpr Pass {name}[] = {{"]
+    for one in passes:
+        groups = (
+            [_step_name(step) for step in one.steps],
+            [_step_name(step) for step in one.finish],
+            [constant(value) for value in one.stores],
+        )
+        sets = [line for group in groups for line in listed("set(", group, "),", 16)]
+        lines += indented(["{", *indented(sets), "},"])
+    return [*lines, "};"]

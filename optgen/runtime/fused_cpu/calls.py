@@ -1,0 +1,38 @@
+"""Matrix words between the parts of a step, as a compiled rule names them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from optgen.runtime import matrix
+
+_CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*)\)")
+
+
+@dataclass(frozen=True)
+class Call:
+    """`target = word(source, *arguments)`: arguments are keys of a group, or numbers."""
+
+    target: str
+    word: str
+    source: str
+    arguments: tuple[str, ...]
+
+    def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The results for tensors of one group."""
+        values = (group[name] if name in group else float(name) for name in self.arguments)
+        made: list[Tensor] = getattr(matrix, self.word)(tensors, *values)
+        return made
+
+
+def calls_of(text: str) -> tuple[Call, ...]:
+    """The calls that a compiled rule asks for, in order; none of an empty text."""
+    found = (_CALL.fullmatch(each) for each in text.split("; ") if each)
+    return tuple(
+        Call(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]))
+        for match in found
+        if match
+    )
