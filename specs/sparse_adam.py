@@ -1,4 +1,4 @@
-from optgen.spec import hyper, optimizer, sqrt, state
+from optgen.spec import hyper, lerp, optimizer, sqrt, state
 
 
 @optimizer(
@@ -24,8 +24,8 @@ def SparseAdam(
     """Adam for sparse gradients: only the rows that a gradient names change, their moments too."""
     beta1, beta2 = betas
 
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g**2
+    m = lerp(m, g, 1 - beta1)
+    v = lerp(v, g**2, 1 - beta2)
 
     step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)
     p = p - step_size * m / (sqrt(v) + eps)  # PyTorch: eps beside the uncorrected root

@@ -16,8 +16,8 @@ class SparseAdam(GeneratedOptimizer):
             &g_t \leftarrow \nabla_{\theta} f_t(\theta_{t-1}) \\
             &\textbf{if } \textit{maximize}: \\
             &\quad g_t \leftarrow -g_t \\
-            &m_t \leftarrow \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
-            &v_t \leftarrow \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+            &m_t \leftarrow \operatorname{lerp}(m_{t-1}, g_t, 1 - \beta_1) \\
+            &v_t \leftarrow \operatorname{lerp}(v_{t-1}, g_t^2, 1 - \beta_2) \\
             &\text{step size}_t \leftarrow \frac{\gamma \sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \\
             &\theta_t \leftarrow \theta_{t-1} - \frac{\text{step size}_t m_t}{\sqrt{v_t} + \epsilon}
         \end{aligned}

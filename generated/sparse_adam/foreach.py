@@ -5,7 +5,6 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.foreach import scale_
 from optgen.runtime.scalars import advance, sqrt
 from optgen.runtime.slices import cuts
 
@@ -33,11 +32,11 @@ def update(
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)
-        # m = beta1 * m + (1 - beta1) * g
+        # m = lerp(m, g, 1 - beta1)
         torch._foreach_lerp_(exp_avgs, grads, 1 - beta1)
-        # v = beta2 * v + (1 - beta2) * g**2
-        scale_(exp_avg_sqs, beta2)
-        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
+        # v = lerp(v, g**2, 1 - beta2)
+        operands = torch._foreach_mul(grads, grads)
+        torch._foreach_lerp_(exp_avg_sqs, operands, 1 - beta2)
         # p = p - step_size * m / (sqrt(v) + eps)
         denoms = torch._foreach_sqrt(exp_avg_sqs)
         torch._foreach_add_(denoms, eps)

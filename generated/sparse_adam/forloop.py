@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, sqrt
+from optgen.runtime.scalars import advance, advance_one, lerp, sqrt
 from optgen.runtime.slices import slices
 
 
@@ -30,10 +30,11 @@ def update(
         if maximize:
             # g = -g
             grad = grad.neg()
-        # m = beta1 * m + (1 - beta1) * g
+        # m = lerp(m, g, 1 - beta1)
         exp_avg.lerp_(grad, 1 - beta1)
-        # v = beta2 * v + (1 - beta2) * g**2
-        exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        # v = lerp(v, g**2, 1 - beta2)
+        operand = grad.mul(grad)
+        exp_avg_sq.lerp_(operand, 1 - beta2)
         # p = p - step_size * m / (sqrt(v) + eps)
         denom = exp_avg_sq.sqrt().add_(eps)
         param.addcdiv_(exp_avg, denom, value=-step_size)
@@ -66,10 +67,10 @@ def update_functional(
         if maximize:
             # g = -g
             grad = -grad
-        # m = beta1 * m + (1 - beta1) * g
-        exp_avg = beta1 * exp_avg + (1 - beta1) * grad
-        # v = beta2 * v + (1 - beta2) * g**2
-        exp_avg_sq = beta2 * exp_avg_sq + (1 - beta2) * grad * grad
+        # m = lerp(m, g, 1 - beta1)
+        exp_avg = lerp(exp_avg, grad, 1 - beta1)
+        # v = lerp(v, g**2, 1 - beta2)
+        exp_avg_sq = lerp(exp_avg_sq, grad * grad, 1 - beta2)
         # p = p - step_size * m / (sqrt(v) + eps)
         param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps)
 

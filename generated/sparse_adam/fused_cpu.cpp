@@ -21,7 +21,7 @@ struct Rule {
 
     // What the scalar program leaves for the sweep.
     struct Scalars {
-        double one_minus_beta1, beta2, one_minus_beta2, step_size;
+        double one_minus_beta1, one_minus_beta2, step_size;
     };
 
     // What all elements of a parameter share, computed once a step in double.
@@ -35,7 +35,7 @@ struct Rule {
         const double one_minus_beta2 = 1 - beta2;
         // step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)
         const double step_size = lr * sqrt(1 - pow(beta2, step)) / (1 - pow(beta1, step));
-        return {one_minus_beta1, beta2, one_minus_beta2, step_size};
+        return {one_minus_beta1, one_minus_beta2, step_size};
     }
 
     // One trip through memory. C is the type computed in: double for float64 tensors, else float.
@@ -44,7 +44,6 @@ struct Rule {
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
         const C* __restrict grads, C* __restrict exp_avgs, C* __restrict exp_avg_sqs) {
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
-        const C beta2 = C(scalars.beta2);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
@@ -60,10 +59,10 @@ struct Rule {
                 // g = -g
                 grad = -grad;
             }
-            // m = beta1 * m + (1 - beta1) * g
-            exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg);
-            // v = beta2 * v + (1 - beta2) * g**2
-            exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad;
+            // m = lerp(m, g, 1 - beta1)
+            exp_avg = lerp(exp_avg, grad, one_minus_beta1);
+            // v = lerp(v, g**2, 1 - beta2)
+            exp_avg_sq = lerp(exp_avg_sq, grad * grad, one_minus_beta2);
             // p = p - step_size * m / (sqrt(v) + eps)
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
 

@@ -14,11 +14,12 @@ from optgen.runtime.fused_triton.words import (
     at,
     div,
     ipow,
+    lerp,
     neg,
     sqrt,
 )
 
-SCALARS = tl.constexpr(6)
+SCALARS = tl.constexpr(5)
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -47,10 +48,9 @@ def sparse_adam_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.co
     tl.store(steps, step.to(STEP_T))
     tl.store(scalars, maximize)
     tl.store(scalars + 1, one_minus_beta1)
-    tl.store(scalars + 2, beta2)
-    tl.store(scalars + 3, one_minus_beta2)
-    tl.store(scalars + 4, step_size)
-    tl.store(scalars + 5, eps)
+    tl.store(scalars + 2, one_minus_beta2)
+    tl.store(scalars + 3, step_size)
+    tl.store(scalars + 4, eps)
 
 
 @triton.jit
@@ -63,10 +63,9 @@ def sparse_adam_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars,
     exp_avg_sq = tl.load(exp_avg_sqs + lanes, mask).to(dtype)
     maximize = tl.load(scalars)
     one_minus_beta1 = tl.load(scalars + 1)
-    beta2 = tl.load(scalars + 2)
-    one_minus_beta2 = tl.load(scalars + 3)
-    step_size = tl.load(scalars + 4)
-    eps = tl.load(scalars + 5)
+    one_minus_beta2 = tl.load(scalars + 2)
+    step_size = tl.load(scalars + 3)
+    eps = tl.load(scalars + 4)
     if loss_scale is not None:
         grad = grad * div(1.0, tl.load(loss_scale).to(dtype))
         tl.store(grads + lanes, grad.to(grads.dtype.element_ty), mask)
@@ -74,10 +73,10 @@ def sparse_adam_tile(params, grads, exp_avgs, exp_avg_sqs, lanes, mask, scalars,
     if maximize != 0:
         # g = -g
         grad = neg(grad)
-    # m = beta1 * m + (1 - beta1) * g
-    exp_avg = exp_avg + one_minus_beta1 * (grad - exp_avg)
-    # v = beta2 * v + (1 - beta2) * g**2
-    exp_avg_sq = beta2 * exp_avg_sq + one_minus_beta2 * grad * grad
+    # m = lerp(m, g, 1 - beta1)
+    exp_avg = lerp(exp_avg, grad, one_minus_beta1)
+    # v = lerp(v, g**2, 1 - beta2)
+    exp_avg_sq = lerp(exp_avg_sq, grad * grad, one_minus_beta2)
     # p = p - step_size * m / (sqrt(v) + eps)
     param = param - step_size * div(exp_avg, sqrt(exp_avg_sq) + eps)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
 from parity.trajectories import BOUND, Run, assert_close, error
 from torch import Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
 LR = torch.tensor(0.1, dtype=torch.float64)
 SGD = [
     Case("SGD", options)
@@ -31,6 +33,14 @@ SPARSE_ADAM = [
         {"lr": 0.1, "maximize": True},
         {"betas": (0.5, 0.6), "eps": 1e-3},
         {"lr": LR},
+    )
+]
+ADAGRAD = [
+    Case("Adagrad", options)
+    for options in (
+        {},
+        {"lr": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.3, "maximize": True},
+        {"lr": LR, "eps": 1e-3},
     )
 ]
 WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
@@ -104,6 +114,18 @@ def test_sgd(case: Case, way: dict[str, Any]) -> None:
     assert max(errors) <= BOUND
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", ADAGRAD, ids=str)
+def test_adagrad(case: Case, way: dict[str, Any], gradient: Gradient, dense: bool) -> None:
+    """Also a group where one parameter has sparse gradients, the other dense ones."""
+    ours = trained(lambda params: case.ours(params, **way), gradient, dense)
+    theirs = trained(case.theirs, gradient, dense)
+
+    assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", SPARSE_ADAM, ids=str)
@@ -127,7 +149,35 @@ def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> Non
     assert (table != before).any(1).tolist() == [True, False, True, False, False, False]
 
 
-@pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0]], ids=str)
+def large(make: Any, dtype: torch.dtype) -> list[Tensor]:
+    """50 steps of a table that most rows of are touched often; from equal numbers and gradients."""
+    table = torch.nn.Parameter(numbers(3000, 0, 40).float().to(dtype))
+    optimizer = make([table])
+    for step in range(50):
+        places = torch.randint(0, 3000, (1, 4000), generator=torch.Generator().manual_seed(step))
+        values = numbers(4000, step, 40).float().to(dtype)
+        table.grad = torch.sparse_coo_tensor(places, values, (3000, 40), check_invariants=True)
+        optimizer.step()
+    state = optimizer.state[table]
+    return [table.detach(), *(value for key, value in state.items() if key != "step")]
+
+
+@functools.cache
+def torchs(case: Case, dtype: torch.dtype) -> list[Tensor]:
+    return large(case.theirs, dtype)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
+def test_float32_is_no_worse_than_torchs(case: Case, way: dict[str, Any]) -> None:
+    exact, theirs = torchs(case, torch.float64), torchs(case, torch.float32)
+    ours = large(lambda params: case.ours(params, **way), torch.float32)
+
+    errors = [(error(a, e), error(b, e)) for a, b, e in zip(ours, theirs, exact, strict=True)]
+    assert all(mine <= max(1.5 * torchs, 1e-7) for mine, torchs in errors), errors
+
+
+@pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
 def test_a_sparse_embedding_trains(case: Case) -> None:
     finals = []
     for make in (case.ours, case.theirs):
@@ -161,6 +211,18 @@ def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
             make([param], **options).step()
         messages.append(str(caught.value))
         assert torch.equal(param, torch.ones_like(param))
+
+    assert messages[0] == messages[1]
+
+
+def test_adagrads_error_about_weight_decay_is_torchs() -> None:
+    case, messages = Case("Adagrad", {"weight_decay": 0.1}), []
+    for make in (case.ours, case.theirs):
+        param = torch.nn.Parameter(torch.ones(6, 3))
+        param.grad = uncoalesced([1], 0).float()
+        with pytest.raises(RuntimeError) as caught:
+            make([param]).step()
+        messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
 

@@ -22,7 +22,7 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.collect import Work, collect
 from optgen.runtime.fused_cpu import build_cache, compiler, rows
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
+from optgen.runtime.fused_cpu.table import CODES, Copied, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
 from optgen.runtime.unfused import skipped
@@ -43,10 +43,16 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     if skipped(optimizer):
         return
     works = [collect(optimizer, group) for group in groups]
-    sparse = [work for work in works if work.trait.rows]
-    rows.step(kernel, optimizer, [work for work in sparse if rows.fits(work)])
-    taken = [touched(optimizer.rule, work) for work in sparse if not rows.fits(work)]
-    works = [*(work for work in works if not work.trait.rows), *(each.rows for each in taken)]
+    if any(work.trait.rows for work in works):
+        _step_rows(kernel, optimizer, works)
+    elif not _step_dense(kernel, optimizer, works):
+        optimizer._repeat = Repeat.of(kernel, optimizer, groups)
+        return
+    optimizer._repeat = None
+
+
+def _step_dense(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> Copied:
+    """Update works of dense gradients; return what could be updated in a copy only."""
     scaled = getattr(optimizer, "grad_scale", None) is not None
     table, copied = gather(kernel, works, scaled)
     kernel.run(table, optimizer)
@@ -54,9 +60,19 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
         original.copy_(copy)
     for work in works:
         increment_version(work.params)
+    return copied
+
+
+def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
+    """Update works of which some have sparse gradients."""
+    sparse = [work for work in works if work.trait.rows]
+    rows.step(kernel, optimizer, [work for work in sparse if rows.fits(work)])
+    taken = [touched(optimizer.rule, work) for work in sparse if not rows.fits(work)]
+    dense = [*(work for work in works if not work.trait.rows), *(each.rows for each in taken)]
+    if dense:
+        _step_dense(kernel, optimizer, dense)
     for each in taken:
         each.put_back()
-    optimizer._repeat = None if copied or sparse else Repeat.of(kernel, optimizer, groups)
 
 
 def repeat(optimizer: "GeneratedOptimizer") -> bool:
