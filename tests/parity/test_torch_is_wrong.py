@@ -75,6 +75,27 @@ def a_copied_lbfgs(optim: Any) -> None:
         assert (param.abs() < 1e-3).all()
 
 
+@fault("LBFGS")
+def a_scheduled_tensor(optim: Any) -> None:
+    """A tensor lr that a scheduler changes also changes what the step before is taken for."""
+    found = []
+    for lr in (0.1, torch.tensor(0.1, dtype=torch.float64)):
+        param = Parameter(torch.linspace(-1, 2, 5, dtype=torch.float64))
+        optimizer = optim.LBFGS([param], lr=lr, max_iter=2)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        def closure(param: Tensor = param) -> Tensor:
+            param.grad = 4 * param.detach() ** 3 + param.detach()
+            return (param.detach() ** 4 + param.detach() ** 2 / 2).sum()
+
+        for _ in range(4):
+            optimizer.step(closure)
+            scheduler.step()
+        found.append(param.detach())
+
+    assert error(found[0], found[1]) < 1e-12
+
+
 @fault("Muon")
 def momentum_without_nesterov(optim: Any) -> None:
     """Without Nesterov's momentum, in bfloat16, every step scales the momentum to norm 1."""
