@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Mapping
 from typing import NoReturn
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import Algorithm, Hyper, State
 from optgen.ir.nodes import Program
 from optgen.ir.words import FACTS
 from optgen.spec.errors import did_you_mean
@@ -97,3 +97,17 @@ def check_rule(
     for name, place in scope.locals.items():
         if name not in scope.read and not name.startswith("_"):
             source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
+
+
+def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """Only an elementwise rule can be given some rows; only then is there something to exempt."""
+    option = f'gradient="{algorithm.gradient}"'
+    if algorithm.gradient != "dense" and not algorithm.elementwise:
+        message = f"{option}, but the rule looks at the whole parameter"
+        hint = "sparse gradients hand over some rows of it: leave gradient= out"
+        source.error(node.decorator_list[0], message, hint)
+    declarations: tuple[State | Hyper, ...] = (*algorithm.states, *algorithm.hypers)
+    for declared in declarations if algorithm.base is None else ():
+        if not declared.rows and algorithm.gradient == "dense":
+            message = "`rows=False` of a rule that takes no sparse gradients"
+            source.error_at(declared.place, message, '@optimizer(gradient="rows"), or leave it out')

@@ -12,7 +12,13 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place
 from optgen.ir.words import CALLABLE
-from optgen.spec.checks import check_orders, check_references, check_rule, check_shapes
+from optgen.spec.checks import (
+    check_gradient,
+    check_orders,
+    check_references,
+    check_rule,
+    check_shapes,
+)
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
@@ -222,6 +228,7 @@ def _algorithm(
     rule = reader.rule(body)
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
+    check_gradient(source, algorithm, node)
     return algorithm
 
 

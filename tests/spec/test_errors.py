@@ -236,6 +236,13 @@ FILES = {
     "bad option value": spec(decorator="@optimizer(paper=3)"),
     "paper that is no URL": spec(decorator="@optimizer(paper='Adam, \"2015\"')"),
     "repeated option": spec(decorator='@optimizer(paper="", paper="")'),
+    "rows of a rule that looks at all": spec(
+        "p = p - lr * g / norm(g)", decorator='@optimizer(gradient="rows")'
+    ),
+    "an exemption from nothing": spec(
+        "m = m + g; p = p - lr * m", states='m=state("exp_avg", rows=False)'
+    ),
+    "an int that counts nothing": spec(inputs="p, g", decorator='@optimizer(step="int")'),
     "unknown gradient": spec(decorator='@optimizer(gradient="sparse")'),
     "one string for keywords": spec(decorator='@optimizer(keywords=("lr"))'),
     "unknown keyword": spec(decorator='@optimizer(keywords=("rl", "*"))'),
