@@ -149,6 +149,7 @@ class Kernel:
         for position, part in enumerate(self.parts):
             if position:
                 self._call(self.calls[position - 1], table)
+                table.struct.grad_scale = None  # the first part has unscaled the gradients
             part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: Call, table: Table) -> None:
