@@ -5,8 +5,6 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterable
 
-from optgen.ir.words import CALLABLE
-
 _BUILT_IN: tuple[str, ...] = (
     "ValueError",
     "all",
@@ -38,10 +36,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
 }
 """The modules of optgen.runtime, and the functions of theirs that generated Python calls."""
 
-_WORDS = frozenset(CALLABLE)
 PYTHON = frozenset(
     (
-        *(name for names in RUNTIME.values() for name in names if name not in _WORDS),
+        *(name for names in RUNTIME.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
         *("blocked", "capturable", "cut", "index", "share"),
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from optgen.ir.kinds import Home
+from optgen.ir.kinds import Home, Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -42,14 +42,15 @@ def select_branches(plan: Plan) -> Plan:
     Of what may be tensors `and`, `or` and `not` become the words `both`, `either` and `opposite`,
     and the truth of a hyperparameter becomes `holds`, which does not look at a tensor.
     """
-    selector = _Selector(plan, frozenset(_tensors(plan)))
+    selector = _Selector(plan, frozenset(_tensors(plan)), dict(plan.kinds))
 
     def change(program: Program) -> Program:
         return map_expressions(
             map_values(selector.program(program), selector.connected), selector.asked
         )
 
-    return plan.map_programs(change)
+    selected = plan.map_programs(change)
+    return replace(selected, kinds=selector.kinds)
 
 
 def connected(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
@@ -72,10 +73,11 @@ def _tensors(plan: Plan) -> set[Ref]:
 
 @dataclass(frozen=True)
 class _Selector:
-    """Knows the plan, and which of its names may be tensors."""
+    """Knows the plan, which of its names may be tensors, and the kinds of those it adds."""
 
     plan: Plan
     tensors: frozenset[Ref]
+    kinds: dict[Ref, Kind]
 
     def program(self, program: Program) -> Program:
         """A program with both forms of the branches that need them."""
@@ -165,7 +167,10 @@ class _Selector:
         """
         own = {a.target for a in assigns(arm) if a.target.name in names}
         first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
-        begun = (n for n, stmt in first.items() if isinstance(stmt, If) and self._had_a_value(n))
+        begun = [n for n, stmt in first.items() if isinstance(stmt, If) and self._had_a_value(n)]
+        for ref in own:
+            self.kinds[replace(ref, name=ref.name + end)] = self.kinds[ref]
+            self.kinds[Ref(ref.name + end)] = self.kinds[ref]
         renamed = rename_program(arm, lambda r: replace(r, name=r.name + end) if r in own else r)
         return (*(Assign(Ref(n + end), Ref(n)) for n in begun), *renamed)
 
@@ -179,6 +184,7 @@ class _Selector:
             return condition, ()
         taken = {r.name for r in self.plan.kinds}
         name = next(n for i in count(1) if (n := f"condition{i}") not in taken)
+        self.kinds[Ref(name)] = kind_of(condition, self.kinds.__getitem__)
         return Ref(name), (Assign(Ref(name), condition),)
 
     def _stored(self) -> set[str]:

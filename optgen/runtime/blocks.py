@@ -7,6 +7,7 @@ of whole tensors, and a tensor too large for one share is gone over block by blo
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
+from typing import Any
 
 from torch import Tensor
 
@@ -30,30 +31,35 @@ def is_cut(param: Tensor) -> bool:
     return param.numel() > _limit(param)
 
 
-def blocks(param: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """The blocks of a tensor, each with its part of the others: rows of its rows, all of a sum.
 
     Args:
         param: of any shape.
-        others: of the same shape, but for sizes of 1 where there is one for all.
+        others: of the same shape, but for sizes of 1 where there is one for all; None for a state
+            that is not there.
     """
     if not is_cut(param):
         yield (param, *others)
         return
     for box in _boxes(param.shape, _limit(param)):
-        yield tuple(tensor[_inside(box, tensor)] for tensor in (param, *others))
+        yield tuple(x if x is None else x[_inside(box, x)] for x in (param, *others))
 
 
 def list_blocks(
     params: list[Tensor], *lists: Sequence[Tensor]
 ) -> Iterator[tuple[list[Tensor], ...]]:
-    """The same for a share of whole tensors: all of them at once, or one in blocks."""
+    """The same for a share of whole tensors: all of them at once, or one in blocks.
+
+    An empty list stands for a state that is not there.
+    """
     if not is_cut(params[0]):
         yield (params, *map(list, lists))
         return
-    for row in zip(params, *lists, strict=True):
+    columns = (column or [None] * len(params) for column in lists)
+    for row in zip(params, *columns, strict=True):
         for parts in blocks(*row):
-            yield tuple([part] for part in parts)
+            yield tuple([] if part is None else [part] for part in parts)
 
 
 def _limit(tensor: Tensor) -> int:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from optgen.ir.kinds import Axes, Home, Kind, kind_of
-from optgen.ir.nodes import Call, Expr, Program, Ref, assigns, expressions, rename_program
-from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, reads
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, rename_program
+from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.python.function import indented
 from optgen.lowerings.python.text import PythonText, statements
@@ -99,9 +99,11 @@ class _Printer:
         """What stands inside the loop over tensors or shares."""
         if is_questioned(self.plan):
             yield self.form.blocked
+        yield from (f"{name} = None" for name in self._now_and_then())
         for state in self.plan.algorithm.states:
             if state.shape in ("row", "col"):
-                yield f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
+                line = f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
+                yield from indented([line], f"if {state.when}:") if state.when else [line]
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
@@ -115,7 +117,7 @@ class _Printer:
         if not self.form.in_lists:
             for stream in sweep.streams:
                 if stream.role != "local":
-                    yield f"{stream.name} = {self._spelt(self.form.whole, stream.name)}"
+                    yield f"{stream.name} = {self._whole(stream)}"
         yield from self._trip(sweep)
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
@@ -129,12 +131,13 @@ class _Printer:
         along = [ref.name for ref in small if self.kinds[ref].axes is not Axes.NONE]
         if self.form.in_lists:
             numbers = (ref.name for ref in small if ref.name not in along)
-            yield from (f"{plural(name)} = {name}.unbind()" for name in numbers)
+            yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
         streams = [s.name for s in sweep.streams]
-        given = [self._spelt(self.form.whole, name) for name in streams]
-        given += [self._spelt(self.form.small, name) for name in along]
+        given = [self._whole(stream) for stream in sweep.streams]
+        given += [self._small(name) for name in along]
         taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
-        yield f"for {', '.join(taken)} in {self.form.blocks}({', '.join(given)}):"
+        names = ", ".join(taken) + "," * (len(taken) == 1)
+        yield f"for {names} in {self.form.blocks}({', '.join(given)}):"
         yield from (f"    {line}" for line in self._trip(sweep, {*streams, *along}))
 
     def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> list[str]:
@@ -159,7 +162,8 @@ class _Printer:
         made = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in made:
-                yield self._spelt(self.form.write, state.symbol)
+                line = self._spelt(self.form.write, state.symbol)
+                yield from indented([line], f"if {state.when}:") if state.when else [line]
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
@@ -180,6 +184,30 @@ class _Printer:
     def _listed(self, name: str) -> str:
         return plural(name) if self.form.in_lists else name
 
+    def _whole(self, stream: Stream) -> str:
+        """A whole tensor, or a list; an empty list and None stand for a state that is not there."""
+        spelt = self._spelt(self.form.whole, stream.name)
+        return (
+            f"{spelt} if {stream.when} else None"
+            if stream.when and not self.form.in_lists
+            else spelt
+        )
+
+    def _now_and_then(self) -> list[str]:
+        """Small values that are made on one side of a branch: on the other one they are None."""
+        finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
+        names = {a.target.name: None for body in finishes for a in assigns(body)}
+        always = {name for body in finishes for name in _always(body)}
+        read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
+        states = {state.symbol for state in self.plan.algorithm.states}
+        return [name for name in names if name in read and name not in always | states]
+
+    def _small(self, name: str) -> str:
+        """A small value where a trip goes over it."""
+        spelt = self._spelt(self.form.small, name)
+        sometimes = self.form.in_lists and name in self._now_and_then()
+        return f"[] if {name} is None else {spelt}" if sometimes else spelt
+
     def _spelt(self, spelling: str, name: str) -> str:
         return spelling.format(name, plural(name))
 
@@ -188,6 +216,17 @@ def matrix_call(call: Call) -> str:
     """A matrix word of one tensor: the runtime's functions take and return lists."""
     first, *rest = (_TEXT.text(arg) for arg in call.args)
     return f"{call.word}({', '.join([f'[{first}]', *rest])})[0]"
+
+
+def _always(program: Program) -> set[str]:
+    """The names that a program assigns whichever way it goes."""
+    found: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            found.add(stmt.target.name)
+        else:
+            found |= _always(stmt.then) & _always(stmt.orelse)
+    return found
 
 
 def _touched(sweep: Sweep) -> Iterator[Ref]:
