@@ -34,7 +34,7 @@ def Adadelta(
     u=state("acc_delta"),
     *,
     lr=hyper(1.0, ge=0, tensor="always"),
-    rho=hyper(0.9, ge=0, le=1),
+    rho=hyper(0.9, ge=0, le=1, about="Decay rate of both running averages"),
     eps=hyper(1e-6, ge=0),
     weight_decay=hyper(0, ge=0),
 ):

@@ -31,9 +31,11 @@ def Rprop(
     g_prev=state("prev"),
     s=state("step_size", init="lr"),
     *,
-    lr=hyper(1e-2, ge=0, tensor="number"),
-    etas=hyper((0.5, 1.2)),
-    step_sizes=hyper((1e-6, 50)),
+    lr=hyper(1e-2, ge=0, tensor="number", about="Size of the first step of every element"),
+    etas=hyper(
+        (0.5, 1.2), about="Factors of the step size when the gradient's sign turns, and stays"
+    ),
+    step_sizes=hyper((1e-6, 50), about="Least and largest size of a step"),
 ):
     """Steps that follow the gradient's sign alone (Riedmiller & Braun, 1993, as RPROP-)."""
     require(0 < etas[0] < 1 < etas[1], "Invalid eta values: {etas[0]}, {etas[1]}")

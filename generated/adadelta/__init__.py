@@ -27,7 +27,8 @@ class Adadelta(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.0.
-        rho (float): Rho, in [0, 1]; :math:`\rho` in the rule. Default: 0.9.
+        rho (float): Decay rate of both running averages, in [0, 1]; :math:`\rho` in the rule.
+            Default: 0.9.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.

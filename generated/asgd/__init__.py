@@ -30,10 +30,12 @@ class ASGD(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        lambd (float): Lambd; :math:`\lambda` in the rule. Default: 1e-4.
-        alpha (float): Decay rate of the running average of squared gradients; :math:`\alpha` in the
-            rule. Default: 0.75.
-        t0 (float): T0; :math:`t_0` in the rule. Default: 1e6.
+        lambd (float): Decay of the parameter, and of the step size with time; :math:`\lambda` in
+            the rule. Default: 1e-4.
+        alpha (float): Power of time by which the step size decays; :math:`\alpha` in the rule.
+            Default: 0.75.
+        t0 (float): Number of steps after which averaging begins; :math:`t_0` in the rule. Default:
+            1e6.
         weight_decay (float): Weight decay, at least 0; :math:`\text{weight decay}` in the rule.
             Default: 0.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time

@@ -18,8 +18,8 @@ class Rprop(GeneratedOptimizer):
             &\quad g_t \leftarrow -g_t \\
             &\text{agreement}_t \leftarrow g_t g^{\text{prev}}_{t-1} \\
             &\text{turned}_t \leftarrow \text{agreement}_t < 0 \\
-            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^{\text{plus}} :
-                (\text{turned}_t \;?\; \eta^{\text{minus}} : 1)) \\
+            &\text{factor}_t \leftarrow (\text{agreement}_t > 0 \;?\; \eta^+ : (\text{turned}_t
+                \;?\; \eta^- : 1)) \\
             &s_t \leftarrow \operatorname{clamp}(s_{t-1} \text{factor}_t, s^{\min}, s^{\max}) \\
             &g^{\text{prev}}_t \leftarrow (\text{turned}_t \;?\; 0 : g_t) \\
             &\theta_t \leftarrow \theta_{t-1} - \operatorname{sign}(g^{\text{prev}}_t) s_t
@@ -27,11 +27,11 @@ class Rprop(GeneratedOptimizer):
 
     Args:
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
-        lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        etas (tuple[float, float]): Etas; :math:`(\eta^{\text{minus}}, \eta^{\text{plus}})` in the
-            rule. Default: (0.5, 1.2).
-        step_sizes (tuple[float, float]): Step sizes; :math:`(s^{\min}, s^{\max})` in the rule.
-            Default: (1e-6, 50).
+        lr (float or Tensor): Size of the first step of every element, at least 0. Default: 1e-2.
+        etas (tuple[float, float]): Factors of the step size when the gradient's sign turns, and
+            stays; :math:`(\eta^-, \eta^+)` in the rule. Default: (0.5, 1.2).
+        step_sizes (tuple[float, float]): Least and largest size of a step; :math:`(s^{\min},
+            s^{\max})` in the rule. Default: (1e-6, 50).
         capturable (bool): Let a CUDA graph capture the step. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.

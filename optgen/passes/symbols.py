@@ -30,7 +30,13 @@ _CUSTOM = {
 """What torch's documentation writes for a parameter and for hyperparameters."""
 
 _ACCENTS = {"hat": "hat", "bar": "bar", "tilde": "tilde"}
-_ABOVE = {"max": r"\max", "min": r"\min", "prev": r"\text{prev}"}
+_ABOVE = {
+    "max": r"\max",
+    "min": r"\min",
+    "minus": "-",
+    "plus": "+",
+    "prev": r"\text{prev}",
+}
 _BELOW = {"inf": r"\infty"}
 
 

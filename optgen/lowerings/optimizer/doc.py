@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.lowerings.optimizer.arguments import Argument, literal
+from optgen.passes.drop_unread import drop_unread
 from optgen.passes.latex import to_latex
 from optgen.passes.symbols import Symbols
 
@@ -82,11 +83,12 @@ def _rule(algorithm: Algorithm) -> Iterator[str]:
 
 def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
     symbols = Symbols(algorithm)
+    read = drop_unread(algorithm).hypers
     text = "params: Parameters to optimize, or dicts that make groups of them; both may have names."
     yield from _item(text)
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
-        about = _ADDED[argument.name] if hyper is None else _about(hyper, symbols)
+        about = _ADDED[argument.name] if hyper is None else _about(hyper, symbols, hyper in read)
         yield from _item(
             f"{argument.name} ({_type(argument)}): {about} Default: {argument.default}."
         )
@@ -100,7 +102,7 @@ def _type(argument: Argument) -> str:
     return argument.annotation.replace(" | ", " or ")
 
 
-def _about(hyper: Hyper, symbols: Symbols) -> str:
+def _about(hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
     usual = _HYPERS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
     words = hyper.about or usual
     if hyper.sort == "flag":
@@ -109,6 +111,8 @@ def _about(hyper: Hyper, symbols: Symbols) -> str:
         return f"{words}: one of {', '.join(map(literal, hyper.choices))}."
     bounds = _bounds(hyper.bounds, "each " if hyper.sort == "tuple" else "")
     text = f"{words}, {bounds}" if bounds else words
+    if not is_read:
+        return f"{text}."
     return f"{text}; :math:`{symbols.hyper(hyper.name)}` in the rule."
 
 
