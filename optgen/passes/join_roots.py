@@ -2,7 +2,7 @@
 
 Only where neither is ever negative, or two roots that are not numbers would become one that is. The
 quotient reaches the ends of the number range before its root does: in float32 with Adadelta's eps,
-where a gradient is 1e16 or more.
+where gradients are above 1e16.
 """
 
 from __future__ import annotations

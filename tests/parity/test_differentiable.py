@@ -15,12 +15,7 @@ from torch import Tensor
 DIFFERENTIABLE = [
     case for case in CASES if has(case.name, "differentiable") and case.options.get("lr", 1) != 0
 ]
-LEARNT = [
-    case
-    for case in FULL.values()
-    if has(case.name, "differentiable") and case.name not in ("ASGD", "Rprop")
-]
-"""In those two lr is what a state begins as, or is made of: numbers, which torch too cuts off."""
+LEARNT = [case for case in FULL.values() if has(case.name, "differentiable")]
 FOLLOWED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
 """Torch's ASGD changes mu in place before autograd has read it, as soon as it averages."""
 
