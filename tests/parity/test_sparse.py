@@ -13,6 +13,8 @@ from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
 from parity.trajectories import BOUND, Run, assert_close, error
 from torch import Tensor
 
+import optgen
+
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
 LR = torch.tensor(0.1, dtype=torch.float64)
 SGD = [
@@ -270,3 +272,55 @@ def test_parameters_of_sparse_adam_are_dense_and_real(params: Callable[[], Any])
         messages.append(str(caught.value))
 
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("case", [SGD[0], SPARSE_ADAM[0], ADAGRAD[0]], ids=str)
+def test_a_gradient_scaler_does_not_show(case: Case) -> None:
+    """With `fused=True` the step itself unscales; a power of two changes no bit."""
+    finals = []
+    for enabled in (True, False):
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(10, 4, sparse=True)
+        optimizer = case.ours(embedding.parameters(), fused=True)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=enabled)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = embedding(torch.tensor([step, 3, 3])).pow(2).sum()
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+        finals.append(embedding.weight.detach())
+
+    assert torch.equal(*finals)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("case", [SGD[0], SGD[2], ADAGRAD[0]], ids=str)
+def test_gradients_may_be_dense_in_one_step_and_sparse_in_the_next(
+    case: Case, way: dict[str, Any]
+) -> None:
+    finals = []
+    for make in (lambda params: case.ours(params, **way), case.theirs):
+        table = torch.nn.Parameter(numbers(6, 5))
+        optimizer = make([table])
+        for step in range(7):
+            grad = uncoalesced([step % 6, 2, 2], step)
+            table.grad = grad.to_dense() if step % 4 < 2 else grad
+            optimizer.step()
+        finals.append(table.detach())
+
+    assert error(*finals) <= BOUND
+
+
+def test_a_sparse_parameter_is_sgds_as_in_torch() -> None:
+    finals = []
+    for make in (SGD[0].ours, SGD[0].theirs):
+        param = uncoalesced([0, 2], 1).coalesce().requires_grad_()
+        optimizer = make([param])
+        param.grad = uncoalesced([2, 1, 1], 2)
+        optimizer.step()
+        finals.append(param.detach().to_dense())
+        if make == SGD[0].ours:
+            assert optgen.explain(optimizer) == "group 0: for-loop: sparse parameters"
+
+    assert error(*finals) <= BOUND
