@@ -24,8 +24,11 @@ BOUND = 1e-6  # a scalar state is float32, and rounded at other places than with
 CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.options]
 
 
-@pytest.mark.parametrize("lowering", [None, *LOWERINGS])
-@pytest.mark.parametrize("case", CHOSEN, ids=str)
+WAYS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
+WAYS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: as it chooses itself
+
+
+@pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
 def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> None:
     ours, plain = parameters(case.name), parameters(case.name)
     optimizer, reference = case.ours(ours, capturable=True), case.ours(plain)
