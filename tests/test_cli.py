@@ -13,7 +13,9 @@ import pytest
 from conftest import Golden
 from typer.testing import CliRunner, Result
 
+import optgen.optim
 from optgen import emit
+from optgen.cli import bench
 from optgen.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -409,6 +411,15 @@ def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.count("-") for row in rows] == [0, 1]  # torch has no fused RAdam
     assert plot.stat().st_size > 1000
     assert run("bench", "Adamm").exit_code == 2
+    assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
+
+
+def test_bench_measures_what_steps_on_vectors() -> None:
+    """Not what wants matrices, sparse gradients or a closure."""
+    names = {name for name in optgen.optim.__all__ if bench._is_optimizer(name)}
+
+    refused = {name for name in names if not bench._takes_vectors(name)}
+    assert refused == names & {"LBFGS", "Muon", "SparseAdam"}
 
 
 def test_without_the_generators_libraries(tmp_path: Path) -> None:

@@ -35,11 +35,12 @@ Figures = dict[str, float]
 
 def run(names: Sequence[str], plot: Path, seconds: float) -> None:
     """Measure, print a table, and draw it where matplotlib is installed."""
-    classes = [n for n in optgen.optim.__all__ if _is_optimizer(n)]
+    classes = [n for n in optgen.optim.__all__ if _is_optimizer(n) and _takes_vectors(n)]
     modules = {module_name(name): name for name in classes}
     for name in names:
         if module_name(name) not in modules:
-            raise typer.BadParameter(f"no class {name}; there are {', '.join(classes)}")
+            measurable = ", ".join(classes)
+            raise typer.BadParameter(f"no class {name} to measure; there are {measurable}")
     measured: dict[tuple[str, str], Figures] = {}
     for name in [modules[module_name(name)] for name in names] or classes:
         for title, sizes in _LISTS.items():
@@ -77,6 +78,15 @@ def measure(variants: dict[str, Callable[[], object]], seconds: float) -> Figure
 def _is_optimizer(name: str) -> bool:
     value = getattr(optgen.optim, name)
     return isinstance(value, type) and value is not torch.optim.Optimizer
+
+
+def _takes_vectors(name: str) -> bool:
+    """Tell whether a class steps on vectors: dense gradients, any shape, and no closure."""
+    try:
+        _stepper(getattr(optgen.optim, name), [1], fused=False)()
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return True
 
 
 def _variants(name: str, sizes: Sequence[int]) -> dict[str, Callable[[], object]]:
