@@ -9,7 +9,6 @@ from optgen.ir.nodes import expressions, refs
 
 
 def drop_unread(algorithm: Algorithm) -> Algorithm:
-    """The same rule, of the hyperparameters that it or the presence of a state asks for."""
+    """The same algorithm, with the hyperparameters that its rule asks for."""
     read = {ref.name for expr in expressions(algorithm.rule) for ref in refs(expr)}
-    read |= {state.when.removeprefix("not ") for state in algorithm.states if state.when}
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))

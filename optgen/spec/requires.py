@@ -69,7 +69,8 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
             what = f"hyperparameters: {', '.join(known)}"
             if require.of_param:
                 known, what = ["shape"], "{shape} is the parameter's"
-            items = [f"{h.name}[{i}]" for h in reader.scope.algorithm.hypers for i in range(h.size)]
+            tuples = [h for h in reader.scope.algorithm.hypers if h.sort == "tuple"]
+            items = [f"{h.name}[{i}]" for h in tuples for i in range(h.size)]
             for name in message_fields(message, call.args[1], source):
                 if name not in (*known, *items):
                     hint = did_you_mean(name, known, what)

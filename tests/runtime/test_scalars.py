@@ -71,6 +71,25 @@ def test_store_returns_the_value_as_it_was_rounded():
     assert states[0] == states[1] == stored
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_choice_between_two_numbers_is_as_wide_as_the_elements(dtype):
+    x = torch.tensor([-1.0, 2.0], dtype=dtype)
+    number = scalars.in_type_of(x, 0.1)
+    tensor = scalars.in_type_of(x, torch.tensor(0.1, dtype=torch.float64))
+
+    for value in (number, tensor):
+        chosen = scalars.where(x > 0, value, 1)
+        assert torch.equal(chosen, torch.tensor([1, 0.1], dtype=dtype))
+        assert chosen.dtype == dtype
+
+
+def test_autograd_takes_a_bound_for_a_value_within():
+    x = torch.tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
+    scalars.clamp(x, 1.0, 2.0).sum().backward()
+
+    assert x.grad.tolist() == [0, 1, 1, 0]
+
+
 def test_a_captured_step_stays_a_tensor():
     step, product = torch.tensor(1.0), torch.tensor(1.0)
 

@@ -125,6 +125,7 @@ RULES = {
     "require of a step": spec('require(t > 0, "no")', UPDATE),
     "require of a local": spec("u = 3", 'require(u > 0, "no")', UPDATE),
     "unknown name in a message": spec('require(lr > 0, "lr is {LR}")', UPDATE),
+    "no such item in a message": spec('require(lr > 0, "lr is {lr[0]}")', UPDATE),
     "code in a message": spec('require(lr > 0, "lr is {lr!r:>3}")', UPDATE),
     "unbalanced message": spec('require(lr > 0, "lr is {lr")', UPDATE),
     "require in a branch": spec("if lr:", '    require(lr > 0, "no")', UPDATE),
