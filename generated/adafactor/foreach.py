@@ -113,10 +113,13 @@ def update_factored(
             torch._foreach_add_(u_sq_sums, [sum_of_squares(u) for u in us])
         # p = p - alpha / maximum(1, rms(u) / d) * u
         step_size = alpha / maximum(1, sqrt(u_sq_sum / params[0].numel()) / d)
-        step_sizes = step_size.unbind()
-        for param_blocks, grad_blocks, row_factor_blocks, col_var_blocks in list_blocks(
-            params, grads, row_factor.unbind(), col_var.unbind()
-        ):
+        for (
+            param_blocks,
+            grad_blocks,
+            row_factor_blocks,
+            col_var_blocks,
+            step_size_blocks,
+        ) in list_blocks(params, grads, row_factor.unbind(), col_var.unbind(), step_size.unbind()):
             if blocked:
                 if maximize:
                     # g = -g
@@ -131,7 +134,7 @@ def update_factored(
                 # p = p - lr * weight_decay * p
                 scale_(param_blocks, 1 - lr * weight_decay)
             # p = p - alpha / maximum(1, rms(u) / d) * u
-            torch._foreach_addcmul_(param_blocks, us, step_sizes, -1)
+            torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
 
 
 def update_not_factored(
@@ -191,8 +194,9 @@ def update_not_factored(
         alpha = maximum(eps2, sqrt(param_sq_sum / params[0].numel())) * rho
         # p = p - alpha / maximum(1, rms(u) / d) * u
         step_size = alpha / maximum(1, sqrt(u_sq_sum / params[0].numel()) / d)
-        step_sizes = step_size.unbind()
-        for param_blocks, grad_blocks, variance_blocks in list_blocks(params, grads, variances):
+        for param_blocks, grad_blocks, variance_blocks, step_size_blocks in list_blocks(
+            params, grads, variances, step_size.unbind()
+        ):
             if blocked:
                 if maximize:
                     # g = -g
@@ -206,4 +210,4 @@ def update_not_factored(
                 # p = p - lr * weight_decay * p
                 scale_(param_blocks, 1 - lr * weight_decay)
             # p = p - alpha / maximum(1, rms(u) / d) * u
-            torch._foreach_addcmul_(param_blocks, us, step_sizes, -1)
+            torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)

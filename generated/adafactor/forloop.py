@@ -97,8 +97,8 @@ def update_factored(
             u_sq_sum.add_(sum_of_squares(u))
         # p = p - alpha / maximum(1, rms(u) / d) * u
         step_size = alpha / maximum(1, sqrt(u_sq_sum / params[0].numel()) / d)
-        for param_block, grad_block, row_factor_block, col_var_block in blocks(
-            params[index], grads[index], row_factor, col_var
+        for param_block, grad_block, row_factor_block, col_var_block, step_size_block in blocks(
+            params[index], grads[index], row_factor, col_var, step_size
         ):
             if blocked:
                 if maximize:
@@ -112,7 +112,7 @@ def update_factored(
                 # p = p - lr * weight_decay * p
                 param_block.mul_(1 - lr * weight_decay)
             # p = p - alpha / maximum(1, rms(u) / d) * u
-            param_block.addcmul_(u, step_size, value=-1)
+            param_block.addcmul_(u, step_size_block, value=-1)
 
 
 def update_functional_factored(
@@ -239,8 +239,8 @@ def update_not_factored(
         alpha = maximum(eps2, sqrt(param_sq_sum / params[0].numel())) * rho
         # p = p - alpha / maximum(1, rms(u) / d) * u
         step_size = alpha / maximum(1, sqrt(u_sq_sum / params[0].numel()) / d)
-        for param_block, grad_block, variance_block in blocks(
-            params[index], grads[index], variances[index]
+        for param_block, grad_block, variance_block, step_size_block in blocks(
+            params[index], grads[index], variances[index], step_size
         ):
             if blocked:
                 if maximize:
@@ -254,7 +254,7 @@ def update_not_factored(
                 # p = p - lr * weight_decay * p
                 param_block.mul_(1 - lr * weight_decay)
             # p = p - alpha / maximum(1, rms(u) / d) * u
-            param_block.addcmul_(u, step_size, value=-1)
+            param_block.addcmul_(u, step_size_block, value=-1)
 
 
 def update_functional_not_factored(

@@ -9,10 +9,12 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.slices import CUT, SLICE
 
+ALIVE = 8  # lists of temporaries there may be at once
 Box = tuple[slice, ...]
 
 
@@ -32,29 +34,31 @@ def is_cut(param: Tensor) -> bool:
 
 
 def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """The blocks of a tensor, each with its part of the others: rows of its rows, all of a sum.
+    """The blocks of a tensor, each with its part of the others: rows of its rows, all of a number.
+
+    A number that a reduction made is float64 and would make the block so: it comes in float32
+    unless the tensor is float64 too.
 
     Args:
         param: of any shape.
         others: of the same shape, but for sizes of 1 where there is one for all; None for a state
             that is not there.
     """
+    row = (param, *(_as_computed(tensor, param) for tensor in others))
     if not is_cut(param):
-        yield (param, *others)
+        yield row
         return
     for box in _boxes(param.shape, _limit(param)):
-        yield tuple(x if x is None else x[_inside(box, x)] for x in (param, *others))
+        yield tuple(x if x is None else x[_inside(box, x)] for x in row)
 
 
-def list_blocks(
-    params: list[Tensor], *lists: Sequence[Tensor]
-) -> Iterator[tuple[list[Tensor], ...]]:
+def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
     """The same for a share of whole tensors: all of them at once, or one in blocks.
 
     An empty list stands for a state that is not there.
     """
     if not is_cut(params[0]):
-        yield (params, *map(list, lists))
+        yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
         return
     columns = (column or [None] * len(params) for column in lists)
     for row in zip(params, *columns, strict=True):
@@ -64,7 +68,13 @@ def list_blocks(
 
 def _limit(tensor: Tensor) -> int:
     """How many elements a block may have: what is computed with has four bytes at least."""
-    return SLICE if tensor.is_cpu else CUT // max(4, tensor.itemsize)
+    return SLICE if tensor.is_cpu else 4 * CUT // (ALIVE * max(4, tensor.itemsize))
+
+
+def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:
+    if tensor is None or tensor.dtype != torch.float64 or param.dtype == torch.float64:
+        return tensor
+    return tensor.float()
 
 
 def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:

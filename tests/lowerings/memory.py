@@ -3,9 +3,10 @@ its allocator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +18,7 @@ WRITE_ONLY = ("copy_", "fill_", "zero_")
 class Traffic(TorchDispatchMode):
     """Counts `_foreach_` calls, and what all operations read and write, in words of four bytes.
 
-    An operand that is passed twice is read once; 0-dim tensors, which are step counts, are free.
+    An operand that is passed twice is read once; single numbers, as step counts are, are free.
     """
 
     def __init__(self) -> None:
@@ -37,13 +38,22 @@ class Traffic(TorchDispatchMode):
         name = func._schema.name
         self.calls += "_foreach_" in name
         unread = changed if name.endswith(WRITE_ONLY) else {}
-        self.read += words(t for key, t in given.items() if key not in unread)
-        self.written += words((*changed.values(), *made.values()))
+        sizes = {key: words(tensor) for key, tensor in (given | made).items()}
+        masked = any(tensor.dtype is torch.bool for tensor in given.values())
+        if name.startswith("aten::index") and not masked:  # as much of a table as it gets or gives
+            part = next(iter(made), id(args[-1]))
+            sizes |= {key: sizes.get(part, 0) for key in first}
+        if rows := [words(tensor) for tensor in given.values() if tensor.is_sparse]:
+            sizes |= {key: min(size, max(rows)) for key, size in sizes.items()}
+        self.read += sum(sizes[key] for key in given if key not in unread)
+        self.written += sum(sizes[key] for key in (*changed, *made))
         return result
 
 
-def words(counted: Iterable[Tensor]) -> float:
-    return sum(tensor.numel() * tensor.itemsize for tensor in counted) / 4
+def words(tensor: Tensor) -> float:
+    """In memory; of a sparse tensor what it holds."""
+    parts = (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
+    return sum(part.numel() * part.itemsize for part in parts) / 4
 
 
 def peak(function: Callable[[], Any]) -> int:
@@ -62,4 +72,4 @@ def peak(function: Callable[[], Any]) -> int:
 def tensors(values: Any) -> dict[int, Tensor]:
     """The tensors in nested arguments, each once, but for those that are single numbers."""
     found = (v for v in tree_leaves(values) if isinstance(v, Tensor))
-    return {id(tensor): tensor for tensor in found if tensor.dim()}
+    return {id(tensor): tensor for tensor in found if tensor.numel() != 1}

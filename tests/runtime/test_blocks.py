@@ -67,3 +67,14 @@ def test_a_share_goes_by_at_once_or_in_blocks() -> None:
         for parts, _ in list_blocks([torch.zeros(40)], [torch.zeros(40)])
     ]
     assert sizes == [[16], [16], [8]]
+
+
+@pytest.mark.parametrize("size", [4, 40])
+def test_a_number_does_not_widen_what_it_is_computed_with(size: int) -> None:
+    number = torch.ones(1, dtype=torch.float64)
+    single, double = torch.ones(size), torch.ones(size, dtype=torch.float64)
+
+    for param, dtype in ((single, torch.float32), (single.half(), torch.float32)):
+        assert {n.dtype for _, n in blocks(param, number)} == {dtype}
+        assert {n.dtype for _, (n,) in list_blocks([param], [number])} == {dtype}
+    assert {n.dtype for _, n in blocks(double, number)} == {torch.float64}

@@ -128,9 +128,10 @@ class _Printer:
             empty = _EMPTY[self.kinds[stmt.target].axes]
             yield f"{stmt.target.name} = {empty}({like}{self.form.count})"
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
-        along = [ref.name for ref in small if self.kinds[ref].axes is not Axes.NONE]
+        sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
+        along = [ref.name for ref in small if ref not in sums]
         if self.form.in_lists:
-            numbers = (ref.name for ref in small if ref.name not in along)
+            numbers = (ref.name for ref in small if ref in sums)
             yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
         streams = [s.name for s in sweep.streams]
         given = [self._whole(stream) for stream in sweep.streams]
