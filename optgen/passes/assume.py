@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import FACTS
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Stmt, expressions, rebuild, walk
+from optgen.ir.words import FACTS
 
 Facts = Mapping[str, bool]
 
@@ -79,5 +80,5 @@ def _answered(expr: Expr, facts: Facts) -> Expr:
     return rebuild(expr, lambda child: _answered(child, facts))
 
 
-def _is_truth(expr: Expr) -> bool:
+def _is_truth(expr: Expr) -> TypeGuard[Const]:
     return isinstance(expr, Const) and isinstance(expr.value, bool)

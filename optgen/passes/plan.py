@@ -55,10 +55,10 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
     programs = _without_unused(programs, versioned)
     scalars = used_scalars(scalars, programs, versioned)
-    scalars, *programs = (
+    scalars, *phased = (
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
     )
-    phases = _phases(versioned, pieces, programs)
+    phases = _phases(versioned, pieces, phased)
     made = Plan(versioned, scalars, phases, kinds, dict(facts or {}))
     return made if order == "whole" else finish_small(made)
 

@@ -60,7 +60,7 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
     if not is_cut(params[0]):
         yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
         return
-    columns = (column or [None] * len(params) for column in lists)
+    columns: list[Sequence[Tensor | None]] = [column or [None] * len(params) for column in lists]
     for row in zip(params, *columns, strict=True):
         for parts in blocks(*row):
             yield tuple([] if part is None else [part] for part in parts)

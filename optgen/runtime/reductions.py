@@ -59,22 +59,27 @@ def max_abses(stacked: Tensor) -> Tensor:
 
 def sum_of_squares(x: Tensor) -> Tensor:
     """The sum of all squares."""
-    return torch.linalg.vector_norm(x, keepdim=True, dtype=_computed_in(x)).square_()
+    return _sum_of_squares(x, None)
 
 
 def row_sum_of_squares(x: Tensor) -> Tensor:
     """The sum of squares of every row."""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_computed_in(x)).square_()
+    return _sum_of_squares(x, -1)
 
 
 def col_sum_of_squares(x: Tensor) -> Tensor:
     """The sum of squares of every column."""
-    return torch.linalg.vector_norm(x, dim=-2, keepdim=True, dtype=_computed_in(x)).square_()
+    return _sum_of_squares(x, -2)
 
 
 def write(states: list[Tensor], stacked: Tensor) -> None:
     """Store one part of a stacked value in each of the states, rounded as they are stored."""
     torch._foreach_copy_(states, list(stacked.unbind()))
+
+
+def _sum_of_squares(x: Tensor, axis: int | None) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=_computed_in(x))
+    return norm.square_()
 
 
 def _zeros(shape: list[int], like: Tensor) -> Tensor:
