@@ -34,6 +34,8 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 """What is checked of a class; of any other, its defaults and weight decay."""
 BOUNDS = {"ASGD": 1e-6, "Muon": 5e-3}
 """The error in float64 where torch itself keeps `eta` in float32, or multiplies in bfloat16."""
+NEVER_EMPTY = ("Adafactor",)
+"""Where torch divides by the number of elements, in Python."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Check = dict[str, Any]
 Measured = tuple[float, float]
@@ -94,7 +96,8 @@ def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype, device: str)
 
     made = [draw(*size) for size in SIZES]
     made += [draw(1100)[1:1041], draw(25, 44).t(), draw(25, 44)[:, ::2]]
-    return accepted(name, [tensor.detach().requires_grad_() for tensor in made])
+    some = [tensor for tensor in made if tensor.numel() or name not in NEVER_EMPTY]
+    return accepted(name, [tensor.detach().requires_grad_() for tensor in some])
 
 
 def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:

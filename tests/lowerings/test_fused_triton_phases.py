@@ -17,7 +17,7 @@ SHAPES = ((7,), (1025,), (), (0,), (5, 3), (3, 2, 3, 3), (40, 1), (1, 300), (2, 
 RULES = [
     ("Adafactor", {}),
     ("Adafactor", {"eps": (0.1, 1e-3), "weight_decay": 0.1, "d": 2.0, "maximize": True}),
-    ("LAMB", {"weight_decay": 0.1}),
+    ("LAMB", {"weight_decay": 0.1, "eps": 0.0}),  # 0 / 0 where a block has no elements
     ("LARS", {"nesterov": True}),
     ("CAME", {"weight_decay": 0.1}),
     ("Ragged", {}),
