@@ -120,8 +120,9 @@ def test_a_few_steps_through_triton(name: str) -> None:
         ours = trained(optgen.optim, name, SEEDS[0], limit=3)
     theirs = trained(torch.optim, name, SEEDS[0], limit=3)
 
+    bound = 5e-3 if name in MATRICES else 1e-4  # Newton-Schulz in bfloat16
     for (key, found), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        assert error(found, expected) < 1e-4, key
+        assert error(found, expected) < bound, key
 
 
 @outside
