@@ -49,7 +49,7 @@ struct Touched {
     i64 wrong = -1;       // a tensor with an index that is no row of it
 
     Touched(const Table& table, const Rows& rows)
-        : values(total(table, rows)), first(total(table, rows) + 1), start(table.tensors + 1) {
+        : values(total(table, rows) + 1), first(total(table, rows) + 1), start(table.tensors + 1) {
         i64 at = 0, row = 0;
         for (i64 t = 0; t < table.tensors && wrong < 0; ++t) {
             start[t] = row;
