@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from optgen.optim import LBFGS
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -23,8 +25,8 @@ def rosenbrock(size: int) -> Function:
     return function
 
 
-def quadratic(size: int) -> Function:
-    generator = torch.Generator().manual_seed(1)
+def quadratic(size: int, seed: int = 1) -> Function:
+    generator = torch.Generator().manual_seed(seed)
     root = torch.randn(size, size, dtype=torch.float64, generator=generator)
     matrix = root @ root.T / size + 0.1 * torch.eye(size, dtype=torch.float64)
     right = torch.randn(size, dtype=torch.float64, generator=generator)
@@ -35,8 +37,8 @@ def quadratic(size: int) -> Function:
     return function
 
 
-def logistic(size: int) -> Function:
-    generator = torch.Generator().manual_seed(2)
+def logistic(size: int, seed: int = 2) -> Function:
+    generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(3 * size, size, dtype=torch.float64, generator=generator)
     labels = (torch.rand(3 * size, generator=generator) < 0.5).double()
 
@@ -94,3 +96,36 @@ def run(cls: Any, function: Function, param: Parameter, **options: Any) -> Run:
 
 def distance(one: Tensor, other: Tensor) -> float:
     return ((one - other).abs().max() / other.abs().max()).item()
+
+
+def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options: Any) -> None:
+    """To 1e-12; or to ten times what the last bits of loss and gradient change in torch's own."""
+
+    def path(cls: Any, seed: int | None = None) -> list[tuple[float, int, Tensor]]:
+        running = run(cls, function, Parameter(begin.clone()), **options)
+        running.noise = None if seed is None else torch.Generator().manual_seed(seed)
+        return running.steps(steps)
+
+    ours, theirs = path(LBFGS), path(torch.optim.LBFGS)
+    if alike(ours, theirs, 1e-12):
+        return
+    noise = 0.0
+    nearby = [path(torch.optim.LBFGS, seed) for seed in range(3)]
+    for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
+        noise = max(noise, *(distance(other[2], expected[2]) for other in others))
+        if noise > 1e-3 or not expected[2].isfinite().all():
+            break  # torch's path is chance from here on
+        assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
+        if noise < 1e-9:
+            assert found[1] == expected[1]
+
+
+def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
+    """Calls of the closure the same, losses and parameters within a bound."""
+    scale = abs(expected[0][0])
+    return all(
+        mine[1] == theirs[1]
+        and abs(mine[0] - theirs[0]) <= bound * scale
+        and distance(mine[2], theirs[2]) <= bound
+        for mine, theirs in zip(found, expected, strict=True)
+    )

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lbfgs_problems import distance, logistic, quadratic, rosenbrock, run, start
+from optim.lbfgs_problems import (
+    assert_torchs_path,
+    distance,
+    logistic,
+    quadratic,
+    rosenbrock,
+    run,
+    start,
+)
 from torch.testing._internal.common_optimizers import optim_db
 
 from optgen.optim import LBFGS
@@ -36,36 +44,7 @@ def label(options: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("problem", "size"), [(rosenbrock, 2), (quadratic, 10), (logistic, 60)])
 @pytest.mark.parametrize("options", [*TORCHS, *OWN], ids=label)
 def test_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
-    """To 1e-12; or to ten times what the last bits of loss and gradient change in torch's own."""
-    function = problem(size)
-    theirs = run(torch.optim.LBFGS, function, start(size), **options).steps(STEPS)
-    ours = run(LBFGS, function, start(size), **options).steps(STEPS)
-    if alike(ours, theirs, 1e-12):
-        return
-    noise = 0.0
-    nearby = []
-    for seed in range(3):
-        noisy = run(torch.optim.LBFGS, function, start(size), **options)
-        noisy.noise = torch.Generator().manual_seed(seed)
-        nearby.append(noisy.steps(STEPS))
-    for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
-        noise = max(noise, *(distance(other[2], expected[2]) for other in others))
-        if noise > 1e-3 or not expected[2].isfinite().all():
-            break  # torch's path is chance from here on
-        assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
-        if noise < 1e-9:
-            assert found[1] == expected[1]
-
-
-def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
-    """Calls of the closure the same, losses and parameters within a bound."""
-    scale = abs(expected[0][0])
-    return all(
-        mine[1] == theirs[1]
-        and abs(mine[0] - theirs[0]) <= bound * scale
-        and distance(mine[2], theirs[2]) <= bound
-        for mine, theirs in zip(found, expected, strict=True)
-    )
+    assert_torchs_path(problem(size), start(size).detach(), STEPS, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)

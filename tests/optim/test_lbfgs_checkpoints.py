@@ -12,7 +12,7 @@ import torch
 from optim.lbfgs_problems import Run, distance, logistic, rosenbrock, run, start
 from torch import Tensor
 
-from optgen.optim import LBFGS
+from optgen.optim import LBFGS, swap_in_optimizer_params_and_state
 
 SEARCH = {"line_search_fn": "strong_wolfe"}
 KINDS = [(torch.optim.LBFGS, LBFGS), (LBFGS, torch.optim.LBFGS), (LBFGS, LBFGS)]
@@ -194,6 +194,24 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
         after.append(optimizing.steps(1)[0][2])
 
     assert distance(*after) < 1e-12
+
+
+def test_swapped_in_and_out_again() -> None:
+    """A state from elsewhere for a while; then the optimizer's own, as if nothing had been."""
+    other = run(LBFGS, rosenbrock(5), start(5), max_iter=6)
+    other.steps(2)
+    state = copy.deepcopy(other.optimizer.state_dict())
+    optimizing = run(LBFGS, rosenbrock(5), start(5), max_iter=6, history_size=100)
+    optimizing.steps(1)
+    expected, own = copy.deepcopy(optimizing), optimizing.param
+    swapped = torch.nn.Parameter(other.param.detach().clone())
+    with swap_in_optimizer_params_and_state(optimizing.optimizer, {"x": swapped}, state):
+        optimizing.param = swapped
+        inside = optimizing.steps(1)[0][2]
+    optimizing.param = own
+
+    assert torch.equal(inside, other.steps(1)[0][2])
+    assert torch.equal(optimizing.steps(2)[-1][2], expected.steps(2)[-1][2])
 
 
 def test_a_smaller_history_keeps_the_newest() -> None:

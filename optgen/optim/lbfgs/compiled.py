@@ -96,7 +96,8 @@ def _built(dtype: torch.dtype) -> Sweeps | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    source = Path(__file__).with_name("sweeps.cpp").read_text()
+    sweeps, vectors = (Path(__file__).with_name(name) for name in ("sweeps.cpp", "vectors.h"))
+    source = sweeps.read_text().replace('#include "vectors.h"\n', vectors.read_text())
     try:
         return ctypes.CDLL(str(build_cache.library("lbfgs", source)))
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:

@@ -64,6 +64,7 @@ class History:
 
     def accept(self, scale: float) -> None:
         """Take in the pair that was noted, which scales the inverse Hessian."""
+        self._shown = []
         self._pairs.accept()
         count = self._pairs.count
         kept = self._products[1:, 1:] if len(self._products) == count else self._products
