@@ -24,7 +24,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from([quadratic, logistic]),
     st.integers(1, 40),
