@@ -231,3 +231,66 @@ def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
     optimizing.function = healthy
     expected = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options).steps(60)
     assert optimizing.steps(60)[-1][0] < 1.1 * expected[-1][0] + 1e-9
+
+
+def test_a_step_after_a_closure_that_raised_is_the_one_that_would_have_been() -> None:
+    """Without a line search the points that are visited are the same, and none is left out."""
+    whole = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=30)
+    expected = visited(whole)
+    whole.steps(1)
+    broken = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=30)
+    points = visited(broken)
+    healthy = broken.function
+
+    def failing(x: Tensor) -> Tensor:
+        if len(points) == 7:
+            raise KeyboardInterrupt
+        return healthy(x)
+
+    broken.function = failing
+    with pytest.raises(KeyboardInterrupt):
+        broken.steps(1)
+    broken.function = healthy
+    broken.steps(1)
+
+    assert torch.allclose(torch.stack(points[:20]), torch.stack(expected[:20]), rtol=1e-12)
+
+
+def visited(optimizing: Any) -> list[Tensor]:
+    """The points at which the function is evaluated from now on."""
+    points: list[Tensor] = []
+    function = optimizing.function
+
+    def recorded(x: Tensor) -> Tensor:
+        value = function(x)
+        points.append(x.detach().clone())
+        return value  # type: ignore[no-any-return]
+
+    optimizing.function = recorded
+    return points
+
+
+def test_a_conjugated_gradient() -> None:
+    """Which torch's LBFGS cannot view as real."""
+    ended = []
+    for resolved in (False, True):
+        param = Parameter(torch.ones(3, dtype=torch.complex128))
+        grad = (torch.arange(3) + 0.5j).to(torch.complex128).conj()
+        param.grad = grad.resolve_conj() if resolved else grad
+        assert param.grad.is_conj() != resolved
+        LBFGS([param], max_iter=1).step(lambda: 1.0)
+        ended.append(param.detach())
+
+    assert torch.equal(*ended)
+
+
+def test_a_step_that_changes_nothing_any_more_is_the_last() -> None:
+    """However much the loss changes."""
+    calls = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        options = {"lr": 1e-9, "tolerance_change": 1e-8}
+        steep = run(cls, lambda x: 1e3 * (x * x).sum(), start(4), **options)
+        steep.steps(1)
+        calls.append(steep.calls)
+
+    assert calls == [2, 2]

@@ -132,8 +132,7 @@ class Search:
 def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
     """Where the cubic through both trials has its minimum, as far as that is within the bounds."""
     left, right = (one, other) if one.t <= other.t else (other, one)
-    secant = ratio(left.loss - right.loss, left.t - right.t)
-    d1 = left.slope + right.slope - 3 * secant
+    d1 = left.slope + right.slope - ratio(3 * (left.loss - right.loss), left.t - right.t)
     discriminant = d1 * d1 - left.slope * right.slope
     if discriminant >= 0:
         d2 = math.sqrt(discriminant)

@@ -1,0 +1,140 @@
+"""The search makes torch's trials, on functions of one variable with steps, plateaus and noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim.lbfgs import _cubic_interpolate, _strong_wolfe
+
+from optgen.optim.lbfgs.line_search import Search, Trial, cubic_minimum, ratio
+
+Function = Callable[[float], tuple[float, float]]
+FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)
+
+
+def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
+    """The value and the slope at t; values are rounded to a grid, so that there are ties."""
+
+    def function(t: float) -> tuple[float, float]:
+        value = a * t * t - b * t + c * math.sin(w * t)
+        slope = 2 * a * t - b + c * w * math.cos(w * t)
+        return (round(value / grid) * grid if grid else value), slope
+
+    return function
+
+
+def ours(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+    trials: list[float] = []
+
+    def trial(at: float) -> Trial:
+        trials.append(at)
+        return Trial(at, *function(at), gradient=torch.tensor([function(at)[1]]))
+
+    start = Trial(0.0, *function(0.0), gradient=torch.tensor([function(0.0)[1]]))
+    return trials, Search(trial, start, most).minimum(t, 1.0, tolerance).t
+
+
+def torchs(function: Function, t: float, most: int, tolerance: float) -> tuple[list[float], float]:
+    trials: list[float] = []
+
+    def evaluate(x: object, at: float, d: torch.Tensor) -> tuple[float, torch.Tensor]:
+        trials.append(float(at))
+        value, slope = function(float(at))
+        return value, torch.tensor([slope], dtype=torch.float64)
+
+    value, slope = function(0.0)
+    gradient = torch.tensor([slope], dtype=torch.float64)
+    found = _strong_wolfe(
+        evaluate,
+        None,
+        t,
+        torch.ones(1, dtype=torch.float64),
+        value,
+        gradient,
+        gradient[0],
+        tolerance_change=tolerance,
+        max_ls=most,
+    )
+    return trials, float(found[2])
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    st.floats(0.2, 3),
+    st.floats(0.1, 10),
+    st.floats(-2, 2),
+    st.floats(0.1, 5),
+    st.sampled_from([0.0, 0.0, 0.01, 0.5, 4.0]),
+    st.sampled_from([0.001, 0.1, 1.0, 7.0, 60.0]),
+    st.integers(0, 25),
+    st.sampled_from([1e-9, 1e-2]),
+)
+def test_torchs_trials(
+    a: float, b: float, c: float, w: float, grid: float, t: float, most: int, tolerance: float
+) -> None:
+    function = waves(a, b, c, w, grid)
+    if function(0.0)[1] >= 0:
+        return  # no direction to go
+    trials, best = ours(function, t, most, tolerance)
+    expected, theirs = torchs(function, t, most, tolerance)
+
+    assert trials == pytest.approx(expected, rel=1e-7)
+    assert best == pytest.approx(theirs, rel=1e-7)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(FINITE, FINITE, FINITE, FINITE, FINITE, FINITE)
+def test_the_minimum_of_a_cubic(
+    x1: float, f1: float, g1: float, x2: float, f2: float, g2: float
+) -> None:
+    if x1 == x2:
+        return
+    one, other = Trial(x1, f1, g1, torch.empty(0)), Trial(x2, f2, g2, torch.empty(0))
+    slopes = (torch.tensor(g, dtype=torch.float64) for g in (g1, g2))
+    expected = float(_cubic_interpolate(x1, f1, next(slopes), x2, f2, next(slopes)))
+
+    found = cubic_minimum(one, other, min(x1, x2), max(x1, x2))
+    if not math.isnan(expected):
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert min(x1, x2) <= found <= max(x1, x2)
+    assert cubic_minimum(other, one, min(x1, x2), max(x1, x2)) == found
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "expected"),
+    [(1.0, 2.0, 0.5), (1.0, 0.0, math.inf), (-1.0, 0.0, -math.inf), (1.0, -0.0, -math.inf)],
+)
+def test_a_ratio_is_that_of_floating_point(above: float, below: float, expected: float) -> None:
+    assert ratio(above, below) == expected
+    assert torch.tensor(above) / torch.tensor(below) == expected
+
+
+def test_a_ratio_of_zeros_is_not_a_number() -> None:
+    assert math.isnan(ratio(0.0, 0.0))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("slope", [1.0, -1.0, math.nan])
+def test_where_there_is_no_value_is_too_far(value: float, slope: float) -> None:
+    """Bisected back to where there is one; the first trial is far outside."""
+
+    def function(t: float) -> tuple[float, float]:
+        return ((t - 0.5) ** 2, 2 * (t - 0.5)) if t < 2 else (value, slope)
+
+    trials, best = ours(function, 100.0, 25, 1e-9)
+
+    assert best == pytest.approx(0.5, abs=0.5)
+    assert len(trials) < 10
+
+
+def test_nowhere_better_than_the_start() -> None:
+    """Within the trials there may be: the parameters stay."""
+    trials, best = ours(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
+
+    assert best == 0.0
+    assert len(trials) == 7
