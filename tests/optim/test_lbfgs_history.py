@@ -71,6 +71,23 @@ def test_a_direction_is_the_two_loops(
         assert reach == largest(out)
 
 
+def test_a_state_shows_the_history_until_either_changes() -> None:
+    like = torch.arange(1.0, 6.0)
+    known, state = History(3, like), {"n_iter": 2}
+    for _ in range(2):
+        known.observe(2 * like, like, like, 1.0)
+        known.accept(1.0)
+        known.direction(like, torch.empty_like(like), torch.empty_like(like))
+    known.present(state)
+
+    assert known.presented_in(state, 3, like)
+    assert not known.presented_in(state, 4, like)
+    assert not known.presented_in(state, 3, like.double())
+    assert not known.presented_in({**state, "old_dirs": state["old_dirs"][1:]}, 3, like)
+    known.accept(1.0)
+    assert not known.presented_in(state, 3, like)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     ended = []

@@ -192,6 +192,9 @@ def test_a_step_into_nan_ends_there() -> None:
 
     assert optimizing.param.isfinite().all()
     assert optimizing.calls == 2
+    state = optimizing.optimizer.state[optimizing.param]
+    assert state["d"].isfinite().all()
+    assert state["prev_flat_grad"].isfinite().all()
 
 
 def test_a_line_search_comes_back_from_where_there_is_no_value() -> None:
