@@ -51,7 +51,9 @@ assert param.isfinite().all()
     "what",
     [
         "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
-        "param.grad = None",
+        # torch frees what nobody else owns while param.grad still names it, and lets other threads
+        # run meanwhile: reading param.grad then crashes without us too.
+        "kept = param.grad; param.grad = None; kept = None",
         "param.grad = torch.ones(n); optimizer.step()",
     ],
     ids=["a state", "a gradient", "a step"],
