@@ -20,7 +20,7 @@ check: $(VENV)/installed types ## format, lint, types, import law, tiny, generat
 	$(BIN)/optgen build --check
 
 tests: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 format: $(VENV)/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
