@@ -18,13 +18,14 @@ _BUILT_IN: tuple[str, ...] = (
 )
 _BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 RUNTIME: dict[str, tuple[str, ...]] = {
-    "blocks": ("blocks", "is_cut", "list_blocks", "shares"),
+    "blocks": ("as_one", "blocks", "is_cut", "list_blocks", "lists_as_one", "shares"),
     "foreach": ("scale_",),
     "matrix": ("orthogonalize",),
     "properties": ("cols", "rows"),
     "reductions": (
         *("col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum", "no_row_sum"),
-        *("no_sum", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals", "write"),
+        *("no_sum", "number", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals"),
+        "write",
     ),
     "scalars": (
         *("advance", "advance_one", "both", "clamp", "either", "exp", "holds", "in_type_of"),

@@ -44,12 +44,22 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
         others: of the same shape, but for sizes of 1 where there is one for all; None for a state
             that is not there.
     """
-    row = (param, *(_as_computed(tensor, param) for tensor in others))
+    (row,) = as_one(param, *others)
     if not is_cut(param):
         yield row
         return
     for box in _boxes(param.shape, _limit(param)):
         yield tuple(x if x is None else x[_inside(box, x)] for x in row)
+
+
+def as_one(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
+    """The whole tensor as its only block, whatever its size: what a matrix word takes."""
+    yield (param, *(_as_computed(tensor, param) for tensor in others))
+
+
+def lists_as_one(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
+    """The same for a share of whole tensors."""
+    yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
 
 
 def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
@@ -58,7 +68,7 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
     An empty list stands for a state that is not there.
     """
     if not is_cut(params[0]):
-        yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
+        yield from lists_as_one(params, *lists)
         return
     columns: list[Sequence[Tensor | None]] = [column or [None] * len(params) for column in lists]
     for row in zip(params, *columns, strict=True):

@@ -35,7 +35,7 @@ def orthogonalize(
 def _iterated(batch: Tensor, coefficients: Sequence[float], steps: float, eps: float) -> Tensor:
     a, b, c = coefficients
     shape = batch.shape
-    x = batch.reshape(-1, *shape[-2:])
+    x = batch.flatten(0, -3)
     tall = x.size(-2) > x.size(-1)
     x = x.mT if tall else x
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)

@@ -13,6 +13,11 @@ def no_sum(like: Tensor, *count: int) -> Tensor:
     return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
 
 
+def number(like: Tensor, value: float | Tensor, *count: int) -> Tensor:
+    """A number as a reduction of a tensor leaves one; or one for each of `count` like it."""
+    return no_sum(like, *count).add_(value)
+
+
 def no_row_sum(like: Tensor, *count: int) -> Tensor:
     """A zero for every row of a tensor, or of `count` like it."""
     return _zeros([*count, *like.shape[:-1], 1], like)

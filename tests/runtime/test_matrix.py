@@ -54,3 +54,9 @@ def test_no_matrix_and_a_matrix_of_zeros() -> None:
     assert orthogonalize([], COEFFICIENTS, 5, 1e-7) == []
     (made,) = orthogonalize([torch.zeros(3, 2)], COEFFICIENTS, 5, 1e-7)
     assert not made.any()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)], ids=str)
+def test_a_matrix_of_nothing(shape: tuple[int, int]) -> None:
+    (made,) = orthogonalize([torch.zeros(shape)], COEFFICIENTS, 5, 1e-7)
+    assert made.shape == shape

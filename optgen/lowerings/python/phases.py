@@ -37,6 +37,7 @@ class Form:
 
     loop: str
     blocks: str
+    uncut: str
     blocked: str
     whole: str
     small: str
@@ -51,6 +52,7 @@ class Form:
 FORLOOP = Form(
     loop="for index in range(len(params)):",
     blocks="blocks",
+    uncut="as_one",
     blocked="blocked = is_cut(params[index])",
     whole="{1}[index]",
     small="{0}",
@@ -64,6 +66,7 @@ FORLOOP = Form(
 FOREACH = Form(
     loop="for share in shares({lists}):",
     blocks="list_blocks",
+    uncut="lists_as_one",
     blocked="blocked = is_cut(params[0])",
     whole="{1}",
     small="{0}.unbind()",
@@ -107,7 +110,8 @@ class _Printer:
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
-                    yield from self._over_whole(phase) if self.whole else self._over_blocks(phase)
+                    plain = self.whole and not any(map(self._is_small, _touched(phase)))
+                    yield from self._over_whole(phase) if plain else self._over_blocks(phase)
                 case Finish(body):
                     yield from self._finish(body)
                 case MatrixCall():
@@ -122,23 +126,23 @@ class _Printer:
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Empty sums, then the trip, one block after the other."""
-        whole = self._spelt(self.form.whole, self.plan.algorithm.param)
-        like = f"{whole}[0]" if self.form.in_lists else whole
         for stmt in sweep.reductions:
             empty = _EMPTY[self.kinds[stmt.target].axes]
-            yield f"{stmt.target.name} = {empty}({like}{self.form.count})"
+            yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         along = [ref.name for ref in small if ref not in sums]
         if self.form.in_lists:
             numbers = (ref.name for ref in small if ref in sums)
             yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
-        streams = [s.name for s in sweep.streams]
-        given = [self._whole(stream) for stream in sweep.streams]
+        taken_streams = [s for s in sweep.streams if s.role != "local" or not s.stored]
+        streams = [s.name for s in taken_streams]
+        given = [self._whole(stream) for stream in taken_streams]
         given += [self._small(name) for name in along]
         taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
         names = ", ".join(taken) + "," * (len(taken) == 1)
-        yield f"for {names} in {self.form.blocks}({', '.join(given)}):"
+        blocks = self.form.uncut if self.whole else self.form.blocks
+        yield f"for {names} in {blocks}({', '.join(given)}):"
         yield from (f"    {line}" for line in self._trip(sweep, {*streams, *along}))
 
     def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> list[str]:
@@ -159,7 +163,14 @@ class _Printer:
         """Small values, as their text says it; row and column state is stored at once."""
         body = map_values(body, lambda value: connected(value, self._is_late))
         text = PythonText({self.plan.algorithm.param: "params[0]"}, self.form.functions)
-        yield from statements(body, text, lambda a: f"{a.target.name} = {text.text(a.value)}")
+
+        def line(stmt: Assign) -> str:
+            value = text.text(stmt.value)
+            if self._is_small(stmt.target) and not self._is_late(stmt.value):
+                value = f"number({self._like()}, {value}{self.form.count})"
+            return f"{stmt.target.name} = {value}"
+
+        yield from statements(body, text, line)
         made = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in made:
@@ -175,6 +186,11 @@ class _Printer:
         else:
             yield f"{target} = {matrix_call(Call(call.word, call.args))}"
 
+    def _like(self) -> str:
+        """A tensor of the shape that all of the bucket have."""
+        whole = self._spelt(self.form.whole, self.plan.algorithm.param)
+        return f"{whole}[0]" if self.form.in_lists else whole
+
     def _is_late(self, expr: Expr) -> bool:
         return kind_of(expr, self.kinds.__getitem__).home is Home.DEVICE
 
@@ -187,6 +203,8 @@ class _Printer:
 
     def _whole(self, stream: Stream) -> str:
         """A whole tensor, or a list; an empty list and None stand for a state that is not there."""
+        if stream.role == "local":
+            return self._listed(stream.name)
         spelt = self._spelt(self.form.whole, stream.name)
         return (
             f"{spelt} if {stream.when} else None"
