@@ -1,0 +1,100 @@
+"""What no sparse gradient, or no other, may meet: torch's errors, in its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from parity.cases import EVERY, Case
+from parity.classes import CLOSURE, INFOS, NAMES, SPARSE, has
+from torch import Tensor
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's Adagrad
+WAYS: list[dict[str, Any]] = [{}, {"foreach": False}, {"foreach": True}, {"fused": True}]
+SPARSE_ADAM = Case("SparseAdam")
+
+
+def one_row() -> Tensor:
+    values = torch.randn(1, 3, dtype=torch.float64)
+    return torch.sparse_coo_tensor(torch.tensor([[1]]), values, (6, 3), check_invariants=True)
+
+
+def takes_them(name: str) -> bool:
+    return name in (*SPARSE, *CLOSURE) or bool(INFOS[name].supports_sparse)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("name", [name for name in NAMES if not takes_them(name)])
+def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
+    """Torch's classes that are never fused say it as they are."""
+    case = EVERY[name]
+    theirs = {flag: value for flag, value in way.items() if has(name, flag)}
+    messages = []
+    for make, options in ((case.ours, way), (case.theirs, theirs)):
+        param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
+        param.grad = one_row()
+        with pytest.raises(RuntimeError) as caught:
+            make([param], **options).step()
+        messages.append(str(caught.value))
+        assert torch.equal(param, torch.ones_like(param))
+
+    assert messages[0] == messages[1]
+
+
+def test_adagrads_error_about_weight_decay_is_torchs() -> None:
+    case, messages = Case("Adagrad", {"weight_decay": 0.1}), []
+    for make in (case.ours, case.theirs):
+        param = torch.nn.Parameter(torch.ones(6, 3))
+        param.grad = one_row().float()
+        with pytest.raises(RuntimeError) as caught:
+            make([param]).step()
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+def test_weight_decay_and_a_sparse_gradient_are_an_error() -> None:
+    param = torch.nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
+    optimizer = Case("SGD", {"weight_decay": 0.1, "momentum": 0.9}).ours([param])
+    param.grad = one_row()
+
+    with pytest.raises(RuntimeError, match="weight_decay option is not compatible with sparse"):
+        optimizer.step()
+
+    assert torch.equal(param, torch.ones_like(param))
+    assert not optimizer.state[param]
+
+
+def test_a_dense_gradient_is_torchs_error() -> None:
+    messages = []
+    for kind in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
+        param = torch.nn.Parameter(torch.ones(6, 3))
+        param.grad = torch.ones(6, 3)
+        with pytest.raises(RuntimeError) as caught:
+            kind([param]).step()
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
+
+
+BAD: list[Callable[[], Any]] = [
+    lambda: [torch.zeros(3), torch.zeros(3).to_sparse()],
+    lambda: [
+        {"params": [torch.zeros(3)]},
+        {"params": [torch.zeros(3), torch.zeros(3, dtype=torch.complex64)]},
+    ],
+    lambda: [torch.zeros(3, dtype=torch.complex64), torch.zeros(3).to_sparse()],
+]
+
+
+@pytest.mark.parametrize("params", BAD)
+def test_parameters_of_sparse_adam_are_dense_and_real(params: Callable[[], Any]) -> None:
+    messages = []
+    for kind in (SPARSE_ADAM.ours, torch.optim.SparseAdam):
+        with pytest.raises(ValueError, match="params at indices") as caught:
+            kind(params())
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
