@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, refs
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Finish, Plan, is_reduction
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.fused_triton.slots import LINES, Slots
-from optgen.lowerings.fused_triton.split_finishes import guarded
+from optgen.lowerings.fused_triton.split_finishes import defined, guarded
 from optgen.passes.rewrite import filter_assigns
 
 _INDENT = "    "
+_EXTENT = {
+    Axes.NONE: "()",
+    Axes.MATRIX: "(DEPTH, 1)",
+    Axes.ROW: "(DEPTH, HEIGHT)",
+    Axes.COLUMN: "(DEPTH, WIDTH)",
+}
 _SIZE = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
 
 
@@ -95,7 +101,7 @@ class FinishText:
             for ref in self._read(body)
             if self._axes(ref) is Axes.MATRIX and ref not in self._stages
         ]
-        lines += self._statements(body)
+        lines += [*self._zeros(body, stage), *self._statements(body)]
         for ref in dict.fromkeys(a.target for a in assigns(body)):
             if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX):
                 place = self._slots.place(ref, Axes.MATRIX)
@@ -113,6 +119,7 @@ class FinishText:
             f"lanes = first + lines({size}, DEPTH, {tile})",
             f"mask = lines_inside(left, {size} - first, DEPTH, {tile})",
             *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
+            *self._zeros(plain, stage),
             *self._statements(plain),
             *self._stores(plain, axis),
             *(self._add(ref, value) for ref, value in sums.items()),
@@ -149,6 +156,17 @@ class FinishText:
             if self._slots.holds(ref, axis):
                 lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
         return lines
+
+    def _zeros(self, body: Program, stage: int) -> list[str]:
+        """The lines that give names a value which a branch may leave without any."""
+        held = {r.name for r, made in self._stages.items() if made < stage}
+        read = (r for e in expressions(self._body) for r in refs(e))
+        held |= {r.name for r in read if r not in self._stages} | defined(body)
+        given = dict.fromkeys(a.target for a in assigns(body) if a.target.name not in held)
+        return [
+            f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.float64)"
+            for ref in given
+        ]
 
     def _statements(self, body: Program) -> list[str]:
         lines: list[str] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, expressions, refs
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs
 from optgen.ir.plan import MatrixCall, Phase, Plan, Stream, Sweep
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import variable
@@ -189,5 +189,6 @@ def _of_group(arg: Expr) -> str:
 
 def touched(sweep: Sweep) -> list[Stream]:
     """The streams that a sweep reads or stores: no other is worth the bandwidth."""
-    read = {r.name for e in expressions(sweep.body) for r in refs(e) if r.version == 0}
+    made = {a.target for a in assigns(sweep.body)}
+    read = {r.name for e in expressions(sweep.body) for r in refs(e) if r not in made}
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

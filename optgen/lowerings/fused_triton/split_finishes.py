@@ -51,3 +51,14 @@ def guarded(
             yield from guarded(stmt.orelse, inside)
         else:
             yield stmt, conditions
+
+
+def defined(program: Program) -> set[str]:
+    """The names that a block assigns on every path."""
+    names: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, If):
+            names |= defined(stmt.then) & defined(stmt.orelse)
+        else:
+            names.add(stmt.target.name)
+    return names
