@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,19 @@ from optgen.runtime.fused_triton.workspace import Tile
 
 Ended = dict[str, Any]  # a parameter, under "param", and its state
 
+
+class Matrix(Case):
+    """A class that takes rows and columns into account, with a parameter that has them."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}-matrix"
+
+
 STEPS = 50
+FACTORED = [
+    Matrix("Adafactor", {"lr": 0.01}),
+    Matrix("Adafactor", {"weight_decay": 0.1, "maximize": True, "d": 2.0}),
+]
 CASES = [
     *(Case(name, {"lr": 0.01}) for name in PLAIN),
     *FULL.values(),
@@ -33,6 +46,9 @@ CASES = [
     Case("RMSprop", {"momentum": 0.9}),
     Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
     Case("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "lr": 0.02}),
+    *FACTORED,
+    Matrix("Muon", {"lr": 0.02}),
+    Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
 MANY = ("Adafactor",)
 """Where the largest error of 20,000 elements is still chance: the interpreter takes more, too."""
@@ -49,9 +65,11 @@ SHARED = {
     (str(FULL["SGD"]), torch.float16): ["param"],
     (str(FULL["Adamax"]), torch.float16): ["exp_avg"],
     (str(Case("Adafactor", {"lr": 0.01})), torch.float16): ["param"],
+    **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in HALVES},
 }
 """With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
-in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared."""
+in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared. The
+same goes for the 300 numbers of a row or a column."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,21 +88,24 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(workspace, "ELEMENTS", 2**14)
 
 
-def size(case: Case) -> int:
-    """How many elements a parameter has."""
-    return 20_003 if INTERPRETED and case.name not in MANY else 100_003
+def shape_of(case: Case) -> tuple[int, ...]:
+    """Of a parameter of enough elements."""
+    few = INTERPRETED and case.name not in MANY
+    if isinstance(case, Matrix):
+        return (151, 133) if few else (331, 307)
+    return (20_003,) if few else (100_003,)
 
 
 @functools.cache
-def gradients(dtype: torch.dtype, count: int) -> list[Tensor]:
-    return [values([(count,)], dtype, 100 + step)[0] for step in range(STEPS)]
+def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
+    return [values([shape], dtype, 100 + step)[0] for step in range(STEPS)]
 
 
-def ended(make: Make, dtype: torch.dtype, count: int) -> Ended:
+def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
     """The parameter and its state after all steps."""
-    (param,) = parameters([(count,)], dtype)
+    (param,) = parameters([shape], dtype)
     optimizer = make([param])
-    for grad in gradients(dtype, count):
+    for grad in gradients(dtype, shape):
         param.grad = grad
         optimizer.step()
     return {"param": param.detach(), **optimizer.state[param]}
@@ -93,10 +114,10 @@ def ended(make: Make, dtype: torch.dtype, count: int) -> Ended:
 @functools.cache
 def yardsticks(case: Case, dtype: torch.dtype) -> tuple[Ended, Ended]:
     """Where the steps should end, and where torch's for-loop ends."""
-    count = size(case)
-    (param,) = parameters([(count,)], dtype)
-    exact = oracle(case.ours([param]), param, gradients(dtype, count))
-    return exact, ended(case.theirs, dtype, count)
+    shape = shape_of(case)
+    (param,) = parameters([shape], dtype)
+    exact = oracle(case.ours([param]), param, gradients(dtype, shape))
+    return exact, ended(case.theirs, dtype, shape)
 
 
 def errors(found: Ended, exact: Ended) -> dict[str, float]:
@@ -113,7 +134,7 @@ def test_single_precision(case: Case, lowering: str) -> None:
     exact, reference = yardsticks(case, torch.float32)
 
     with through(lowering):
-        ours = errors(ended(case.ours, torch.float32, size(case)), exact)
+        ours = errors(ended(case.ours, torch.float32, shape_of(case)), exact)
 
     theirs = errors(reference, exact)
     assert list(ours) == list(theirs)
@@ -131,7 +152,7 @@ def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
     exact, reference = yardsticks(case, dtype)
 
     with through(lowering):
-        found = ended(case.ours, dtype, size(case))
+        found = ended(case.ours, dtype, shape_of(case))
 
     ours, theirs = errors(found, exact), errors(reference, exact)
     assert list(ours) == list(theirs)
@@ -150,4 +171,4 @@ def _moving(case: Case, dtype: torch.dtype) -> Case:
         for key, value in HALVES[dtype].items()
         if key in taken and isinstance(taken[key].default, float)
     }
-    return Case(case.name, {**case.options, **numbers})
+    return replace(case, options={**case.options, **numbers})
