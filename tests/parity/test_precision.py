@@ -36,8 +36,8 @@ class Matrix(Case):
 
 STEPS = 50
 FACTORED = [
-    Matrix("Adafactor", {"lr": 0.01}),
     Matrix("Adafactor", {"weight_decay": 0.1, "maximize": True, "d": 2.0}),
+    Matrix("Adafactor", {"lr": 0.01}),
 ]
 CASES = [
     *(Case(name, {"lr": 0.01}) for name in PLAIN),
@@ -46,10 +46,12 @@ CASES = [
     Case("RMSprop", {"momentum": 0.9}),
     Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
     Case("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "lr": 0.02}),
-    *FACTORED,
+    *FACTORED[: 1 if INTERPRETED else 2],  # dear there
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
+FEW = FACTORED if INTERPRETED else []
+"""Of the 70 rows an interpreter can take in seconds the mean error, too, is chance in 16 bits."""
 MANY = ("Adafactor",)
 """Where the largest error of 20,000 elements is still chance: the interpreter takes more, too."""
 HALVES: dict[torch.dtype, dict[str, float]] = {
@@ -68,8 +70,8 @@ SHARED = {
     **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in HALVES},
 }
 """With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
-in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared. The
-same goes for the 300 numbers of a row or a column."""
+in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared.
+And which of the 300 numbers of a row or a column."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +92,9 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shape_of(case: Case) -> tuple[int, ...]:
     """Of a parameter of enough elements."""
-    few = INTERPRETED and case.name not in MANY
     if isinstance(case, Matrix):
-        return (151, 133) if few else (331, 307)
-    return (20_003,) if few else (100_003,)
+        return (71, 67) if INTERPRETED else (331, 307)
+    return (20_003,) if INTERPRETED and case.name not in MANY else (100_003,)
 
 
 @functools.cache
@@ -144,7 +145,7 @@ def test_single_precision(case: Case, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c not in FEW], ids=str)
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
     fused = lowering.startswith("fused")
     chance = SHARED.get((str(case), dtype), []) if fused else []
