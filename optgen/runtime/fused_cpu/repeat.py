@@ -29,6 +29,10 @@ Group = dict[str, Any]
 _OPTIONS = dispatch.DECIDING
 
 
+# Which axes of its parameter a state has, as tensor_reader.cpp numbers them.
+_AXES = {"like": 0, "row": 1, "col": 2}
+
+
 class Values(NamedTuple):
     """What a step depends on in a group."""
 
@@ -50,7 +54,9 @@ class Repeat:
         self._values = [self._values_of(group)._replace(params=[]) for group in groups]
         self._constant = [all(map(_is_constant, values.hypers)) for values in self._values]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
-        self._needed = array("Q", [kernel.needed(g) * (id(g) in stepped) for g in groups])
+        self._needed = array("Q")
+        for group in groups:
+            self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
         self._table.hypers = [kernel.row(values.hypers) for values in self._values]
@@ -63,9 +69,8 @@ class Repeat:
         cls, kernel: Kernel, optimizer: "GeneratedOptimizer", groups: list[Group]
     ) -> "Repeat | None":
         """What the next step needs, if this one went through the kernel with these groups."""
-        found, known = reader(), {id(group) for group in optimizer.param_groups}
-        stepped = {id(group) for group in groups}
-        if found is None or not stepped <= known or kernel.asks_shapes:
+        found, stepped = reader(), _whole_groups(optimizer, groups)
+        if found is None or stepped is None or kernel.calls:
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
@@ -123,8 +128,9 @@ class Repeat:
         if list(map(dispatch.kind, values.hypers)) != list(map(dispatch.kind, known)):
             return False
         self._table.hypers[index] = self._kernel.row(values.hypers)
-        if self._needed[index]:
-            self._needed[index] = self._kernel.needed(group)
+        if any(self._needed[2 * index : 2 * index + 2]):
+            needed = self._kernel.needed_by_shape(group)
+            self._needed[2 * index : 2 * index + 2] = array("Q", needed)
         self._values[index] = values._replace(params=[])  # no parameter is kept alive
         self._constant[index] = all(map(_is_constant, values.hypers))
         return True
@@ -142,6 +148,8 @@ class Repeat:
         self._params = array("q", bytes(8 * len(table.elements)))
         self._handles = array("q", bytes(8 * len(table.address)))
         self._keys = array("q", map(id, keys))
+        axes = (_AXES[state.shape] for state in self._kernel.like)
+        self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
             "params": self._params,
@@ -150,6 +158,7 @@ class Repeat:
             "elements": table.elements,
             "types": table.types,
             "group": table.group,
+            "axes": self._axes,
         }
         return Request(
             layout=ctypes.pointer(found.layout),
@@ -160,7 +169,9 @@ class Repeat:
             scalars=len(keys) - self._kernel.streams,
             keys=self._keys.buffer_info()[0],
             names=self._names,
+            by_matrix=self._kernel.by_matrix,
             tensors=len(table.elements),
+            shape=table.struct.shape,
             **{name: column.buffer_info()[0] for name, column in arrays.items()},
             kernel=ctypes.cast(self._kernel.parts[0], ctypes.c_void_p),
             table=ctypes.addressof(table.struct),
@@ -172,3 +183,21 @@ def _is_constant(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_constant, value))
     return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _whole_groups(optimizer: "GeneratedOptimizer", groups: list[Group]) -> set[int] | None:
+    """The identities of the groups that were stepped; None if only a part of one was.
+
+    Parts that differ in facts of their parameters only are a whole again: the kernel asks for them.
+    """
+    taken = {id(group) for group in groups}
+    whole = {id(group) for group in optimizer.param_groups} & taken
+    for group in optimizer.param_groups:
+        work = optimizer._survey.works.get(id(group))
+        parts = {id(part.group) for part in work.parts} if work else set()
+        if work and parts and parts <= taken:
+            traits = {part.trait._replace(facts=()) for part in work.parts}
+            if len(traits) == 1:
+                whole.add(id(group))
+                taken -= parts
+    return whole if taken <= whole else None

@@ -143,6 +143,11 @@ class Kernel:
             in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
         )
 
+    def needed_by_shape(self, group: dict[str, Any]) -> tuple[int, int]:
+        """The same, for a vector and for a parameter of more dimensions."""
+        vector = torch.empty(0, device="cpu")
+        return self.needed(group, vector), self.needed(group, vector[None])
+
     def run(self, table: Table, optimizer: "GeneratedOptimizer") -> None:
         """Update all tensors of a table. The interpreter's lock is released in the parts."""
         table.set_scale(optimizer)

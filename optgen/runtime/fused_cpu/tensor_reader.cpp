@@ -47,14 +47,16 @@ struct Request {
     const Layout* layout;
     i64 groups;
     const Object* lists;  // [group]: its list of parameters
-    const u64* needed;    // [group]: the streams its tensors must have; none if the group must have
-                          // no gradients
+    const u64* needed;    // [group][2]: the streams its tensors must have, vectors and those of more
+                          // dimensions; none if the group must have no gradients
     Object state;         // the optimizer's: a dict by parameter
     i64 entries;
     const i64* order;     // [entry of state]: the tensor it belongs to, or -1
     i64 streams, scalars; // of the shape of the parameter, and single numbers
     const Object* keys;       // [streams + scalars]: the keys of a state, from the third on
     const char* const* names; // the same as C strings
+    const unsigned char* axes; // [streams]: an Axes
+    i64 by_matrix;        // whether elements must lie in the order of their indices
     i64 tensors;
     Object* params;       // [tensor], scratch
     void** handles;       // [stream][tensor], scratch
@@ -62,9 +64,14 @@ struct Request {
     i64* elements;
     u64* types;
     int* group;
+    i64* shape;           // or null
     void (*kernel)(const void* table, const void* threads);
     const void *table, *threads;
 };
+
+// Which axes of its parameter a stream has, and what a table has of a parameter's shape.
+enum Axes : unsigned char { LIKE, ROW, COLUMN };
+enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
 struct Tensor {
     void* address;
@@ -217,10 +224,35 @@ struct Reader {
         if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
         if (!read(layout, grad, read_grad)) return false;
         if (!same_walk(layout, read_grad, read_param)) return false;
+        if (request.by_matrix && !read_param.contiguous) return false;
+        if (request.shape) put_shape(Shape(layout, read_param), request.shape + SHAPE * t);
         request.elements[t] = read_param.elements;
         put(0, t, read_param);
         put(1, t, read_grad);
         return true;
+    }
+
+    static void put_shape(const Shape& shape, i64* to) {
+        to[DIMENSIONS] = shape.dimensions;
+        to[ROWS] = to[COLUMNS] = to[BATCH] = 1;
+        for (i64 d = 0; d < shape.dimensions; ++d)
+            to[d + 2 < shape.dimensions ? BATCH : d + 2 == shape.dimensions ? ROWS : COLUMNS]
+                *= shape.sizes[d];
+    }
+
+    u64 needed(i64 t) const {
+        const bool matrix = request.shape && request.shape[SHAPE * t + DIMENSIONS] > 1;
+        return request.needed[2 * request.group[t] + matrix];
+    }
+
+    // Whether a state has the elements that its parameter asks for, in the same places.
+    bool belongs(i64 t, i64 stream, const Tensor& state, const Tensor& param) const {
+        if (stream >= request.streams) return state.elements == 1;
+        const unsigned char axes = request.axes[stream];
+        if (axes == LIKE) return same_walk(layout, state, param);
+        const i64* const shape = request.shape + SHAPE * t;
+        return state.contiguous
+            && state.elements == shape[BATCH] * shape[axes == ROW ? ROWS : COLUMNS];
     }
 
     // The stream a key of a state belongs to, or -1. A loaded checkpoint has its own equal strings.
@@ -244,10 +276,10 @@ struct Reader {
     void search(Object state, i64 t, Found& found) const {
         i64 position = 0;
         Object key, value;
-        const u64 needed = request.needed[request.group[t]];
+        const u64 wanted = needed(t);
         for (i64 seen = 0; seen < 16 && layout.dict_next(state, &position, &key, &value); ++seen) {
             const i64 stream = stream_of(key);
-            if (stream < 0 || !of_stream(needed, stream)) continue;
+            if (stream < 0 || !of_stream(wanted, stream)) continue;
             fetch(value);
             found.tensor[found.count] = t;
             found.stream[found.count] = stream;
@@ -268,8 +300,7 @@ struct Reader {
             if (t != of && !read(layout, request.params[of = t] + layout.implementation, like))
                 return false;
             if (!read(layout, found.object[i] + layout.implementation, tensor)) return false;
-            if (stream < request.streams ? !same_walk(layout, tensor, like) : tensor.elements != 1)
-                return false;
+            if (!belongs(t, stream, tensor, like)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) fetch(tensor.address);
         }
@@ -323,10 +354,10 @@ struct Reader {
     // Whether every tensor with a gradient has the streams its group asks for.
     bool complete() const {
         for (i64 t = 0; t < request.tensors; ++t) {
-            const u64 needed = request.needed[request.group[t]], types = request.types[t];
-            if (types && !needed) return false;
+            const u64 types = request.types[t], wanted = types ? needed(t) : 0;
+            if (types && !wanted) return false;
             for (i64 stream = 0; types && stream < request.streams + request.scalars; ++stream)
-                if (of_stream(needed, stream) && !of_stream(types, stream)) return false;
+                if (of_stream(wanted, stream) && !of_stream(types, stream)) return false;
         }
         return true;
     }
