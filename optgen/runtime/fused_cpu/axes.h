@@ -17,47 +17,61 @@ struct Largest {
 // So many elements may be written (and in a buffer read) beyond the end.
 constexpr i64 PADDING = 64;
 
-// Every number so many times in a row, W at a time.
-template <int W, class C>
+// Every number so many times in a row, W at a time; once is enough where W are as many or more.
+template <int W, bool ONCE, class C>
 void spread_by(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
-        for (i64 k = 0; k < times; k += W)
+        for (i64 k = 0; k < (ONCE ? 1 : times); k += W)
             for (int l = 0; l < W; ++l) to[k + l] = from[i];
 }
 
 template <class C>
 APART void spread(const C* from, i64 count, i64 times, C* to) {
-    if (times <= 4) spread_by<4>(from, count, times, to);
-    else if (times <= 8) spread_by<8>(from, count, times, to);
-    else spread_by<16>(from, count, times, to);
+    if (times <= 4) spread_by<4, true>(from, count, times, to);
+    else if (times <= 8) spread_by<8, true>(from, count, times, to);
+    else if (times <= 16) spread_by<16, true>(from, count, times, to);
+    else spread_by<16, false>(from, count, times, to);
 }
 
-// So many numbers of every matrix again for each of its rows, W at a time.
+// So many numbers of every matrix again for each of its rows.
 template <int W, class C>
-void repeat_by(const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
-    for (i64 m = 0; m < matrices; ++m, from += columns)
-        for (i64 r = 0; r < rows; ++r, to += columns)
-            for (i64 k = 0; k < columns; k += W) __builtin_memcpy(to + k, from + k, W * sizeof(C));
+void repeat_few(const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
+    for (i64 m = 0; m < matrices; ++m, from += columns) {
+        C all[W];
+        __builtin_memcpy(all, from, sizeof all);
+        for (i64 r = 0; r < rows; ++r, to += columns) __builtin_memcpy(to, all, sizeof all);
+    }
 }
 
 template <class C>
 APART void repeat(const C* from, i64 matrices, i64 rows, i64 columns, C* to) {
-    if (columns <= 4) repeat_by<4>(from, matrices, rows, columns, to);
-    else if (columns <= 8) repeat_by<8>(from, matrices, rows, columns, to);
-    else repeat_by<16>(from, matrices, rows, columns, to);
+    if (columns <= 4) return repeat_few<4>(from, matrices, rows, columns, to);
+    if (columns <= 8) return repeat_few<8>(from, matrices, rows, columns, to);
+    if (columns <= 16) return repeat_few<16>(from, matrices, rows, columns, to);
+    for (i64 m = 0; m < matrices; ++m, from += columns)
+        for (i64 r = 0; r < rows; ++r, to += columns)
+            __builtin_memcpy(to, from, u64(columns) * sizeof(C));
 }
 
-// All of some numbers, in 32 lanes that are joined at the end: the order depends on n alone.
-template <class Join, class C>
-APART double total(const C* x, i64 n) {
-    double lanes[32] = {};
+// All of some numbers, in lanes that are joined at the end: the order depends on n alone. As many
+// are fetched from `ahead` into the cache: else memory would rest while numbers are added up.
+template <class Join, int LANES, class C>
+double total_in(const C* x, i64 n, const C* ahead) {
+    double lanes[LANES] = {};
     i64 i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int l = 0; l < 32; ++l) lanes[l] = Join::join(lanes[l], double(x[i + l]));
+    for (; i + LANES <= n; i += LANES) {
+        for (int l = 0; l < LANES; l += 64 / int(sizeof(C))) __builtin_prefetch(ahead + i + l);
+        for (int l = 0; l < LANES; ++l) lanes[l] = Join::join(lanes[l], double(x[i + l]));
+    }
     for (int l = 0; i + l < n; ++l) lanes[l] = Join::join(lanes[l], double(x[i + l]));
-    for (int half = 16; half; half /= 2)
+    for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; ++l) lanes[l] = Join::join(lanes[l], lanes[l + half]);
     return lanes[0];
+}
+
+template <class Join, class C>
+APART double total(const C* x, i64 n, const C* ahead) {
+    return total_in<Join, 32>(x, n, ahead);
 }
 
 // A number for each of some short rows.
@@ -76,7 +90,10 @@ APART void row_totals(const C* x, i64 rows, i64 columns, To* to) {
     if (columns == 3) return totals_of<Join, 3>(x, rows, to);
     if (columns == 5) return totals_of<Join, 5>(x, rows, to);
     if (columns == 7) return totals_of<Join, 7>(x, rows, to);
-    for (i64 r = 0; r < rows; ++r) to[r] = To(total<Join>(x + r * columns, columns));
+    if (columns < 128)
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total_in<Join, 8>(x, columns, x));
+    else
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total<Join>(x, columns, x));
 }
 
 // Rows are joined into a row of partial results.

@@ -257,7 +257,8 @@ struct Tensor {
         const int from = __builtin_ctz(step.reads);
         const i64 n = job.all().count(R::AXES[from]);
         if (step.axes == NONE)
-            numbers[step.number] = Join::join(numbers[step.number], total<Join>(whole[from], n));
+            numbers[step.number] =
+                Join::join(numbers[step.number], total<Join>(whole[from], n, whole[from]));
         else
             row_totals<Join>(
                 whole[from], job.batch, n / job.batch, whole[__builtin_ctz(step.writes)]);

@@ -17,6 +17,8 @@ struct Part {
     const i64 room;
     u32 touched = 0, written = 0;
     i64 band = 0, chunk = 0;
+    const C* ahead[STREAMS]; // where what follows the tile lies in memory
+    int coming = 0;          // of these, those that nobody has fetched yet
 
     // How many numbers of the type computed in a thread needs.
     static i64 scratch(const Job& job) { return (2 * VALUES + 2) * room_of(job); }
@@ -98,6 +100,10 @@ struct Part {
     APART void tile(const Tile& tile) {
         C* at[VALUES];
         for (int v = 0; v < VALUES; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
+        coming = 0;
+        for (int v = STREAMS - 1; v >= 0; --v)
+            if (R::AXES[v] == TENSOR && at[v] && at[v] != buffer(v))
+                ahead[coming++] = at[v] + tile.elements;
         if (unscales) unscale(tile, at[1]);
         for (int k = 0; k < R::COUNT; ++k) {
             if (!(pass.steps >> k & 1)) continue;
@@ -139,10 +145,10 @@ struct Part {
     void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
         const bool wide = job.local || tile.rows > 1;
         C* seen[VALUES];
-        for (int v = 0; v < VALUES; ++v) {
-            const bool read = (step.reads | step.writes) >> v & 1;
-            seen[v] = read && wide && R::AXES[v] != step.axes ? widened(v, step.axes, tile, at[v])
-                                                             : at[v];
+        for (u32 values = step.reads | step.writes; values; values &= values - 1) {
+            const int v = __builtin_ctz(values);
+            const bool spread = wide && R::AXES[v] != step.axes;
+            seen[v] = spread ? widened(v, step.axes, tile, at[v]) : at[v];
         }
         if (!R::HAS_AXES || !wide) R::template run<C, false>(k, given, tile.count(step.axes), seen);
         else R::template run<C, true>(k, given, tile.count(step.axes), seen);
@@ -157,12 +163,15 @@ struct Part {
         return wide_buffer(v);
     }
 
+    const C* follow(const C* x) { return coming ? ahead[--coming] : x; }
+
     template <class Join>
-    void reduce(const Step& step, const Tile& tile, C** at) const {
+    void reduce(const Step& step, const Tile& tile, C** at) {
         const int from = __builtin_ctz(step.reads);
         if (step.axes == NONE) {
             double& sum = partials[step.number];
-            sum = Join::join(sum, total<Join>(at[from], tile.count(R::AXES[from])));
+            const i64 n = tile.count(R::AXES[from]);
+            sum = Join::join(sum, total<Join>(at[from], n, follow(at[from])));
         } else if constexpr (R::HAS_AXES) {
             if (!job.local) reduce_shared<Join>(step, tile, at[from]);
             else reduce_local<Join>(step, tile, at[from], at[__builtin_ctz(step.writes)]);
@@ -180,13 +189,13 @@ struct Part {
     }
 
     template <class Join>
-    void reduce_shared(const Step& step, const Tile& tile, const C* x) const {
+    void reduce_shared(const Step& step, const Tile& tile, const C* x) {
         if (step.axes == COLUMN)
             return join_rows<Join>(
                 x, tile.rows, tile.columns, column_sums(step.number) + tile.column);
         double* const to = row_sums(step.number) + tile.row;
         if (tile.rows > 1) return row_totals<Join>(x, tile.rows, tile.columns, to);
-        *to = Join::join(*to, total<Join>(x, tile.columns));
+        *to = Join::join(*to, total<Join>(x, tile.columns, follow(x)));
     }
 };
 
