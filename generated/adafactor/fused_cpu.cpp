@@ -91,7 +91,22 @@ struct AdafactorFactoredRule : Rule {
             set(PARAM),
         },
     };
-    static constexpr int PASSES[] = {2, 3};
+    static constexpr Pass EXACT[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP2,
+                MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
+            set(ROW_VAR, COL_VAR),
+        },
+        {
+            set(MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP3),
+            set(),
+            set(PARAM),
+        },
+    };
+    static constexpr int PASSES[] = {2, 3, 2};
     static constexpr bool HAS_AXES = true;
     static constexpr int NUMBERS = 4;
     static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 1;
@@ -163,7 +178,7 @@ struct AdafactorFactoredRule : Rule {
             C grad_sq_row_sum = grad_sq_row_sums[i];
 
             // r = lerp(r, row_mean(g**2), w)
-            row_var = lerp(row_var, grad_sq_row_sum / C(sizes.cols), w);
+            row_var = lerp(row_var, grad_sq_row_sum * C(1 / sizes.cols), w);
 
             row_vars[i] = row_var;
         }
@@ -180,7 +195,7 @@ struct AdafactorFactoredRule : Rule {
             C grad_sq_col_sum = grad_sq_col_sums[i];
 
             // c = lerp(c, col_mean(g**2), w)
-            col_var = lerp(col_var, grad_sq_col_sum / C(sizes.rows), w);
+            col_var = lerp(col_var, grad_sq_col_sum * C(1 / sizes.rows), w);
 
             col_vars[i] = col_var;
         }
@@ -198,7 +213,7 @@ struct AdafactorFactoredRule : Rule {
 
             // v_hat = r * c / maximum(col_mean(r), floor)
             // u = g / sqrt(maximum(v_hat, floor**2))
-            const C row_factor = row_var / maximum(row_var_col_sum / C(sizes.rows), floor);
+            const C row_factor = row_var / maximum(row_var_col_sum * C(1 / sizes.rows), floor);
 
             row_factors[i] = row_factor;
         }
@@ -345,7 +360,7 @@ struct AdafactorNotFactoredRule : Rule {
             set(PARAM, VARIANCE),
         },
     };
-    static constexpr int PASSES[] = {2, 0};
+    static constexpr int PASSES[] = {2, 0, 0};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 3;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;

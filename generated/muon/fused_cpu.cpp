@@ -46,7 +46,7 @@ struct MuonBefore : Rule {
             set(MOMENTUM_BUFFER, U),
         },
     };
-    static constexpr int PASSES[] = {1, 0};
+    static constexpr int PASSES[] = {1, 0, 0};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
@@ -135,7 +135,7 @@ struct MuonAfter : Rule {
             set(PARAM),
         },
     };
-    static constexpr int PASSES[] = {1, 0};
+    static constexpr int PASSES[] = {1, 0, 0};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;

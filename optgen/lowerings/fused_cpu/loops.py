@@ -14,6 +14,7 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     assigns,
+    rebuild,
     refs,
     walk,
 )
@@ -25,6 +26,7 @@ from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.text import folded, indented
 from optgen.passes.flatten import Flatten
+from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
 _SPOKEN = {
@@ -155,9 +157,9 @@ class LoopPrinter:
 
     def _body(self) -> list[str]:
         flatten = Flatten(self._is_settled)
+        body = flatten(map_values(self._loop.body, _by_reciprocals))
         loaded = frozenset(c.name for c in self._loop.columns if c.loaded)
         kept = frozenset(c.name for c in self._loop.columns if c.stored)
-        body = flatten(self._loop.body)
         return Statements(
             "C", lambda a: self._elements(a.value), self._if, body, loaded, kept
         ).lines(_COLUMN)
@@ -232,7 +234,19 @@ class LoopPrinter:
                 return self._fields.get(expr)
             case Call(word, _) if word in PROPERTIES:
                 return f"C({self._scalars(expr)})"
+            case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
+                return f"C({self._scalars(expr)})"
         return None
+
+
+def _by_reciprocals(expr: Expr) -> Expr:
+    """The same with a product for each division by a size: what is divided by is known before."""
+    expr = rebuild(expr, _by_reciprocals)
+    match expr:
+        case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
+            if not isinstance(value, Const):
+                return Call("*", (value, Call("/", (Const(1), size))))
+    return expr
 
 
 def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:

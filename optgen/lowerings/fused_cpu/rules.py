@@ -13,7 +13,7 @@ from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
-from optgen.lowerings.fused_cpu.passes import Pass, local_passes, shared_passes
+from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, shared_passes
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.steps import Step, Steps
@@ -101,8 +101,8 @@ class PhasedRule:
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
             kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.word]
-            values = f"{_set(step.reads)}, {_set(step.writes)}"
-            lines.append(f"    {{Step::{kind}, {step.axes.name}, {values}, {self._number(step)}}},")
+            row = [step.axes.name, _set(step.reads), _set(step.writes), str(self._number(step))]
+            lines += indented(listed("{", [f"Step::{kind}", *row], "},", 8))
         return [*lines, "};"]
 
     def _number(self, step: Step) -> int:
@@ -116,13 +116,16 @@ class PhasedRule:
         local = local_passes(self.body.steps, self.streams)
         lines = _pass_table("LOCAL", local)
         shared: list[Pass] = []
+        exact: list[Pass] = []
         if self.has_axes:
             shared = shared_passes(self.body.steps, self.streams)
-            lines += _pass_table("SHARED", shared)
+            used = {n: axes for n, axes in self.streams.items() if n in self._used()}
+            exact = exact_passes(self.body.steps, used) or local
+            lines += [*_pass_table("SHARED", shared), *_pass_table("EXACT", exact)]
         rows, columns = (len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN))
         return [
             *lines,
-            f"static constexpr int PASSES[] = {{{len(local)}, {len(shared)}}};",
+            f"static constexpr int PASSES[] = {{{len(local)}, {len(shared)}, {len(exact)}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.body.numbers)};",
             f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",

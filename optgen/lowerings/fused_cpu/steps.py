@@ -96,7 +96,7 @@ class Steps:
         for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
             base = base.removesuffix(suffix)
         names = (base, f"{base}_value", *(f"{base}_value{n}" for n in range(2, 99)))
-        name = next(n for n in names if is_free(n, self.taken - {reduced}))
+        name = next(n for n in names if is_free(n, self.taken))
         self.taken.add(name)
         return name
 

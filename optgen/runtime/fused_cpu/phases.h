@@ -75,6 +75,7 @@ struct Job {
     i64 tensor;
     bool in_double;
     i64 batch, rows, columns; // matrices, and the rows and columns of each
+    enum Way { LOCAL, SHARED, EXACT } way; // EXACT: local, states of rows are kept unrounded
     bool local;               // every matrix is done as a whole
     i64 unit;                 // local: the matrices of a tile
     i64 bands, chunks;        // else: in what its rows and columns are divided
@@ -93,6 +94,17 @@ struct Job {
     }
 };
 
+// Whether the states of rows and columns are of the type computed in.
+template <class R>
+bool is_exact(const Program<R>& program, i64 t, bool in_double) {
+    bool exact = R::HAS_AXES;
+    for (int v = 0; v < R::STREAMS; ++v) {
+        const u32 type = program.type(v, t);
+        exact = exact && (R::AXES[v] == TENSOR || !type || type == (in_double ? FLOAT64 : FLOAT32));
+    }
+    return exact;
+}
+
 template <class R>
 Job divide(const Program<R>& program, i64 t) {
     const i64* const shape = program.table.shape + SHAPE * t;
@@ -102,6 +114,7 @@ Job divide(const Program<R>& program, i64 t) {
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
     if (!R::HAS_AXES) job.batch = program.table.elements[t], job.rows = job.columns = 1;
     job.local = !R::HAS_AXES || (job.size() && job.size() <= LARGEST_LOCAL);
+    job.way = !job.local ? Job::SHARED : is_exact(program, t, job.in_double) ? Job::EXACT : Job::LOCAL;
     if (job.local) {
         job.unit = most(1, SPAN / job.size());
         job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
@@ -164,8 +177,10 @@ struct Tensor {
     }
 
     const Pass* passes() const {
-        if constexpr (R::HAS_AXES)
-            if (!job.local) return R::SHARED;
+        if constexpr (R::HAS_AXES) {
+            if (job.way == Job::SHARED) return R::SHARED;
+            if (job.way == Job::EXACT) return R::EXACT;
+        }
         return R::LOCAL;
     }
 

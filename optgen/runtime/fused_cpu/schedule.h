@@ -34,7 +34,7 @@ bool add(const Program<R>& program, i64 t, Job& job) {
     job = divide(program, t);
     job.program = &program;
     job.methods = job.in_double ? &Taking<R, double>::METHODS : &Taking<R, float>::METHODS;
-    job.passes = R::PASSES[!job.local];
+    job.passes = R::PASSES[job.way];
     return true;
 }
 

@@ -1,0 +1,317 @@
+"""Fused C++ steps of rules with phases: tensors of all shapes and types, divided in all ways."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from parity.trajectories import error, values
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.optim import Adafactor, Muon
+from optgen.passes.maximize import add_maximize
+from optgen.runtime import matrix
+from optgen.spec.read import read_spec
+
+repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+SPECS = Path(__file__).parents[1] / "specs"
+CATALOGUE = Path(__file__).parents[2] / "specs"
+Shape = tuple[int, ...]
+
+ODD = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Odd(
+    p, g, t, /,
+    m=state("exp_avg", when="momentum"),
+    r=state("row_largest", shape="row"),
+    c=state("col_total", shape="col", init=1),
+    *,
+    lr=hyper(1e-2),
+    momentum=hyper(0.0),
+    scaled=flag(False),
+):
+    """Every reduction, values of every shape, branches around them, a state that may be absent."""
+    require(ndim(p) > 1, "no matrix: {shape}")
+    largest = max_abs(g)
+    r = 0.5 * r + row_mean(abs(g) / (1 + largest))
+    if scaled:
+        c = c + rms(g) * col_mean(g**2)
+        width = sqrt(rows(p) / cols(p))
+    else:
+        width = 1 + 1 / numel(p)
+    per_matrix = row_mean(c) + max_abs(r) + machine_eps(p)
+    u = g * r / sqrt(c + per_matrix)
+    if momentum:
+        m = momentum * m + u
+        u = m
+    p = p - lr * width * u / (1 + norm(u) / t)
+'''
+
+SMALL = [
+    (5, 7),
+    (3, 3),
+    (16, 8, 3, 3),
+    (40, 30, 1, 1),
+    (9, 2, 7, 7),
+    (6, 5, 5),
+    (3, 4, 1),
+    (3, 1, 4),
+]
+LONG = [(64, 64), (65, 64), (2, 20_000), (20_000, 2), (1, 40_000), (40_000, 1), (3, 70, 80)]
+LARGE = [(700, 900), (2, 300_000), (300_000, 2), (40, 90, 70), (700_000, 1), (256, 128, 3, 3)]
+VECTORS = [(), (1,), (1000,), (1025,), (70_001,), (400_000,)]
+
+
+@functools.cache
+def rule(name: str) -> tuple[Any, Algorithm]:
+    """The class and the algorithm of a spec: of the catalogue, or one of the tests."""
+    own = SPECS / f"{name}.py"
+    (algorithm,) = read_spec(own if own.exists() else CATALOGUE / f"{name}.py")
+    cls = optgen.load(own) if own.exists() else getattr(optgen.optim, algorithm.name)
+    return cls, add_maximize(algorithm)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Algorithm]:
+    path = tmp_path_factory.mktemp("specs") / "odd.py"
+    path.write_text(ODD)
+    (algorithm,) = read_spec(path)
+    return optgen.load(path), add_maximize(algorithm)
+
+
+def grads_of(params: Sequence[Tensor], step: int) -> list[Tensor]:
+    return values([tuple(p.shape) for p in params], params[0].dtype, 100 + step)
+
+
+def stepped(optimizer: Any, steps: int = 4) -> list[Tensor]:
+    """The parameters after some steps; all of them in fused C++."""
+    params: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+    for step in range(steps):
+        for param, grad in zip(params, grads_of(params, step), strict=True):
+            param.grad = grad
+        optimizer.step()
+        assert set(optgen.explain(optimizer).split(": ")) >= {"fused C++"}
+    return params
+
+
+def follow_the_rule(
+    made: tuple[Any, Algorithm], shapes: Sequence[Shape], bound: float, **options: Any
+) -> None:
+    """Parameters and states end where the rule itself, run in float64, takes them."""
+    cls, algorithm = made
+    start = values(shapes, torch.float64, 0)
+    optimizer = cls([Parameter(value.clone()) for value in start], **options)
+    params = stepped(optimizer)
+    hypers = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in algorithm.hypers}
+    for place, param in enumerate(params):
+        value, state = start[place], {}
+        for step in range(4):
+            grad = grads_of(params, step)[place]
+            value, state = evaluate(algorithm, hypers, value, grad, state)
+        assert error(param, value) < bound, (param.shape, error(param, value))
+        for key, found in optimizer.state[param].items():
+            assert error(found, torch.as_tensor(state[key])) < bound, (param.shape, key)
+
+
+@pytest.mark.parametrize("shapes", [[*SMALL, *VECTORS[:4]], LONG, [*LARGE, *VECTORS[4:]]])
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_decay": 0.1, "maximize": True, "eps": (1e-3, 1e-2)}]
+)
+def test_adafactor_on_all_shapes(shapes: list[Shape], options: dict[str, Any]) -> None:
+    follow_the_rule(rule("adafactor"), shapes, 1e-13, **options)
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars"])
+def test_sums_over_whole_parameters(name: str) -> None:
+    follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
+
+
+def test_came() -> None:
+    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
+    follow_the_rule(rule("came"), shapes, 1e-12, lr=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "scaled": True}])
+def test_every_reduction_on_all_shapes(options: dict[str, Any], odd: tuple[Any, Algorithm]) -> None:
+    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
+    follow_the_rule(odd, shapes, 1e-12, **options)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    """More than one thread is used from 16 MB on, some tensors shared, some whole."""
+    shapes = [*SMALL, *LONG, *LARGE, *LARGE, (3000, 1000), *VECTORS, (2_000_000,)]
+    ended = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
+        params = stepped(optimizer, 3)
+        states = [s for p in params for s in optimizer.state[p].values()]
+        ended.append([*params, *states])
+    for others in ended[1:]:
+        assert all(map(torch.equal, ended[0], others))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(16, 8, 3, 3), (40, 30, 1, 1), (300, 200), (1000,)], ids=str)
+def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None:
+    """One step in float32 from the same numbers, rounded at its end."""
+    (param,), (grad,) = values([shape], dtype, 1), values([shape], dtype, 2)
+    narrow, wide = Parameter(param.clone()), Parameter(param.float())
+    narrow.grad, wide.grad = grad.clone(), grad.float()
+    eps = (torch.finfo(dtype).eps, 1e-3)
+    optimizers = Adafactor([narrow], eps=eps), Adafactor([wide], eps=eps)
+    for optimizer in optimizers:
+        optimizer.step()
+
+    assert torch.equal(narrow, wide.to(dtype))
+    for key, found in optimizers[0].state[narrow].items():
+        assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
+
+
+def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
+    """The pass that stores Muon's momentum stores no parameter."""
+    narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
+    narrow.grad = torch.ones_like(narrow)
+    optimizer = Muon([narrow], momentum=0.5)
+    optimizer.step()
+    assert torch.equal(optimizer.state[narrow]["momentum_buffer"], torch.full_like(narrow, 0.5))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_memory_in_another_order_than_the_indices(steps: int) -> None:
+    """Rows and columns are those of the indices, wherever the elements lie."""
+    (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
+    plain = Parameter(start.clone())
+    moved = Parameter(start.to(memory_format=torch.channels_last))
+    assert not moved.is_contiguous()
+    optimizers = Adafactor([plain]), Adafactor([moved])
+    for optimizer in optimizers:
+        stepped(optimizer, steps)
+
+    assert error(moved, plain) < 1e-14
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+    assert (
+        error(optimizers[1].state[moved]["row_var"], optimizers[0].state[plain]["row_var"]) < 1e-14
+    )
+
+
+def test_tensors_without_elements() -> None:
+    params = [Parameter(torch.ones(shape)) for shape in ((3, 0), (0, 3), (0, 2, 2), (0,), (2, 2))]
+    optimizer = Adafactor(params)
+    for _ in range(2):
+        for param in params:
+            param.grad = torch.ones_like(param)
+        optimizer.step()
+
+    assert [float(optimizer.state[p]["step"]) for p in params] == [2] * 5
+    assert optimizer.state[params[0]]["row_var"].isnan().all()  # means of nothing
+    assert params[4].isfinite().all()
+
+
+def test_what_is_no_number_stays_within_its_parameter() -> None:
+    params = [Parameter(torch.ones(300, 300)), Parameter(torch.ones(300, 300))]
+    optimizer = Adafactor(params)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    assert params[0].grad is not None
+    params[0].grad[17, 3] = torch.nan
+    optimizer.step()
+
+    assert params[0].isnan().any()
+    rows = optimizer.state[params[0]]["row_var"].isnan().squeeze()
+    assert rows.nonzero().tolist() == [[17]]
+    assert params[1].isfinite().all()
+
+
+def test_gradients_are_unscaled_once() -> None:
+    """However often the passes read them."""
+    plain, scaled = Parameter(torch.ones(80, 70)), Parameter(torch.ones(80, 70))
+    plain.grad = values([(80, 70)], torch.float32, 0)[0]
+    scaled.grad = plain.grad * 8
+    optimizers = Adafactor([plain]), Adafactor([scaled])
+    optimizers[1].grad_scale = torch.tensor(8.0)
+    for optimizer in optimizers:
+        optimizer.step()
+
+    assert torch.equal(scaled, plain)
+    assert torch.equal(scaled.grad, plain.grad)
+
+
+def repeats(optimizer: Any) -> bool:
+    """Whether the next step of a group of all shapes will be read in C++."""
+    return optimizer._repeat is not None
+
+
+@pytest.mark.skipif(repeat.reader() is None, reason="no reader on this torch")
+def test_a_repeated_step_knows_shapes() -> None:
+    params = [Parameter(value) for value in values([(4, 6), (5,), (2, 3, 4)], torch.float64, 0)]
+    optimizer, reference = (
+        Adafactor(params),
+        torch.optim.Adafactor([p.detach().clone() for p in params]),
+    )
+    others = reference.param_groups[0]["params"]
+    for step in range(4):
+        for param, other, grad in zip(params, others, grads_of(params, step), strict=True):
+            param.grad, other.grad = grad, grad.clone()
+        if step == 2:
+            assert repeats(optimizer)
+        optimizer.step()
+        reference.step()
+    assert all(error(p, q) < 1e-14 for p, q in zip(params, others, strict=True))
+
+    optimizer.state[params[0]]["row_var"] = torch.zeros(1, 6, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="row_var has the shape"):
+        optimizer.step()
+
+
+def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[Shape]] = []
+
+    def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+        taken.append([tuple(tensor.shape) for tensor in tensors])
+        return plain(tensors, *arguments)
+
+    plain = matrix.orthogonalize
+    monkeypatch.setattr(matrix, "orthogonalize", spied)
+    shapes = [(4, 6), (6, 4), (4, 6)]
+    groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
+    optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
+    references = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
+    theirs = torch.optim.Muon(references)
+    params = stepped(optimizer)
+    for step in range(4):
+        for reference, grad in zip(references, grads_of(references, step), strict=True):
+            reference.grad = grad
+        theirs.step()
+
+    assert taken[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
+    assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
+
+
+def test_a_matrix_in_columns() -> None:
+    (start,) = values([(6, 9)], torch.float64, 0)
+    plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
+    assert not turned.is_contiguous()
+    for param in (plain, turned):
+        stepped(Muon([param]))
+    assert error(turned, plain) < 1e-14
