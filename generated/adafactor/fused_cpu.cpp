@@ -41,7 +41,7 @@ struct AdafactorFactoredRule : Rule {
     enum {
         RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM, RUN_NUMBERS1,
         RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP2, MAKE_U_SQ_SUM,
-        RUN_NUMBERS2, RUN_SWEEP3, COUNT };
+        RUN_NUMBERS2, RUN_SWEEP3, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM_SQ, GRAD_SQ), 0},
         {Step::SUM, NONE, set(PARAM_SQ), set(), 0},
@@ -289,7 +289,7 @@ struct AdafactorFactoredRule : Rule {
         }
     }
 
-    static void count(int step, const Given<AdafactorFactoredRule>& given) {
+    static void run_numbers(int step, const Given<AdafactorFactoredRule>& given) {
         (void)given;
         switch (step) {
             case RUN_NUMBERS1: return numbers1(given.scalars, given.sizes, given.named());
@@ -340,7 +340,7 @@ struct AdafactorNotFactoredRule : Rule {
     // Values that the steps read and write, what happens to them, and what happens together.
     enum { PARAM_SQ = STREAMS, U_SQ, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, COUNT };
+    enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD, PARAM, VARIANCE), set(PARAM_SQ, U_SQ), 0},
         {Step::SUM, NONE, set(PARAM_SQ), set(), 0},
@@ -472,7 +472,7 @@ struct AdafactorNotFactoredRule : Rule {
         }
     }
 
-    static void count(int step, const Given<AdafactorNotFactoredRule>& given) {
+    static void run_numbers(int step, const Given<AdafactorNotFactoredRule>& given) {
         (void)given;
         switch (step) {
             case RUN_NUMBERS1:

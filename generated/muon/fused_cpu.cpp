@@ -35,7 +35,7 @@ struct MuonBefore : Rule {
     // Values that the steps read and write, what happens to them, and what happens together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, COUNT };
+    enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(GRAD, MOMENTUM_BUFFER), set(MOMENTUM_BUFFER, U), 0},
     };
@@ -91,7 +91,7 @@ struct MuonBefore : Rule {
         }
     }
 
-    static void count(int step, const Given<MuonBefore>& given) {
+    static void run_numbers(int step, const Given<MuonBefore>& given) {
         (void)given;
         switch (step) {
         }
@@ -124,7 +124,7 @@ struct MuonAfter : Rule {
     // Values that the steps read and write, what happens to them, and what happens together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
-    enum { RUN_SWEEP1, COUNT };
+    enum { RUN_SWEEP1, STEP_COUNT };
     static constexpr Step STEPS[] = {
         {Step::LOOP, TENSOR, set(PARAM, O), set(PARAM), 0},
     };
@@ -175,7 +175,7 @@ struct MuonAfter : Rule {
         }
     }
 
-    static void count(int step, const Given<MuonAfter>& given) {
+    static void run_numbers(int step, const Given<MuonAfter>& given) {
         (void)given;
         switch (step) {
         }

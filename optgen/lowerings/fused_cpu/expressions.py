@@ -52,9 +52,9 @@ _KEYWORDS = (
 _OWN = (
     "C CELLS HAS_STEP Hypers STREAMS Scalar Scalars cells fresh has_step hypers i i64 mod n pow "
     "program rounded scalars streams sweep truth update "
-    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS COUNT Given HAS_AXES LAST_PART LOCAL MATRIX NONE "
-    "NUMBERS Numbers PASSES Pass ROW ROW_REDUCTIONS SHARED STEPS Sizes Step TENSOR VALUES WIDE "
-    "applies at count flag given numbers run set sizes"
+    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT Given HAS_AXES LAST_PART LOCAL MATRIX "
+    "NONE NUMBERS Numbers PASSES Pass ROW ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TENSOR "
+    "VALUES WIDE applies at flag given numbers run run_numbers set sizes"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)

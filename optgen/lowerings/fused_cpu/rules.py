@@ -97,7 +97,7 @@ class PhasedRule:
 
     def _steps(self) -> list[str]:
         named = [_step_name(step) for step in self.body.steps]
-        lines = listed("enum { ", [*named, "COUNT"], " };", 4)
+        lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
             kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.word]

@@ -126,8 +126,9 @@ void few_column_totals(const C* x, i64 matrices, i64 rows, i64 columns, C* to) {
 
 template <class Join, class C>
 APART void column_totals(const C* x, i64 matrices, i64 rows, i64 columns, C* to, double* scratch) {
-    if (rows <= 8 && columns <= 4) return few_column_totals<Join, 4>(x, matrices, rows, columns, to);
-    if (rows <= 8 && columns <= 8) return few_column_totals<Join, 8>(x, matrices, rows, columns, to);
+    const bool few = rows <= 8;
+    if (few && columns <= 4) return few_column_totals<Join, 4>(x, matrices, rows, columns, to);
+    if (few && columns <= 8) return few_column_totals<Join, 8>(x, matrices, rows, columns, to);
     for (i64 m = 0; m < matrices; ++m, x += rows * columns, to += columns) {
         for (i64 c = 0; c < columns; ++c) scratch[c] = 0;
         join_rows<Join>(x, rows, columns, scratch);

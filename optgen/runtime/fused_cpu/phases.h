@@ -1,4 +1,4 @@
-// What every fused C++ kernel of a rule with reductions shares: how one tensor is taken through them.
+// What every fused C++ kernel of a rule with reductions shares: how a tensor is taken through them.
 // A rule is a list of steps: loops over elements, rows, columns or matrices, and reductions. A pass
 // runs some of them on every part of a tensor, and others once when all parts are done.
 #include "optgen/runtime/fused_cpu/axes.h"
@@ -114,7 +114,8 @@ Job divide(const Program<R>& program, i64 t) {
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
     if (!R::HAS_AXES) job.batch = program.table.elements[t], job.rows = job.columns = 1;
     job.local = !R::HAS_AXES || (job.size() && job.size() <= LARGEST_LOCAL);
-    job.way = !job.local ? Job::SHARED : is_exact(program, t, job.in_double) ? Job::EXACT : Job::LOCAL;
+    const bool exact = is_exact(program, t, job.in_double);
+    job.way = !job.local ? Job::SHARED : exact ? Job::EXACT : Job::LOCAL;
     if (job.local) {
         job.unit = most(1, SPAN / job.size());
         job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
@@ -204,7 +205,7 @@ struct Tensor {
 
     // Puts together what the blocks of a pass have left, and runs the steps that wait for it.
     APART void finish(const Pass& pass) const {
-        for (int k = 0; k < R::COUNT; ++k) {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
             if (pass.steps >> k & 1) join(step);
             if (pass.finish >> k & 1) whole_step(k, step);
@@ -250,7 +251,7 @@ struct Tensor {
 
     // A loop over all rows, columns or matrices, or a reduction of them.
     void whole_step(int k, const Step& step) const {
-        if (step.kind == Step::LOOP && step.axes == NONE) return R::count(k, given());
+        if (step.kind == Step::LOOP && step.axes == NONE) return R::run_numbers(k, given());
         if constexpr (R::HAS_AXES) whole_axes(k, step);
     }
 

@@ -18,7 +18,7 @@ struct Table {
     const i64* shape;           // [tensor][SHAPE], or null for rules that do not ask
 };
 
-// What of a tensor's shape the table has: its dimensions, and their last two as a batch of matrices.
+// What of a tensor's shape the table has: how many dimensions, and the last two as matrices.
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
 // libgomp as found in the process (torch's own); all null where it has none.

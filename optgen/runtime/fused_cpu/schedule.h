@@ -23,7 +23,8 @@ struct Taking {
     }
     static void sweep(const Job& job, int pass, i64 block, char* memory) {
         const Tensor<R, C> it = tensor(job);
-        Part<R, C>(it, it.passes()[pass], pass == 0, block, reinterpret_cast<C*>(memory)).run(block);
+        C* const scratch = reinterpret_cast<C*>(memory);
+        Part<R, C>(it, it.passes()[pass], pass == 0, block, scratch).run(block);
     }
     static constexpr Methods METHODS{bytes, scratch, begin, sweep, finish};
 };
@@ -183,11 +184,13 @@ struct Region {
     static i64 taken(i64* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
     void whole(char* mine) {
-        for (i64 i; (i = taken(next)) < small_count;) Work::whole(*small[i], mine, mine + work.memory);
+        for (i64 i; (i = taken(next)) < small_count;)
+            Work::whole(*small[i], mine, mine + work.memory);
     }
 
     void begin(i64 g) {
-        for (i64 i = g < group_count ? groups[g].first : 0; g < group_count && i < groups[g].end; ++i) {
+        if (g >= group_count) return;
+        for (i64 i = groups[g].first; i < groups[g].end; ++i) {
             shared[i]->memory = memory + shared[i]->offset;
             shared[i]->methods->begin(*shared[i]);
         }

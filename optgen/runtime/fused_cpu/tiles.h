@@ -27,11 +27,12 @@ struct Part {
         return rounded_up(most(SPAN, job.local ? job.unit * job.size() : 0) + PADDING, 64);
     }
 
-    Part(const Tensor<R, C>& given_tensor, const Pass& given_pass, bool first, i64 block, C* scratch)
+    Part(
+        const Tensor<R, C>& given_tensor, const Pass& given_pass, bool first, i64 block, C* scratch)
         : tensor(given_tensor), job(tensor.job), pass(given_pass),
           unscales(first && tensor.program.table.grad_scale), given(tensor.given()),
           partials(tensor.partials + block * NUMBERS), memory(scratch), room(room_of(job)) {
-        for (int k = 0; k < R::COUNT; ++k) {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             touched |= R::STEPS[k].reads | R::STEPS[k].writes;
             if (R::STEPS[k].kind == Step::LOOP) written |= R::STEPS[k].writes;
@@ -73,14 +74,14 @@ struct Part {
             const i64 rows = least(unit, last - r), row = matrix * job.rows + r;
             for (i64 c = left; c < right; c += SPAN) {
                 const i64 columns = least(SPAN, right - c);
-                tile({matrix, row, matrix * job.columns + c, row * job.columns + c, 1, rows, columns,
-                      rows * columns});
+                tile({matrix, row, matrix * job.columns + c, row * job.columns + c, 1, rows,
+                      columns, rows * columns});
             }
         }
     }
 
     void begin_sums(i64 matrix, i64 first, i64 last, i64 left, i64 right) {
-        for (int k = 0; k < R::COUNT; ++k) {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
             if (!(pass.steps >> k & 1) || R::STEPS[k].kind == Step::LOOP) continue;
             const int n = R::STEPS[k].number;
             if (R::STEPS[k].axes == ROW)
@@ -105,7 +106,7 @@ struct Part {
             if (R::AXES[v] == TENSOR && at[v] && at[v] != buffer(v))
                 ahead[coming++] = at[v] + tile.elements;
         if (unscales) unscale(tile, at[1]);
-        for (int k = 0; k < R::COUNT; ++k) {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = R::STEPS[k];
             if (step.kind == Step::SUM) reduce<Sum>(step, tile, at);
