@@ -1,4 +1,5 @@
 // What a processor does with blocks of vectors, in registers of 64 bytes, or as many smaller ones.
+// Functions are not inlined, so that each is compiled once and not for every trip that calls it.
 
 using i64 = long long;
 
@@ -26,7 +27,7 @@ struct Vector {
 
 // The greatest absolute value of a block, or `greatest` if that is more.
 template <class T>
-double farthest(const T* at, i64 n, double greatest) {
+[[gnu::noinline]] double farthest(const T* at, i64 n, double greatest) {
     using V = Vector<T>;
     typename V::Lanes most = {};
     i64 i = 0;
@@ -42,7 +43,7 @@ double farthest(const T* at, i64 n, double greatest) {
 
 // Adds the dot products of N rows with K vectors to sums[row * K + vector].
 template <int N, int K, class T>
-void dots(T* const* rows, const T* const* vectors, i64 n, double* sums) {
+[[gnu::noinline]] void dots(T* const* rows, const T* const* vectors, i64 n, double* sums) {
     using V = Vector<T>;
     typename V::Lanes sum[N][K] = {};
     i64 i = 0;
@@ -64,7 +65,7 @@ void dots(T* const* rows, const T* const* vectors, i64 n, double* sums) {
 
 // vector -= the weighted sum of N rows, one after another.
 template <int N, class T>
-void subtract(T* const* rows, const double* weights, i64 n, T* vector) {
+[[gnu::noinline]] void subtract(T* const* rows, const double* weights, i64 n, T* vector) {
     using V = Vector<T>;
     T factor[N];
     for (int row = 0; row < N; ++row) factor[row] = T(weights[row]);
