@@ -29,7 +29,7 @@ struct Threads {
 
 namespace {
 
-constexpr i64 CACHED = 512 << 10; // bytes of all rows of a block, half of a usual second-level cache
+constexpr i64 CACHED = 512 << 10; // bytes of all rows of a block: half of a second-level cache
 constexpr i64 SERIAL = 4 << 20;   // bytes of a trip below which a second thread brings nothing
 constexpr i64 PARTS = 128;        // at most so many: threads to keep busy, partial sums to add
 constexpr int TOGETHER = 8;       // rows that share the loads of what they are multiplied with
@@ -39,7 +39,8 @@ struct Cut {
     i64 elements, block, blocks, parts;
 
     Cut(i64 n, i64 rows, i64 size) : elements(n) {
-        block = smaller<i64>(larger<i64>(CACHED / (larger<i64>(rows, 1) * size) / 64 * 64, 256), 4096);
+        const i64 fitting = CACHED / (larger<i64>(rows, 1) * size) / 64 * 64;
+        block = smaller<i64>(larger<i64>(fitting, 256), 4096);
         blocks = (n + block - 1) / block;
         parts = smaller(blocks, PARTS);
     }
