@@ -12,6 +12,7 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Finish, Plan, is_reduction
 from optgen.ir.variables import plural
+from optgen.ir.words import WORDS
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.row import Row
@@ -162,10 +163,10 @@ class FinishText:
         held = {r.name for r, made in self._stages.items() if made < stage}
         read = (r for e in expressions(self._body) for r in refs(e))
         held |= {r.name for r in read if r not in self._stages} | defined(body)
-        given = dict.fromkeys(a.target for a in assigns(body) if a.target.name not in held)
+        given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
         return [
-            f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.float64)"
-            for ref in given
+            f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"
+            for ref, value in given.items()
         ]
 
     def _statements(self, body: Program) -> list[str]:
@@ -204,6 +205,12 @@ class FinishText:
         if _is_largest(value):
             return f"{name} = maximum({name}, tl.abs(kept({what}, mask)))"
         return f"{name} += kept({what}, mask)"
+
+
+def _type(value: Expr) -> str:
+    """The type of a value: a condition may have a name, too."""
+    word = WORDS.get(value.word) if isinstance(value, Call) else None
+    return "int1" if word and word.sort in ("comparison", "logic") else "float64"
 
 
 def _is_largest(value: Expr) -> bool:

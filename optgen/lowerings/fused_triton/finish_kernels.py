@@ -58,7 +58,12 @@ class FinishKernel:
             "lines": lines,
             "doc": _DOCS[self._by_matrix],
             "arguments": [n for n in _ARGUMENTS if n == "found_inf" or uses(n, whole)],
-            "types": types + [n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)],
+            "types": [
+                *types,
+                *(n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)),
+                *self.kernels.flags(whole),
+            ],
+            "flag_values": self.kernels.flags(whole),
             "parts": len(sums_left(plan, self.finish)),
         }
 

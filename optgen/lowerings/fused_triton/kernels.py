@@ -26,6 +26,7 @@ from optgen.lowerings.fused_triton.slots import (
     made_small,
     read_by,
 )
+from optgen.lowerings.fused_triton.split_finishes import defined
 from optgen.lowerings.fused_triton.sweep import (
     flags_of,
     print_loads,
@@ -74,7 +75,7 @@ class Kernels:
         streams, small = touched(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         by_matrix = following is not None and is_by_matrix(self.plan, following)
-        context = {
+        context: Context = {
             "sort": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
             "streams": [self.place(s.name) for s in streams],
@@ -91,9 +92,14 @@ class Kernels:
             "row_sums": row_sums,
             "column_sums": column_sums,
             "combined": bool(row_sums or column_sums or (sums and by_matrix)),
-            "flag_values": flags_of(streams),
         }
-        return context | self._tile_lines(context)
+        lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
+        return context | self._tile_lines(context) | {"flag_values": self.flags(lines)}
+
+    def flags(self, text: str) -> dict[str, str]:
+        """The constexpr flags that a kernel's lines use, and how a bucket tells their values."""
+        every = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
+        return {flag: value for flag, value in every.items() if uses(flag, text)}
 
     def _tile_lines(self, context: Context) -> Context:
         """The lines of a tile's kernel around the call of the tile."""
@@ -188,7 +194,11 @@ def _of_group(arg: Expr) -> str:
 
 
 def touched(sweep: Sweep) -> list[Stream]:
-    """The streams that a sweep reads or stores: no other is worth the bandwidth."""
+    """The streams that a sweep reads or stores: no other is worth the bandwidth.
+
+    A name that some path gives no value keeps the one it has: that reads it, too.
+    """
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in refs(e) if r not in made}
+    read |= {ref.name for ref in made} - defined(sweep.body)
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]
