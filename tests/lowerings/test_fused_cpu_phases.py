@@ -1,0 +1,140 @@
+"""Rules with phases in C++: which steps run together, and what compilers make of the loops."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from conftest import Golden
+from lowerings.test_fused_cpu import VECTORIZED, build, printed, widest
+
+from optgen import emit
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes
+from optgen.ir.plan import Plan
+from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
+from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, shared_passes
+from optgen.lowerings.fused_cpu.steps import Step, Steps
+from optgen.passes.plan import plans
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.calls import calls_of
+from optgen.spec.read import read_spec
+
+ROOT = Path(__file__).parents[2]
+RULE = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Named(
+    p, g, t, /,
+    row=state("row", shape="row", when="factored"),
+    count=state("numbers"),
+    *,
+    lr=hyper(1e-2),
+    given=hyper(1.0),
+    applies=flag(False),
+):
+    """Names that the C++ of a rule with phases has for itself."""
+    if applies:
+        count = count + given * g
+    at = norm(count)
+    if factored(p):
+        row = maximum(row, row_mean(g**2))
+        set = count / sqrt(row + at)
+    else:
+        set = count
+    p = p - lr * set / (1 + max_abs(set) / t)
+'''
+
+
+def algorithm(path: str) -> Algorithm:
+    (found,) = read_spec(ROOT / path)
+    return found
+
+
+def planned(path: str) -> Plan:
+    return reduce(lambda plan, change: change(plan), _PASSES, plans(algorithm(path))[0])
+
+
+def described(passes: list[Pass]) -> list[str]:
+    lines = []
+    for one in passes:
+        inside, finish = ([step.name for step in steps] for steps in (one.steps, one.finish))
+        lines += ["pass", f"  every part: {', '.join(inside)}"]
+        lines += [f"  then: {', '.join(finish)}"] if finish else []
+        lines += [f"  stores: {', '.join(one.stores)}"] if one.stores else []
+    return lines
+
+
+@pytest.mark.parametrize(
+    "path", ["specs/adafactor.py", "tests/specs/came.py"], ids=["adafactor", "came"]
+)
+def test_what_runs_together(path: str, golden: Golden) -> None:
+    plan = planned(path)
+    shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
+    states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
+    streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
+    steps = Steps(plan, streams).steps
+    blocks = {
+        "large matrices": shared_passes(steps, streams),
+        "small matrices": local_passes(steps, streams),
+        "small matrices whose rows are kept unrounded": exact_passes(steps, streams),
+    }
+    golden.check("\n".join(line for n, p in blocks.items() for line in (f"{n}:", *described(p))))
+
+
+def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
+    """Its writer runs in both passes, and would take the new value for the old one."""
+    rows = {"row": Axes.ROW, "param": Axes.TENSOR}
+    steps = [
+        Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
+        Step("sweep1", Axes.TENSOR, 0, reads=("factor",), writes=("square",)),
+        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), word="sum"),
+        Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
+    ]
+    assert exact_passes(steps, rows) == []
+    first, second = local_passes(steps, rows)
+    assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
+    assert [step.name for step in second.steps] == ["rows1", "sweep2"]
+    assert (first.stores, second.stores) == ((), ("row", "param"))
+
+
+@pytest.mark.parametrize(
+    "path", ["specs/adafactor.py", "tests/specs/came.py"], ids=["adafactor", "came"]
+)
+def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
+    command = compiler.find()
+    assert command is not None
+    if "g++" not in Path(command[0]).name:
+        pytest.skip("only g++ reports on vectors in this form")
+    text = emit.render(algorithm(path), FUSED_CPU, None)
+    width = widest(tmp_path)
+    report = build(text, tmp_path, "-fopt-info-vec-optimized")
+    lines = fused_cpu.complete(text).splitlines()
+    first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
+    loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; ++i) {" in line]
+    for loop in (i for i in loops if i > first):
+        found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report)
+        assert found.count(str(width)) >= 2, (lines[loop - 1], report)  # of float and of double
+
+
+def test_names_of_its_own_step_aside(tmp_path: Path) -> None:
+    text = printed(RULE, "Named")
+
+    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
+    assert max(map(len, text.splitlines())) <= 100
+    assert "NUMBERS_, STREAMS };" in text
+
+
+def test_matrix_words_are_named_for_the_runtime() -> None:
+    text = emit.render(algorithm("specs/muon.py"), FUSED_CPU, None)
+    (named,) = re.findall(r'optgen_calls = "(.*)";', text)
+    (call,) = calls_of(named)
+
+    assert (call.target, call.word, call.source) == ("o", "orthogonalize", "u")
+    assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
+    assert calls_of("") == ()
+    assert [c.arguments for c in calls_of("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]
