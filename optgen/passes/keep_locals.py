@@ -19,13 +19,13 @@ BLOCKED = Ref("blocked")
 def keep_locals(plan: Plan) -> Plan:
     """The same plan with what may be left from an earlier sweep under a question, `blocked`."""
     kept = {plan.algorithm.param, plan.algorithm.grad, *(s.symbol for s in plan.algorithm.states)}
-    left: set[Ref] = set()
+    left: dict[str, Ref] = {}  # a variable holds the last version of its name
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            made = {a.target for a in assigns(phase.body) if a.target.name not in kept}
-            phase = replace(phase, body=_questioned(phase, left))
-            left |= made
+            made = {a.target.name: a.target for a in assigns(phase.body)}
+            phase = replace(phase, body=_questioned(phase, set(left.values())))
+            left |= {name: ref for name, ref in made.items() if name not in kept}
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
 
@@ -43,13 +43,19 @@ def _questioned(sweep: Sweep, left: set[Ref]) -> Program:
 
 
 def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
-    """What a sweep must compute even where `left` is still there."""
+    """What a sweep must compute even where `left` is still there.
+
+    A branch that leaves a name alone reads its old version without saying so: of a name that is
+    needed, every version is.
+    """
     stored = {s.name for s in sweep.streams if s.stored}
     roots = [a for a in assigns(sweep.body) if a.target.name in stored or is_reduction(a.value)]
     needed = {a.target for a in roots}
     while True:
         read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
-        more = {a.target for a in assigns(sweep.body) if a.target in read - left - needed}
+        names = {ref.name for ref in needed}
+        made = {a.target for a in assigns(sweep.body)} - needed
+        more = {ref for ref in made if ref in read - left or ref.name in names}
         if not more:
             return needed
         needed |= more

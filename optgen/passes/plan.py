@@ -10,6 +10,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, streams_of_trip
+from optgen.ir.verify import verify_plan
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.expand_reductions import expand_reductions
@@ -17,6 +18,7 @@ from optgen.passes.finish_small import finish_small
 from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.levels import kinds_of, levels_of
 from optgen.passes.maximize import add_maximize
+from optgen.passes.name_items import name_items
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.part_names import part_names
 from optgen.passes.phases import Cut, cut, uncut
@@ -43,7 +45,9 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Copies that only carry a name into the version of a join are left out: printers write all
     versions of a name as one variable.
     """
-    named = rename(expand_reductions(assume(add_maximize(drop_unread(algorithm)), facts or {})))
+    named = rename(
+        expand_reductions(assume(add_maximize(name_items(drop_unread(algorithm))), facts or {}))
+    )
     versioned = part_names(name_reductions(to_ssa(named)))
     kinds = kinds_of(versioned)
     levels = levels_of(versioned, kinds)
@@ -60,7 +64,10 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     )
     phases = _phases(versioned, pieces, phased)
     made = Plan(versioned, scalars, phases, kinds, dict(facts or {}))
-    return made if order == "whole" else finish_small(made)
+    made = made if order == "whole" else finish_small(made)
+    if made.is_cut:
+        verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed
+    return made
 
 
 def _split(

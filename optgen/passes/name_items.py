@@ -1,0 +1,41 @@
+"""The numbers of a tuple have names: between two trips only names and reductions are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import declared_kinds
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, rebuild
+from optgen.ir.variables import is_free
+from optgen.passes.rewrite import map_expressions
+
+
+def name_items(algorithm: Algorithm) -> Algorithm:
+    """The same rule, without versions; an elementwise one, which has no such place, as it is."""
+    if algorithm.elementwise:
+        return algorithm
+    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    names: dict[Expr, Ref] = {}
+
+    def named(expr: Expr) -> Expr:
+        match expr:
+            case Call("is_none", _):
+                return expr
+            case Call("item", (Ref(values), Const(index))):
+                if expr not in names:
+                    wanted = f"{values}_{index}"
+                    numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
+                    names[expr] = Ref(next(n for n in numbered if is_free(n, taken)))
+                    taken.add(names[expr].name)
+                return names[expr]
+        return rebuild(expr, named)
+
+    def changed(expr: Expr) -> Expr:
+        unpacked = isinstance(expr, Call) and expr.word == "item"
+        return expr if unpacked else named(expr)
+
+    rule = map_expressions(algorithm.rule, changed)
+    made: Program = tuple(Assign(name, item) for item, name in names.items())
+    return replace(algorithm, rule=(*made, *rule))
