@@ -26,6 +26,7 @@ def resumed(make: Make, dtype: torch.dtype, path: Path) -> Run:
     for param, value in zip(run.params, checkpoint["params"], strict=True):
         param.data.copy_(value)
     run.optimizer.load_state_dict(checkpoint["optim"])
+    run.loaded = True
     return run
 
 

@@ -160,6 +160,25 @@ def a_sparse_complex_gradient(optim: Any) -> None:
     assert error(*ends) < 1e-12
 
 
+def copied(name: str) -> Fault:
+    def check(optim: Any) -> None:
+        """A copy of one with `fused=True` forgets that its steps unscale gradients."""
+        made = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
+        for optimizer in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert getattr(optimizer, "_step_supports_amp_scaling", False)  # what GradScaler asks
+
+    return check
+
+
+@fault("Muon")
+def a_vector_that_comes_later(optim: Any) -> None:
+    """A group that is added later may hold vectors: only the step fails."""
+    optimizer = optim.Muon([Parameter(torch.ones(2, 2))])
+
+    with pytest.raises(ValueError, match="only supports 2D parameters"):
+        optimizer.add_param_group({"params": [Parameter(torch.ones(3))]})
+
+
 def switched_on_later(name: str) -> Fault:
     def check(optim: Any) -> None:
         """`amsgrad` cannot be switched on after the first step."""
@@ -218,6 +237,8 @@ for _name in ("Adadelta", "Adagrad", "Adamax", "NAdam", "RMSprop"):
 fault("Adam")(learnt("Adam", amsgrad=True))
 for _name in ("Adam", "AdamW"):
     fault(_name)(switched_on_later(_name))
+for _name in ("Adagrad", "Adam", "AdamW", "SGD"):
+    fault(_name)(copied(_name))
 
 HERE = [key for key, (name, _, _) in FAULTS.items() if name in NAMES]
 
