@@ -14,7 +14,7 @@ from optgen.ir.words import PROPERTIES
 from optgen.lowerings.fused_triton.expressions import variable
 from optgen.lowerings.fused_triton.finish import FinishText
 from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
-from optgen.lowerings.fused_triton.kernels import Kernels
+from optgen.lowerings.fused_triton.kernels import Kernels, touched
 from optgen.lowerings.fused_triton.places import uses
 from optgen.lowerings.fused_triton.prologue import Prologue
 from optgen.lowerings.fused_triton.row import Row
@@ -106,7 +106,7 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
     sweeps, finishes, unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
-            reads = any(s.role == "grad" for s in phase.streams)
+            reads = any(s.role == "grad" for s in touched(phase))
             following = plan.phases[i + 1] if i + 1 < len(plan.phases) else None
             context = kernels.sweep(phase, following, unscales=reads and not unscaled)
             yield context | {"number": next(sweeps)}
