@@ -92,8 +92,11 @@ def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell, in a line per parameter group, which lowering the next step will take, and why."""
+    from optgen.runtime.base import LightOptimizer
     from optgen.runtime.optimizer import GeneratedOptimizer
 
+    if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
+        return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
     if not isinstance(optimizer, GeneratedOptimizer):
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise TypeError(

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from optgen.ir.algorithm import Algorithm, Hyper, State
-from optgen.ir.nodes import Program
-from optgen.ir.words import FACTS
+from optgen.ir.nodes import Call, Expr, If, Program, walk
+from optgen.ir.words import FACTS, MATRIX_WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.orders import wrong_order
 from optgen.spec.scope import Scope
@@ -52,6 +52,29 @@ def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str])
         if state.shape in ("row", "col") and "factored" not in (state.when, *holding):
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             source.error_at(state.place, message, 'add when="factored"')
+
+
+def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
+    """A matrix word is called whichever way a branch goes; only facts are decided before."""
+    for stmt in rule:
+        if isinstance(stmt, If):
+            known = decided and _is_decided(stmt.condition)
+            check_branches(source, (*stmt.then, *stmt.orelse), known)
+            continue
+        for node in walk(stmt.value):
+            if isinstance(node, Call) and node.word in MATRIX_WORDS and not decided:
+                hint = "write it before the branch, and choose there what to do with it"
+                source.error_at(node.place, f"`{node.word}` on one side of a branch", hint)
+
+
+def _is_decided(condition: Expr) -> bool:
+    """Whether a condition asks for facts alone, which part parameters before any rule runs."""
+    match condition:
+        case Call(word, _) if word in FACTS:
+            return True
+        case Call("and" | "or" | "not", args):
+            return all(map(_is_decided, args))
+    return False
 
 
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:

@@ -13,6 +13,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place
 from optgen.ir.words import CALLABLE
 from optgen.spec.checks import (
+    check_branches,
     check_gradient,
     check_orders,
     check_references,
@@ -228,6 +229,7 @@ def _algorithm(
     rule = reader.rule(body)
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
+    check_branches(source, rule)
     check_gradient(source, algorithm, node)
     return algorithm
 

@@ -17,6 +17,7 @@ from optim.lbfgs_problems import (
 )
 from torch.testing._internal.common_optimizers import optim_db
 
+import optgen
 from optgen.optim import LBFGS
 
 [INFO] = [info for info in optim_db if info.optim_cls is torch.optim.LBFGS]
@@ -106,3 +107,7 @@ def test_a_net_on_digits(options: dict[str, Any]) -> None:
     assert losses[0][:3] == pytest.approx(losses[1][:3], rel=1e-6)
     assert losses[0][3] == pytest.approx(losses[1][3], rel=0.1)
     assert (nets[0](images).argmax(1) == labels).double().mean() > 0.98
+
+
+def test_explain_says_that_it_is_written_by_hand() -> None:
+    assert "by hand" in optgen.explain(LBFGS([torch.nn.Parameter(torch.ones(2))]))

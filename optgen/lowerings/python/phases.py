@@ -10,7 +10,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from optgen.ir.kinds import Axes, Home, Kind, kind_of
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, rename_program
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    expressions,
+    rename_program,
+)
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.python.function import indented
@@ -79,11 +90,15 @@ FOREACH = Form(
 )
 
 
+def _lists(plan: Plan) -> list[str]:
+    """What a share has a list of, in order."""
+    states = (s.symbol for s in plan.algorithm.states if s.shape != "scalar")
+    return [plan.algorithm.param, plan.algorithm.grad, *states]
+
+
 def phase_lines(plan: Plan, form: Form) -> list[str]:
     """Every phase of a bucket whose tensors have one shape."""
-    algorithm = plan.algorithm
-    states = [s.symbol for s in algorithm.states if s.shape != "scalar"]
-    lists = ", ".join(plural(name) for name in (algorithm.param, algorithm.grad, *states))
+    lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole else keep_locals(plan)
     printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
@@ -118,11 +133,22 @@ class _Printer:
                     yield from self._call(phase)
 
     def _over_whole(self, sweep: Sweep) -> Iterator[str]:
-        if not self.form.in_lists:
+        if self.form.in_lists:
+            yield from self._shared_again(sweep)
+        else:
             for stream in sweep.streams:
                 if stream.role != "local":
                     yield f"{stream.name} = {self._whole(stream)}"
         yield from self._trip(sweep)
+
+    def _shared_again(self, sweep: Sweep) -> Iterator[str]:
+        """The lists as they were, where an earlier trip called a value of its own so."""
+        before = self.plan.sweeps[: self.plan.sweeps.index(sweep)]
+        for stream in sweep.streams:
+            stored = {known.name for trip in before for known in trip.streams if known.stored}
+            anew = {a.target.name for trip in before for a in assigns(trip.body)} - stored
+            if stream.name in anew and stream.role != "local":
+                yield f"{plural(stream.name)} = share[{_lists(self.plan).index(stream.name)}]"
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Empty sums, then the trip, one block after the other."""
@@ -174,8 +200,8 @@ class _Printer:
         made = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in made:
-                line = self._spelt(self.form.write, state.symbol)
-                yield from indented([line], f"if {state.when}:") if state.when else [line]
+                write = self._spelt(self.form.write, state.symbol)
+                yield from indented([write], f"if {state.when}:") if state.when else [write]
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
@@ -185,6 +211,20 @@ class _Printer:
             yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.word, call.args))}"
+        if not self._is_only_added(call.target):  # arithmetic of two types is not for every word
+            same = f"{target}.to({self._like()}.dtype)"
+            made = f"[{same} for {target} in {plural(target)}]" if self.form.in_lists else same
+            yield f"{self._listed(target)} = {made}"
+
+    def _is_only_added(self, target: Ref) -> bool:
+        """Whether a tensor is scaled and added to others, and nothing else is done with it."""
+        for value in (e for sweep in self.plan.sweeps for e in expressions(sweep.body)):
+            terms = value.terms if isinstance(value, Linear) else ()
+            alone = sum(term == Term(term.coefficient, (target,)) for term in terms)
+            led = bool(terms) and terms[0].factors == (target,)
+            if led or sum(ref == target for ref in reads(value)) > alone:
+                return False
+        return True
 
     def _like(self) -> str:
         """A tensor of the shape that all of the bucket have."""
