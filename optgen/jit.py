@@ -152,7 +152,7 @@ def _folder(spec: Spec, key: str) -> Path:
 def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
     from optgen.spec.base import read_base
-    from optgen.spec.errors import SpecError
+    from optgen.spec.errors import SpecError, shown_in
     from optgen.spec.read import read_spec
 
     first, *others = read_spec(spec)
@@ -160,7 +160,8 @@ def _generate(spec: Spec) -> dict[str, str]:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
     base = read_base(first, _resource("specs"))
-    return emit.render_all(first, emit.find_ruff(), base)
+    with shown_in(first):
+        return emit.render_all(first, emit.find_ruff(), base)
 
 
 def _write(texts: dict[str, str], folder: Path) -> None:

@@ -284,6 +284,28 @@ def test_check_says_ok_and_writes_nothing(outside: Path) -> None:
     assert snapshot(outside) == before
 
 
+def test_check_finds_what_no_plan_can_cut(outside: Path) -> None:
+    """A number on both sides of a matrix word; the other commands show the same error."""
+    rule = """from optgen.spec import *
+
+
+@optimizer()
+def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
+    \"\"\"Made up.\"\"\"
+    require(ndim(p) == 2, "{shape}")
+    n = norm(g)
+    p = p - lr * n * orthogonalize(g * n, k, 3, 1e-7)
+"""
+    (outside / "both.py").write_text(rule)
+
+    for command in (("check",), ("show", "--ir"), ("build", "--out", "made")):
+        result = run(command[0], "both.py", *command[1:])
+
+        assert result.exit_code == 3, result.output
+        assert "both.py:8:5: what is computed here is read before `orthogon" in result.stderr
+        assert "hint: numbers, rows and columns do not outlast" in result.stderr
+
+
 def test_check_reports_every_file(outside: Path) -> None:
     """The first error of each, what is right beside it, and what is wrong between them."""
     (outside / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))

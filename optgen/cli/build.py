@@ -20,7 +20,7 @@ from optgen.cli.checkout import (
 )
 from optgen.ir.algorithm import Algorithm
 from optgen.spec.base import read_base
-from optgen.spec.errors import SpecError
+from optgen.spec.errors import SpecError, shown_in
 from optgen.spec.read import read_specs
 
 
@@ -112,7 +112,8 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
 
 def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
     base = read_base(algorithm, specs_folder())
-    return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
+    with shown_in(algorithm):
+        return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
 
 
 def _changes(wanted: Targets) -> list[emit.Change]:

@@ -15,6 +15,7 @@ from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.plan import plan
 from optgen.spec.base import read_base
+from optgen.spec.errors import shown_in
 from optgen.spec.read import read_spec
 
 
@@ -31,7 +32,11 @@ def latex(name: str) -> str:
 
 def ir(name: str) -> str:
     """The rule as the compiler reads it, and its plan."""
-    return "\n\n".join(to_text(level) for a in _whole(name) for level in (a, plan(a)))
+    texts: list[str] = []
+    for algorithm in _whole(name):
+        with shown_in(algorithm):
+            texts += [to_text(algorithm), to_text(plan(algorithm))]
+    return "\n\n".join(texts)
 
 
 def generated(name: str, lowering: str) -> str:
@@ -48,16 +53,12 @@ def generated(name: str, lowering: str) -> str:
                 f"{algorithm.name} has no {lowering} of its own: see {algorithm.base}"
             )
     ruff = emit.find_ruff()
-    return "\n".join(
-        emit.render(
-            algorithm,
-            chosen,
-            ruff,
-            read_base(algorithm, specs_folder()),
-            catalogued=is_catalogued(algorithm),
-        )
-        for algorithm in algorithms
-    )
+    texts: list[str] = []
+    for algorithm in algorithms:
+        base, catalogued = read_base(algorithm, specs_folder()), is_catalogued(algorithm)
+        with shown_in(algorithm):
+            texts.append(emit.render(algorithm, chosen, ruff, base, catalogued=catalogued))
+    return "\n".join(texts)
 
 
 def _whole(name: str) -> Iterator[Algorithm]:

@@ -24,7 +24,7 @@ from optgen.ir.nodes import (
     expressions,
     rebuild,
 )
-from optgen.ir.plan import Finish, Phase, Plan, Stream, Sweep, reads
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
 from optgen.ir.variables import is_free
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalars import ONE, add, divide, multiply, negate, unsigned
@@ -40,6 +40,8 @@ def finish_small(plan: Plan) -> Plan:
     for phase in plan.phases:
         if not isinstance(phase, Sweep):
             phases.append(phase)
+            if isinstance(phase, MatrixCall):
+                known.clear()  # nothing small crosses it
             continue
         namer = _Namer(kinds, known)
         body = namer.program(phase.body, ())

@@ -39,23 +39,31 @@ def _learn(program: Program, kinds: dict[Ref, Kind], kept: Mapping[str, Kind]) -
         kinds[stmt.target] = kind
 
 
-def levels_of(algorithm: Algorithm, kinds: Kinds) -> dict[Ref, int]:
-    """The level of every name a rule with versions and named reductions reads or writes."""
+def levels_of(
+    algorithm: Algorithm, kinds: Kinds, floors: Mapping[Ref, int] | None = None
+) -> dict[Ref, int]:
+    """The level of every name a rule with versions and named reductions reads or writes.
+
+    What is asked to wait has at least its floor for a level.
+    """
     levels = {ref: 0 for ref in kinds if ref.version == 0}
-    _rise(algorithm.rule, 0, kinds, levels)
+    _rise(algorithm.rule, 0, kinds, levels, floors or {})
     return levels
 
 
-def _rise(program: Program, least: int, kinds: Kinds, levels: dict[Ref, int]) -> None:
+def _rise(
+    program: Program, least: int, kinds: Kinds, levels: dict[Ref, int], floors: Mapping[Ref, int]
+) -> None:
     for stmt in program:
         if isinstance(stmt, Assign):
-            level = max(least, _level(stmt.value, kinds, levels))
+            floor = floors.get(stmt.target, 0)
+            level = max(least, floor, _level(stmt.value, kinds, levels))
             known = levels.get(stmt.target, 0) if stmt.target.version else 0
             levels[stmt.target] = max(level, known)
             continue
         inside = max(least, highest(reads(stmt.condition), levels))
-        _rise(stmt.then, inside, kinds, levels)
-        _rise(stmt.orelse, inside, kinds, levels)
+        _rise(stmt.then, inside, kinds, levels, floors)
+        _rise(stmt.orelse, inside, kinds, levels, floors)
 
 
 def _level(value: Expr, kinds: Kinds, levels: Levels) -> int:

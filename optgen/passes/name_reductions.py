@@ -1,7 +1,8 @@
 """Every reduction and every matrix word becomes a statement of its own, with a name.
 
 Both end a phase, so a plan cuts the rule at these statements. The same reduction of the same values
-is made once. What a matrix word takes has a name of its own too: the trip before stores it.
+is made once, but anew after a matrix word, which nothing small outlasts. What a matrix word takes
+has a name of its own too: the trip before stores it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ def ends_phase(expr: Expr) -> bool:
     return isinstance(expr, Call) and WORDS[expr.word].sort in ("reduction", "matrix")
 
 
+def _is_matrix_word(expr: Expr) -> bool:
+    return isinstance(expr, Call) and WORDS[expr.word].sort == "matrix"
+
+
+def _forget(known: dict[Expr, Ref]) -> None:
+    """What was reduced before a matrix word is reduced again after it."""
+    for expr in [e for e in known if not _is_matrix_word(e)]:
+        del known[expr]
+
+
 @dataclass
 class _Namer:
     taken: set[str]
@@ -43,40 +54,57 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
-                out += [replace(made, quote=stmt.quote) for made in self.made]
+                out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))
                 if ends_phase(value):
                     known[value] = stmt.target
                 continue
             condition = self._inner(stmt.condition, known)
-            out += self.made
+            out += [replace(made, place=stmt.place) for made in self.made]
             then, orelse = (self.program(a, dict(known)) for a in (stmt.then, stmt.orelse))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
+            if any(_is_matrix_word(a.value) for a in assigns((*then, *orelse))):
+                _forget(known)
         return tuple(out)
 
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
         """The value of a statement: a reduction may stay where it is, unless it was made before."""
-        inner = self._stored(rebuild(value, lambda child: self._inner(child, known)))
+        if _is_matrix_word(value):
+            inner = self._word(value, known)
+        else:
+            inner = rebuild(self._called(value, known), lambda child: self._reduced(child, known))
         return known.get(inner, inner) if ends_phase(inner) else inner
 
-    def _stored(self, expr: Expr) -> Expr:
-        """A matrix word of a local: what else it takes becomes one."""
-        if not isinstance(expr, Call) or WORDS[expr.word].sort != "matrix":
-            return expr
-        first, *rest = expr.args
-        if isinstance(first, Ref) and first.name not in self.declared:
-            return expr
-        local = Ref(self._free(_spoken(first) + "_matrix"))
-        self.made.append(Assign(local, first, place=expr.place))
-        return replace(expr, args=(local, *rest))
-
     def _inner(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        expr = self._stored(rebuild(expr, lambda child: self._inner(child, known)))
-        if not ends_phase(expr):
-            return expr
+        return self._reduced(self._called(expr, known), known)
+
+    def _called(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        """An expression whose matrix words have names: they come first, whatever it reduces."""
+        if not _is_matrix_word(expr):
+            return rebuild(expr, lambda child: self._called(child, known))
+        return self._named(self._word(expr, known), known)
+
+    def _reduced(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
+        expr = rebuild(expr, lambda child: self._reduced(child, known))
+        return self._named(expr, known) if ends_phase(expr) else expr
+
+    def _word(self, word: Expr, known: dict[Expr, Ref]) -> Expr:
+        """A matrix word of a local: what else it takes becomes one."""
+        word = rebuild(word, lambda child: self._inner(child, known))
+        assert isinstance(word, Call)
+        first, *rest = word.args
+        if not isinstance(first, Ref) or first.name in self.declared:
+            local = Ref(self._free(_spoken(first) + "_matrix"))
+            self.made.append(Assign(local, first))
+            word = replace(word, args=(local, *rest))
+        if word not in known:
+            _forget(known)
+        return word
+
+    def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
         if expr not in known:
             known[expr] = Ref(self._name(expr))
-            self.made.append(Assign(known[expr], expr, place=expr.place))
+            self.made.append(Assign(known[expr], expr))
         return known[expr]
 
     def _name(self, expr: Expr) -> str:

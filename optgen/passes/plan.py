@@ -12,16 +12,17 @@ from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, streams_of_trip
 from optgen.ir.verify import verify_plan
 from optgen.passes.assume import Facts, assume, cases
+from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
 from optgen.passes.keep_scalars import keep_scalars
-from optgen.passes.levels import kinds_of, levels_of
+from optgen.passes.levels import kinds_of
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.part_names import part_names
-from optgen.passes.phases import Cut, cut, uncut
+from optgen.passes.phases import Cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.split import Splitter, is_self_copy
@@ -44,17 +45,20 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
 
     Copies that only carry a name into the version of a join are left out: printers write all
     versions of a name as one variable.
+
+    Raises:
+        RuleError: a matrix word stands where no plan can cut the rule.
     """
     named = rename(
         expand_reductions(assume(add_maximize(name_items(drop_unread(algorithm))), facts or {}))
     )
     versioned = part_names(name_reductions(to_ssa(named)))
     kinds = kinds_of(versioned)
-    levels = levels_of(versioned, kinds)
-    pieces = (
-        uncut(versioned) if order == "whole" else cut(versioned, kinds, levels, order == "early")
-    )
-    scalars, trips = _split(versioned, pieces, kinds, order)
+    if order == "whole":
+        pieces, early = uncut(versioned), False
+    else:
+        pieces, early = cut_apart(versioned, kinds, order == "early")
+    scalars, trips = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
     programs = _without_unused(programs, versioned)
@@ -71,7 +75,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
 
 
 def _split(
-    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind], order: Order
+    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind], early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
     """The scalar program, and the tensor statements of every trip in linear form."""
     if pieces.is_whole:
@@ -86,24 +90,27 @@ def _split(
     for trip in pieces.trips:
         one = replace(algorithm, rule=trip)
         trips.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(trip)[1])
-        if order == "early":
+        if early:
             held |= {a.target for a in assigns(trips[-1])}
     return scalars, tuple(trips)
 
 
 def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple[Phase, ...]:
-    """Before each trip what is finished and called, then the trip; nothing that is empty."""
+    """Before each trip what is called and finished, then the trip; nothing that is empty.
+
+    Of what is finished at the level of a matrix word nothing was made before it: see `crossing`.
+    """
     count = len(pieces.trips)
     trips, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
     called: list[str] = []
     phases: list[Phase] = []
     for trip in range(count):
-        if finishes[trip]:
-            phases.append(Finish(finishes[trip]))
         for stmt in assigns(calls[trip]):
             assert isinstance(stmt.value, Call)
             phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
             called.append(stmt.target.name)
+        if finishes[trip]:
+            phases.append(Finish(finishes[trip]))
         if trips[trip]:
             stored, handed = pieces.stored[trip], pieces.handed[trip]
             streams = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Place
 
 
@@ -32,6 +35,16 @@ class SpecError(Exception):
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def shown_in(algorithm: Algorithm) -> Iterator[None]:
+    """What a pass finds wrong with a rule becomes the error of the spec it stands in."""
+    try:
+        yield
+    except RuleError as error:
+        source = algorithm.source
+        raise SpecError(error.place, error.message, error.hint, source) from None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
