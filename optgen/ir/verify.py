@@ -217,11 +217,12 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
 
 
 def _check_stores(plan: Plan) -> None:
-    """The parameter and every state is stored in exactly one phase."""
+    """What the rule gives a value, parameter or state, is stored in exactly one phase."""
     stores = Counter(s.name for sweep in plan.sweeps for s in sweep.streams if s.stored)
     finishes = (phase.body for phase in plan.phases if isinstance(phase, Finish))
     for program in (plan.scalars, *finishes):
         stores.update({a.target.name for a in assigns(program)})
+    assigned = {a.target.name for a in assigns(plan.algorithm.rule)}
     for name in (plan.algorithm.param, *(s.symbol for s in plan.algorithm.states)):
-        if stores[name] != 1:
+        if stores[name] != 1 and (stores[name] or name in assigned):
             raise VerifyError(f"`{name}` is stored in {stores[name]} phases")

@@ -18,15 +18,14 @@ _GIVEN = ">(*table, *threads);"
 
 def phased(planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]) -> Context:
     """What the template lays out: the rules, the functions that run them, the calls between."""
-    calls = [phase for phase in planned[0].phases if isinstance(phase, MatrixCall)]
-    rules: list[list[PhasedRule]] = [[] for _ in range(len(calls) + 1)]
+    rules: list[list[PhasedRule]] = []
     for plan in planned:
-        parts = list(_parts(plan))
-        if len(parts) != len(rules):
-            raise TypeError("only some of the parameters need a matrix word")
-        for number, part in enumerate(parts):
+        calls = _calls(plan)
+        for number, part in enumerate(_parts(plan)):
             name, about = _name(plan, calls, number), _about(plan, calls, number)
             last = number == len(calls)
+            if number == len(rules):
+                rules.append([])
             rules[number].append(PhasedRule(name, about, part, streams, fresh, last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
@@ -37,7 +36,7 @@ def phased(planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence
             for several in rules
         ],
         "by_matrix": ", and walks matrices" if any(r.has_axes for s in rules for r in s) else "",
-        "calls": list(map(_text, calls)),
+        "calls": list(_texts(planned)),
         "locals": _locals(planned),
     }
 
@@ -80,8 +79,23 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     return ", ".join([which, *before, *after])
 
 
+def _calls(plan: Plan) -> list[MatrixCall]:
+    return [phase for phase in plan.phases if isinstance(phase, MatrixCall)]
+
+
+def _texts(planned: Sequence[Plan]) -> Iterator[str]:
+    """The calls as the runtime reads them; those of matrices only, where others make none."""
+    longest = max(planned, key=lambda plan: len(_calls(plan)))
+    if any(_calls(plan) != _calls(longest)[: len(_calls(plan))] for plan in planned):
+        raise NotImplementedError("other matrix words for other parameters, in fused C++")
+    for number, call in enumerate(_calls(longest)):
+        everywhere = all(number < len(_calls(plan)) for plan in planned)
+        facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
+        yield _text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
+
+
 def _text(call: MatrixCall) -> str:
-    """A call as the runtime reads it: names of locals and of hyperparameters, and numbers."""
+    """A call: names of locals and of hyperparameters, and numbers."""
     return f"{call.target.name} = {call.word}({', '.join(map(_argument, call.args))})"
 
 

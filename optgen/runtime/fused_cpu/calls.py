@@ -8,18 +8,28 @@ from typing import Any
 from torch import Tensor
 
 from optgen.runtime import matrix
+from optgen.runtime.rule import FACTS
 
-_CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*)\)")
+_CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 
 
 @dataclass(frozen=True)
 class Call:
-    """`target = word(source, *arguments)`: arguments are keys of a group, or numbers."""
+    """`target = word(source, *arguments) if when`: arguments are keys of a group, or numbers.
+
+    A fact of a parameter, "factored" or "not factored", says which parameters it is for, if any.
+    """
 
     target: str
     word: str
     source: str
     arguments: tuple[str, ...]
+    when: str = ""
+
+    def suits(self, param: Tensor) -> bool:
+        """Tell whether it is done for a parameter of this shape."""
+        name = self.when.removeprefix("not ")
+        return not name or FACTS[name](param) is (name == self.when)
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for tensors of one group."""
@@ -32,7 +42,7 @@ def calls_of(text: str) -> tuple[Call, ...]:
     """The calls that a compiled rule asks for, in order; none of an empty text."""
     found = (_CALL.fullmatch(each) for each in text.split("; ") if each)
     return tuple(
-        Call(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]))
+        Call(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]), match[5] or "")
         for match in found
         if match
     )

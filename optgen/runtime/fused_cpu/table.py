@@ -158,16 +158,17 @@ class Kernel:
             part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: Call, table: Table) -> None:
-        """Do a matrix word, for all tensors of a group at once."""
+        """Do a matrix word, for all tensors of a group at once; other tensors are left out."""
         source, target = (
             2 + len(self.like) + self.locals.index(n) for n in (call.source, call.target)
         )
         first = 0
         for group, columns in zip(table.groups, table.held, strict=True):
-            made = call(group, columns[source])
-            columns[target] = [
-                layout.beside(each, param) for each, param in zip(made, columns[0], strict=True)
-            ]
+            suited = [place for place, param in enumerate(columns[0]) if call.suits(param)]
+            columns[target] = list(columns[source])
+            made = call(group, [columns[source][place] for place in suited])
+            for place, each in zip(suited, made, strict=True):
+                columns[target][place] = layout.beside(each, columns[0][place])
             table.set_column(target, first, columns[target])
             first += len(columns[0])
 

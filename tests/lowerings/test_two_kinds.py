@@ -1,0 +1,79 @@
+"""One rule with a matrix word for matrices, and Adam for the rest, through every lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+HYBRID = '''from optgen.spec import *
+
+@optimizer()
+def Hybrid(
+    p, g, t, /, m=state("exp_avg"), {states}
+    *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0)),
+):
+    """Made up."""
+    m = lerp(m, g, 0.1)
+    if factored(p):
+        o = orthogonalize(m, k, 4, 1e-7)
+        p = p - lr * o * norm(p)
+    else:
+        v = lerp(v, g**2, 0.01)
+        p = p - lr * m / (sqrt(v) + 1e-8)
+'''
+STATES = {
+    "a state of its own": 'v=state("exp_avg_sq", when="not factored"),',
+    "the same states": 'v=state("exp_avg_sq"),',
+}
+SHAPES = ((4, 3), (3,), (3, 5), (), (2, 3, 4), (4, 3), (7,))
+
+
+def compare(states: str, lowering: str) -> None:
+    """Three steps; the word itself computes in bfloat16."""
+    text = HYBRID.replace("{states}", STATES[states])
+    spec = Spec("Hybrid", text, "hybrid.py", 1)
+    (algorithm,) = read_spec(spec)
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    generator = torch.Generator().manual_seed(3)
+    params = [torch.randn(s, generator=generator).requires_grad_() for s in SHAPES]
+    optimizer = optgen.load(spec)(params)
+    seen: list[dict[str, Any]] = [{} for _ in SHAPES]
+    for _ in range(3):
+        expected = []
+        for index, param in enumerate(params):
+            param.grad = torch.randn(param.shape, generator=generator)
+            old = param.detach().double()
+            new, seen[index] = evaluate(algorithm, hypers, old, param.grad.double(), seen[index])
+            expected.append((old, new))
+        with use_lowering(lowering):
+            optimizer.step()
+        for param, (old, new) in zip(params, expected, strict=True):
+            bound = 0.02 if param.ndim > 1 else 1e-5
+            moved, right = param.detach().double() - old, new - old
+            assert (moved - right).norm() < bound * right.norm()
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("states", STATES)
+def test_matrices_and_the_rest(states: str, lowering: str) -> None:
+    compare(states, lowering)
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+def test_through_triton() -> None:
+    compare("a state of its own", "fused_triton")
