@@ -55,7 +55,7 @@ CASES = [
 
 
 def catalogue() -> dict[str, Algorithm]:
-    """The six, derived ones whole."""
+    """The catalogue, derived ones whole."""
     return {n: derive(a, RULES[a.base]) if a.base else a for n, a in CATALOGUE.items()}
 
 

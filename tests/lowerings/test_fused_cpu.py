@@ -42,7 +42,7 @@ def Everything(
     warm=flag(False),
     cold=flag(False),
 ):
-    """Uses what the six published rules leave out."""
+    """Uses what the published rules leave out."""
     before = c
     c = c + 0.5 * t
     register = lr / (1 + c)

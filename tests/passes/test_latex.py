@@ -1,4 +1,4 @@
-"""Rules as LaTeX: the six as golden texts, brackets, letters, time, and that all of it is TeX."""
+"""Rules as LaTeX: the catalogue as golden texts, brackets, letters, time; all of it is TeX."""
 
 from __future__ import annotations
 

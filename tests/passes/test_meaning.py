@@ -1,4 +1,4 @@
-"""Every pass keeps what a rule means: the six specs, and specs that nobody wrote."""
+"""Every pass keeps what a rule means: the specs of the catalogue, and specs that nobody wrote."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ON = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", RULES)
-def test_the_six_as_the_oracle(name: str, passes: str, dtype: torch.dtype) -> None:
+def test_catalogue_as_the_oracle(name: str, passes: str, dtype: torch.dtype) -> None:
     algorithm = RULES[name]
     planned = PASSES[passes](algorithm)
     for flags in ON.get(name, ({},)):

@@ -1,4 +1,4 @@
-"""What plans look like: of the six, and of rules that try what a pass must not do."""
+"""What plans look like: of the catalogue, and of rules that try what a pass must not do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCALAR = 's=state("mu", shape="scalar", init=1)'
 
 @pytest.mark.parametrize("passes", ["hoisted", "folded and hoisted"])
 @pytest.mark.parametrize("name", RULES)
-def test_the_six(name: str, passes: str, golden: Golden) -> None:
+def test_catalogue(name: str, passes: str, golden: Golden) -> None:
     golden.check(to_text(PASSES[passes](RULES[name])))
 
 
