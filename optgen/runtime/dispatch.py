@@ -178,6 +178,8 @@ def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
         return _best_unfused(rule, work, f"no fused lowering for {device} tensors")
     if reason := _why_not(optimizer, work, FUSED[device]):
         return _best_unfused(rule, work, reason)
+    if work.trait.rows and device != "cpu":  # a table anew in every step, for few rows
+        return _best_unfused(rule, work, "sparse gradients")
     return FUSED[device], _contents(work)
 
 
@@ -189,8 +191,6 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
     if lowering == "foreach":
         return ""
     if lowering == "fused_triton":
-        if work.trait.rows:
-            return "fused Triton takes no sparse gradients"
         from optgen.runtime import fused_triton
 
         return fused_triton.obstacle(work.params[0].device)

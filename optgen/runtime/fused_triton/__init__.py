@@ -24,6 +24,7 @@ from optgen.runtime.device_scalars import adopt
 from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
 from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
 from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile
+from optgen.runtime.rows import touched
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -48,7 +49,9 @@ def obstacle(device: torch.device) -> str:
 
 def step(optimizer: GeneratedOptimizer, groups: list[Group]) -> None:
     """Update every parameter of these groups that has a gradient."""
-    works = [work for group in groups if (work := collect(optimizer, group)).params]
+    collected = [work for group in groups if (work := collect(optimizer, group)).params]
+    _update_rows(optimizer, [work for work in collected if work.trait.rows])
+    works = [work for work in collected if not work.trait.rows]
     if not works:
         return
     roster = _rosters.get(optimizer)
@@ -58,6 +61,16 @@ def step(optimizer: GeneratedOptimizer, groups: list[Group]) -> None:
     elif roster is None or not roster.fits(works):
         roster = _rosters[optimizer] = Roster(optimizer, works, None)
     roster.update(optimizer, works)
+
+
+def _update_rows(optimizer: GeneratedOptimizer, works: list[Work]) -> None:
+    """Update what sparse gradients touch: other rows in every step, so the buckets are new ones."""
+    parts = [touched(optimizer.rule, work) for work in works]
+    if parts:
+        rows = [part.rows for part in parts]
+        Roster(optimizer, rows, None).update(optimizer, rows)
+    for part in parts:
+        part.put_back()
 
 
 class Roster:
@@ -167,7 +180,11 @@ def _streams(rule: Rule, shares: Sequence[Share], works: list[Work]) -> Streams:
 def _move_scalars(rule: Rule, work: Work) -> None:
     """Bring steps and scalar states to their parameters' devices."""
     for key, tensors in _scalars(rule, work):
-        tensors[:] = adopt(work.dicts, key, work.params)
+        if key == "step" and rule.step == "int":  # the state holds a number, and gets one back
+            pairs = zip(tensors, work.params, strict=True)
+            tensors[:] = [step.to(param.device) for step, param in pairs]
+        else:
+            tensors[:] = adopt(work.dicts, key, work.params)
 
 
 def _scalars(rule: Rule, work: Work) -> Iterator[tuple[str, list[Any]]]:
