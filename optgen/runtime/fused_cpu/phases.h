@@ -8,19 +8,19 @@ namespace optgen {
 struct Step {
     enum Kind { LOOP, SUM, LARGEST } kind;
     int axes;          // of a loop, or of what a reduction makes
-    u32 reads, writes; // values, a bit each
+    u64 reads, writes; // values, a bit each
     int number;        // which reduction it is of those to the same axes
 };
 
 template <class... Members>
-constexpr u32 set(Members... members) {
-    return (0u | ... | (1u << members));
+constexpr u64 set(Members... members) {
+    return (u64(0) | ... | (u64(1) << members));
 }
 
 struct Pass {
-    u32 steps;  // run on every part, a bit each
-    u32 finish; // and then on the whole
-    u32 stores; // the values that are stored
+    u64 steps;  // run on every part, a bit each
+    u64 finish; // and then on the whole
+    u64 stores; // the values that are stored
 };
 
 // Whether a rule looks for the largest of something: else nothing of that is compiled.
@@ -144,6 +144,7 @@ struct Given {
 template <class R, class C>
 struct Tensor {
     static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
+    static_assert(R::STEP_COUNT <= 64 && VALUES <= 64, "too many steps or values for one rule");
 
     const Program<R>& program;
     const Job& job;
@@ -233,7 +234,7 @@ struct Tensor {
 
     template <class Join>
     void join_axes(const Step& step) const {
-        const int to = __builtin_ctz(step.writes), n = step.number;
+        const int to = __builtin_ctzll(step.writes), n = step.number;
         const Tile all = job.all();
         if (step.axes == ROW)
             join_parts<Join>(row_sums + n * job.chunks * all.rows, job.chunks, all.rows, whole[to]);
@@ -270,14 +271,14 @@ struct Tensor {
 
     template <class Join>
     void reduce_whole(const Step& step) const {
-        const int from = __builtin_ctz(step.reads);
+        const int from = __builtin_ctzll(step.reads);
         const i64 n = job.all().count(R::AXES[from]);
         if (step.axes == NONE)
             numbers[step.number] =
                 Join::join(numbers[step.number], total<Join>(whole[from], n, whole[from]));
         else
             row_totals<Join>(
-                whole[from], job.batch, n / job.batch, whole[__builtin_ctz(step.writes)]);
+                whole[from], job.batch, n / job.batch, whole[__builtin_ctzll(step.writes)]);
     }
 };
 

@@ -15,7 +15,7 @@ struct Part {
     double* const partials; // of this block
     C* const memory;
     const i64 room;
-    u32 touched = 0, written = 0;
+    u64 touched = 0, written = 0;
     i64 band = 0, chunk = 0;
     const C* ahead[STREAMS]; // where what follows the tile lies in memory
     int coming = 0;          // of these, those that nobody has fetched yet
@@ -146,8 +146,8 @@ struct Part {
     void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
         const bool wide = job.local || tile.rows > 1;
         C* seen[VALUES];
-        for (u32 values = step.reads | step.writes; values; values &= values - 1) {
-            const int v = __builtin_ctz(values);
+        for (u64 values = step.reads | step.writes; values; values &= values - 1) {
+            const int v = __builtin_ctzll(values);
             const bool spread = wide && R::AXES[v] != step.axes;
             seen[v] = spread ? widened(v, step.axes, tile, at[v]) : at[v];
         }
@@ -168,21 +168,21 @@ struct Part {
 
     template <class Join>
     void reduce(const Step& step, const Tile& tile, C** at) {
-        const int from = __builtin_ctz(step.reads);
+        const int from = __builtin_ctzll(step.reads);
         if (step.axes == NONE) {
             double& sum = partials[step.number];
             const i64 n = tile.count(R::AXES[from]);
             sum = Join::join(sum, total<Join>(at[from], n, follow(at[from])));
         } else if constexpr (R::HAS_AXES) {
             if (!job.local) reduce_shared<Join>(step, tile, at[from]);
-            else reduce_local<Join>(step, tile, at[from], at[__builtin_ctz(step.writes)]);
+            else reduce_local<Join>(step, tile, at[from], at[__builtin_ctzll(step.writes)]);
         }
     }
 
     template <class Join>
     void reduce_local(const Step& step, const Tile& tile, C* x, C*& to) const {
         const i64 n = tile.count(step.axes);
-        const i64 each = tile.count(R::AXES[__builtin_ctz(step.reads)]) / n;
+        const i64 each = tile.count(R::AXES[__builtin_ctzll(step.reads)]) / n;
         if (each == 1) to = x;
         else if (step.axes == COLUMN)
             column_totals<Join>(x, tile.matrices, job.rows, job.columns, to, sums());
