@@ -86,7 +86,9 @@ class MatrixWriter(Writer):
     def statement(self, indent: str, depth: int = 2) -> list[str]:
         kind = self.pick("late", "row", "column", "other", "other", "other")
         if kind == "late":
-            return [indent + self.assign(self.pick("d", "e"), self.late(), self.lates)]
+            value = self.pick("late", "late", "plain")  # plain: known before any reduction
+            made = self.late() if value == "late" else self.scalar(0)
+            return [indent + self.assign(self.pick("d", "e"), made, self.lates)]
         if kind == "row":
             return [indent + self.assign(self.pick("r", "h"), self.row(), self.rows)]
         if kind == "column":
@@ -101,6 +103,21 @@ class MatrixWriter(Writer):
         for known, old in zip(names, before, strict=True):
             known[:] = old
         return lines
+
+
+@st.composite
+def word_specs(draw: Callable[..., object]) -> str:
+    """The same with a matrix word, between statements that know nothing of one another's names."""
+    before, after = MatrixWriter(draw), MatrixWriter(draw)
+    lines = before.statement("    ")
+    lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")
+    after.tensors.append("o")
+    lines += [line for _ in range(2) for line in after.statement("    ")]
+    header = MATRIX_HEADER.replace(
+        "    eps=hyper", "    poly=hyper((1.5, -0.5, 0.0)),\n    eps=hyper"
+    )
+    footer = FOOTER.replace("lr * m * s", "lr * (m + o) * s")
+    return header + "\n".join(exempted(lines)) + "\n" + footer + MATRIX_FOOTER
 
 
 @st.composite

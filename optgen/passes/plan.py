@@ -112,7 +112,10 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
         if finishes[trip]:
             phases.append(Finish(finishes[trip]))
         if trips[trip]:
-            stored, handed = pieces.stored[trip], pieces.handed[trip]
+            waiting = (e for program in calls[trip + 1 : trip + 2] for e in expressions(program))
+            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by words that are left
+            stored = pieces.stored[trip]
+            handed = tuple(name for name in pieces.handed[trip] if name in taken)
             streams = (
                 streams_of(algorithm, trips[trip])
                 if pieces.is_whole

@@ -1,0 +1,82 @@
+"""Rules for whole parameters that nobody wrote: the lowerings compute what the rule says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, assume, given, note, settings
+from hypothesis import strategies as st
+from lowerings.test_phases import in_full_precision
+from matrix_strategies import matrix_specs, word_specs
+from strategies import FLAGS
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.runtime import matrix
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
+
+SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Scalar state and matrix words in float64."""
+    monkeypatch.setattr(matrix, "orthogonalize", in_full_precision)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ...]) -> None:
+    """Three steps of four parameters by each lowering, and by the rule."""
+    note(text)
+    spec = Spec("Random", text, "<random>", 1)
+    (algorithm,) = read_spec(spec)
+    try:
+        cls = optgen.load(spec)
+    except SpecError as error:
+        assume("and after it" not in error.message)
+        raise
+    hypers = {h.name: h.default for h in algorithm.hypers} | flags
+    for lowering in lowerings:
+        note(lowering)
+        generator = torch.Generator().manual_seed(seed)
+        params = [torch.randn(s, generator=generator).requires_grad_() for s in SHAPES]
+        expected: list[Any] = [(param.detach().clone(), {}) for param in params]
+        optimizer = cls(params, **flags)
+        for _ in range(3):
+            for index, param in enumerate(params):
+                param.grad = torch.randn(param.shape, generator=generator)
+                old, state = expected[index]
+                expected[index] = evaluate(algorithm, hypers, old, param.grad, state, torch.float64)
+            with use_lowering(lowering):
+                optimizer.step()
+        for param, (right, _) in zip(params, expected, strict=True):
+            scale = float(right.abs().max()) if right.isfinite().all() else 1.0
+            torch.testing.assert_close(
+                param.detach(), right, rtol=1e-8, atol=1e-8 * scale, equal_nan=True
+            )
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(text=matrix_specs(), flags=FLAGS, seed=st.integers(0, 999))
+def test_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
+    follow(text, flags, seed, ("forloop", "foreach"))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
+def test_a_matrix_word_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
+    follow(text, flags, seed, ("forloop", "foreach"))
+
+
+@settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
+def test_in_cpp(text: str, flags: dict[str, Any], seed: int) -> None:
+    follow(text, flags, seed, ("fused_cpu",))
