@@ -27,6 +27,7 @@ def Made(
 RULES = {
     "numbers": "p = p - lr * o * norm(p) * max_abs(g) / rms(m) / (1 + rms(o))",
     "rows": "p = p - lr * norm(g) * o / (1 + sqrt(r))",
+    "signs": "p = p - lr * (o + g / norm(g)) * (1 + mean(g) / max_abs(g))",
     "the state itself": "p = p - lr * (o + m)",
 }
 
@@ -44,7 +45,7 @@ def compare(rule: str, lowering: str) -> None:
     generator = torch.Generator().manual_seed(3)
     shapes = ((4, 3), (3, 5), (4, 3))
     params = [torch.randn(s, generator=generator).requires_grad_() for s in shapes]
-    optimizer = optgen.load(spec)(params)
+    optimizer = optgen.load(spec)(params, maximize=True)
     states: list[dict[str, object]] = [{} for _ in shapes]
     for _ in range(3):
         expected = []
@@ -52,7 +53,7 @@ def compare(rule: str, lowering: str) -> None:
             param.grad = torch.randn(param.shape, generator=generator)
             old = param.detach().double()
             new, states[index] = evaluate(
-                algorithm, hypers, old, param.grad.double(), states[index]
+                algorithm, hypers, old, -param.grad.double(), states[index]
             )
             expected.append((old, new))
         with use_lowering(lowering):

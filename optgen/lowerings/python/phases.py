@@ -126,11 +126,20 @@ class _Printer:
             match phase:
                 case Sweep():
                     plain = self.whole and not any(map(self._is_small, _touched(phase)))
+                    plain = plain and not self._changes_what_follows(phase)
                     yield from self._over_whole(phase) if plain else self._over_blocks(phase)
                 case Finish(body):
                     yield from self._finish(body)
                 case MatrixCall():
                     yield from self._call(phase)
+
+    def _changes_what_follows(self, sweep: Sweep) -> bool:
+        """Whether its own gradient would be taken for the given one by a later trip over lists."""
+        later = self.plan.sweeps[self.plan.sweeps.index(sweep) + 1 :]
+        grad = self.plan.algorithm.grad
+        changed = any(a.target.name == grad for a in assigns(sweep.body))
+        read = any(stream.name == grad for other in later for stream in other.streams)
+        return self.form.in_lists and changed and read
 
     def _over_whole(self, sweep: Sweep) -> Iterator[str]:
         if self.form.in_lists:
