@@ -87,7 +87,7 @@ def Clashing(
     c=state("count", shape="scalar", init=0.0),
     *,
     lr=hyper(1e-2, ge=0),
-    rows=hyper(0.5),
+    tensors=hyper(0.5),
     scalars=hyper(2.0, gt=0),
 ):
     """Names that kernels use themselves, literals beside tensors."""
@@ -95,10 +95,10 @@ def Clashing(
     if fresh(b):
         b = g
     else:
-        b = rows * b + g
+        b = tensors * b + g
     mask = exp(-c / scalars)
     lanes = lr * mask * log(1 + t)
-    p = p - lanes * b / (abs(b) + 1) - lanes * minimum(b, 0.1) + 0.3 * maximum(g, rows)
+    p = p - lanes * b / (abs(b) + 1) - lanes * minimum(b, 0.1) + 0.3 * maximum(g, tensors)
 
 
 @optimizer()
