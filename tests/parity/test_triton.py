@@ -14,7 +14,7 @@ from parity.classes import CLOSURE, SPARSE
 
 TESTS = Path(__file__).parents[1]
 TRAJECTORIES = "test_a_lowering_follows_torch"
-PRECISION = "test_single_precision or test_half_precision"
+SINGLE, HALF = "test_single_precision", "test_half_precision"
 CHECKPOINTS = "test_checkpoints and continues and fused_triton and (float32 or bfloat16)"
 FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
 
@@ -24,7 +24,9 @@ FUSED = [case for case in CASES if case.name not in (*CLOSURE, *SPARSE)]
     ("folder", "chosen", "least"),
     [
         ("parity", TRAJECTORIES, len(FUSED)),
-        ("parity", PRECISION, 48),
+        ("parity", SINGLE, 24),
+        ("parity", f"{HALF} and bfloat16", 24),
+        ("parity", f"{HALF} and not bfloat16", 24),
         ("parity", CHECKPOINTS, 4 * len({case.name for case in FUSED})),
         ("lowerings", "test_a_word_means_what_it_says", 30),
         ("properties", "test_every_lowering_is_the_rule", 1),
