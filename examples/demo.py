@@ -38,6 +38,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "NAdam": {"lr": 1e-3},
     "Adamax": {"lr": 2e-3},
     "Adadelta": {"lr": 1.0},
+    "Adafactor": {"lr": 0.05},
     "Adagrad": {"lr": 0.02},
     "ASGD": {"lr": 0.1},
     "Rprop": {"lr": 1e-3},
@@ -200,11 +201,12 @@ def draw(runs: list[Run], path: Path) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
     ways = list(dict.fromkeys(run.how for run in runs))
-    for i, name in enumerate(OPTIMIZERS):
+    colors = pyplot.get_cmap("tab20").colors
+    for color, name in zip(colors, OPTIMIZERS, strict=False):
         curves = {run.how: run.losses for run in runs if run.name == name}
         epochs = range(1, len(curves["torch"]) + 1)
-        left.plot(epochs, curves["torch"], color=f"C{i}", linewidth=5, alpha=0.25)
-        left.plot(epochs, curves.get("fused_cpu", curves["forloop"]), color=f"C{i}", label=name)
+        left.plot(epochs, curves["torch"], color=color, linewidth=5, alpha=0.25)
+        left.plot(epochs, curves.get("fused_cpu", curves["forloop"]), color=color, label=name)
     left.set(xlabel="epoch", ylabel="training loss", yscale="log")
     left.xaxis.get_major_locator().set_params(integer=True)
     left.legend(title="optgen; torch.optim wide and pale", ncols=2)
@@ -214,7 +216,7 @@ def draw(runs: list[Run], path: Path) -> None:
         places = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
         right.bar(places, list(bars.values()), width, label=how)
     middle = [i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))]
-    right.set_xticks(middle, list(OPTIMIZERS))
+    right.set_xticks(middle, list(OPTIMIZERS), rotation=30)
     right.set(ylabel="ms per optimizer step (median)", ylim=(0, 1.2 * right.get_ylim()[1]))
     right.legend(loc="upper center", ncols=3)
     figure.savefig(path, dpi=110)
