@@ -9,11 +9,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Context, Lowering, PlanPass
-from optgen.lowerings.python.function import Function, function_name, indented, parted, python_file
+from optgen.lowerings.python.function import bucket_function, indented, python_file
 from optgen.lowerings.python.phases import FOREACH as SHARES
 from optgen.lowerings.python.phases import phase_lines
-from optgen.lowerings.python.scalars import BUCKET, scalar_lines
-from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -35,18 +33,7 @@ _PASSES: tuple[PlanPass, ...] = (
 def lower(algorithm: Algorithm) -> Context:
     """What templates/foreach.py.jinja lays out: a function for each kind of parameter."""
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
-    return python_file(algorithm, [_update(plan) for plan in made])
-
-
-def _update(plan: Plan) -> Function:
-    arguments, plan = keywords(plan), name_fresh(plan)
-    return Function(
-        function_name("update", plan.facts),
-        "Update one bucket in place: tensors that share every number of the scalar program.",
-        list_names(plan.algorithm),
-        arguments,
-        parted(scalar_lines(plan, BUCKET), _loop(plan)),
-    )
+    return python_file(algorithm, [bucket_function(plan, _loop) for plan in made])
 
 
 def _loop(plan: Plan) -> list[str]:

@@ -16,10 +16,17 @@ from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
 from optgen.lowerings.base import Context, Lowering
-from optgen.lowerings.python.function import Function, function_name, indented, parted, python_file
+from optgen.lowerings.python.function import (
+    Function,
+    bucket_function,
+    function_name,
+    indented,
+    parted,
+    python_file,
+)
 from optgen.lowerings.python.phases import FORLOOP as ONE_TENSOR
 from optgen.lowerings.python.phases import matrix_call, phase_lines
-from optgen.lowerings.python.scalars import BUCKET, ONE_BY_ONE, scalar_lines
+from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
@@ -42,20 +49,9 @@ def lower(algorithm: Algorithm) -> Context:
 
     functions = []
     for facts in cases(algorithm):
-        functions.append(_update(planned(facts, "early")))
+        functions.append(bucket_function(planned(facts, "early"), _loop))
         functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
-
-
-def _update(plan: Plan) -> Function:
-    arguments, plan = keywords(plan), name_fresh(plan)
-    return Function(
-        function_name("update", plan.facts),
-        "Update one bucket in place: tensors that share every number of the scalar program.",
-        list_names(plan.algorithm),
-        arguments,
-        parted(scalar_lines(plan, BUCKET), _loop(plan)),
-    )
 
 
 def _loop(plan: Plan) -> list[str]:

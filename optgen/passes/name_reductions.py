@@ -63,8 +63,6 @@ class _Namer:
             out += [replace(made, place=stmt.place) for made in self.made]
             then, orelse = (self.program(a, dict(known)) for a in (stmt.then, stmt.orelse))
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
-            if any(_is_matrix_word(a.value) for a in assigns((*then, *orelse))):
-                _forget(known)
         return tuple(out)
 
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:

@@ -222,8 +222,6 @@ def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.Monk
 def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
     rows: int, piece: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "Adafactor" not in NAMES:
-        pytest.skip("not here yet")
     if piece == "GPU":
         monkeypatch.setattr(blocks, "SLICE", slices.CUT // blocks.ALIVE)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]

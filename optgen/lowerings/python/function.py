@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.plan import Plan
 from optgen.ir.variables import RUNTIME
 from optgen.lowerings.base import Context
+from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,18 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
 def _called(lines: Iterable[str]) -> set[str]:
     code = (line for line in lines if not line.lstrip().startswith("#"))
     return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
+
+
+def bucket_function(plan: Plan, loop: Callable[[Plan], list[str]]) -> Function:
+    """`update` of one bucket: the scalar program, then what `loop` prints of the tensors."""
+    arguments, plan = keywords(plan), name_fresh(plan)
+    return Function(
+        function_name("update", plan.facts),
+        "Update one bucket in place: tensors that share every number of the scalar program.",
+        list_names(plan.algorithm),
+        arguments,
+        parted(scalar_lines(plan, BUCKET), loop(plan)),
+    )
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:
