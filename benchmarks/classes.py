@@ -10,22 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import optgen.optim
-from optgen.runtime import GeneratedOptimizer
+from optgen.bench.variants import CLASSES, generated
 
-
-def generated(name: str) -> Any:
-    return getattr(optgen.optim, name)
-
-
-def _takes_dense_gradients(kind: object) -> bool:
-    if not isinstance(kind, type) or not issubclass(kind, GeneratedOptimizer):
-        return False
-    return kind.rule.gradient != "sparse_only"
-
-
-CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
-"""Every generated class that steps on dense gradients: a new algorithm is measured as it lands."""
+__all__ = ["CLASSES", "accepted", "accepts", "generated", "reference"]
 
 
 def reference(name: str) -> Callable[..., torch.optim.Optimizer]:

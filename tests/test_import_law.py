@@ -19,7 +19,8 @@ LAW: dict[str, set[str]] = {
     "lowerings": {"passes", "ir"},
     "emit": {"lowerings", "passes", "ir", "templates"},
     "jit": {"spec", "emit", "runtime", "ir", "templates", "specs"},
-    "cli": {"spec", "ir", "passes", "lowerings", "emit", "jit", "cli", "specs", *TRAINING},
+    "bench": TRAINING,
+    "cli": {"spec", "ir", "passes", "lowerings", "emit", "jit", "bench", "specs", *TRAINING},
     "__main__": {"cli"},
     "specs": {"spec"},
     "templates": set(),
@@ -67,6 +68,8 @@ def allowed(part: str, name: str) -> bool:
         return bool(rest) and (rest[0] == part or rest[0] in LAW[part])
     if part in TRAINING:
         return first in TRAINING_LIBRARIES
+    if part == "bench":
+        return first in {"torch", "matplotlib"}
     if part == "cli":
         return first in GENERATOR_LIBRARIES | {"torch", "matplotlib"}
     return first in {"emit": {"jinja2", "ruff"}, "passes": {"sympy"}, "ir": {"torch"}}.get(part, ())
@@ -89,7 +92,13 @@ def test_every_part_has_a_law() -> None:
 
 @pytest.mark.parametrize(
     ("part", "name"),
-    [("ir", "optgen.passes"), ("runtime", "sympy"), ("optim", "optgen.jit"), ("spec", "numpy")],
+    [
+        ("ir", "optgen.passes"),
+        ("runtime", "sympy"),
+        ("optim", "optgen.jit"),
+        ("spec", "numpy"),
+        ("runtime", "optgen.bench"),
+    ],
 )
 def test_the_law_refuses(part: str, name: str) -> None:
     """The check itself can fail."""

@@ -1,0 +1,99 @@
+"""Times of steps, as ratios need them: one process, variants in a new order each round.
+
+A sample is a *cold* step, with gradients at new addresses and the caches full of something else,
+then steps repeated for 20 ms, or one step where that is longer. Every variant takes a sample in a
+round, until it has had its share of the time; what is quick is sampled more often.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.bench.variants import Variant
+
+Figures = dict[str, float]
+"""Milliseconds a step: `median` and `min` repeated, `cold` and `cold_min`; how many `samples`."""
+
+_LONG = 0.02
+_CACHES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure."""
+
+    seconds: float = 5.0
+    most: int = 15
+    least: int = 3
+
+
+@dataclass
+class _Samples:
+    cold: list[float] = field(default_factory=list)
+    repeated: list[float] = field(default_factory=list)
+    spent: float = 0.0
+
+    def figures(self) -> Figures:
+        return {
+            "median": statistics.median(self.repeated),
+            "min": min(self.repeated),
+            "cold": statistics.median(self.cold),
+            "cold_min": min(self.cold),
+            "samples": len(self.cold),
+        }
+
+
+def compare(
+    variants: Mapping[str, Variant], gradients: Sequence[Tensor], budget: Budget
+) -> dict[str, Figures]:
+    """The figures of every variant."""
+    share = budget.seconds / len(variants)
+    fill = torch.zeros(_CACHES, dtype=torch.uint8)
+    for variant in variants.values():
+        _warm_up(variant.step)
+    samples = {title: _Samples() for title in variants}
+    for turn in range(budget.most):
+        left = [title for title, had in samples.items() if turn < budget.least or had.spent < share]
+        gradients = [gradient.clone() for gradient in gradients]
+        for title in random.sample(left, len(left)):
+            variants[title].take(gradients)
+            fill.add_(1)
+            _sample(variants[title].step, samples[title])
+    return {title: each.figures() for title, each in samples.items()}
+
+
+def _sample(step: Callable[[], Any], samples: _Samples) -> None:
+    begin = time.perf_counter()
+    step()
+    cold = time.perf_counter() - begin
+    repeated = seconds_of(step)
+    samples.cold.append(cold * 1e3)
+    samples.repeated.append(repeated * 1e3)
+    samples.spent += time.perf_counter() - begin
+
+
+def seconds_of(step: Callable[[], Any], least: float = _LONG) -> float:
+    """Of one of as many steps as take at least so long."""
+    count = 0
+    begin = time.perf_counter()
+    while True:
+        step()
+        count += 1
+        passed = time.perf_counter() - begin
+        if passed >= least:
+            return passed / count
+
+
+def _warm_up(step: Callable[[], Any]) -> None:
+    """A few steps: an optimizer may treat its first ones differently."""
+    begin = time.perf_counter()
+    for _ in range(3):
+        step()
+        if time.perf_counter() - begin > 0.3:
+            break

@@ -1,0 +1,84 @@
+"""Figures by what was measured, and the file they are kept and merged in."""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Figures = dict[str, dict[str, Any]]
+"""By variant, then by what was measured of it."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One thing to measure; a later result of it takes the place of an earlier one."""
+
+    part: str  # "step", …: the names of suite.PARTS
+    name: str  # the class
+    tensors: str  # the list
+    dtype: str = "float32"
+    threads: int = 1
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        part = "" if self.part == "step" else f"{self.part}: "
+        return f"{part}{self.name}, {self.tensors}, {self.dtype}, {threads}"
+
+
+Results = dict[Cell, Figures]
+
+
+def load(path: Path) -> Results:
+    """The results in a file; none if there is no such file."""
+    if not path.exists():
+        return {}
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return {Cell(**cell["cell"]): cell["figures"] for cell in cells}
+
+
+def save(path: Path, results: Mapping[Cell, Figures]) -> None:
+    """Write results, a line for each, so that a difference can be read."""
+    cells = sorted(results, key=astuple)
+    lines = [
+        json.dumps({"cell": asdict(cell), "figures": _rounded(results[cell])}) for cell in cells
+    ]
+    machine = json.dumps(describe_machine())
+    text = f'{{"machine": {machine},\n "cells": [\n  ' + ",\n  ".join(lines) + "\n ]}\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def merge(path: Path, found: Mapping[Cell, Figures]) -> Results:
+    """Add results to those in a file, in place of earlier ones of the same cells."""
+    merged = load(path) | dict(found)
+    save(path, merged)
+    return merged
+
+
+def describe_machine() -> dict[str, Any]:
+    """What figures depend on."""
+    names = Path("/proc/cpuinfo")
+    lines = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
+    return {
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _rounded(figures: Figures) -> Figures:
+    """To the four digits that a measurement has at most."""
+    return {variant: dict(_digits(of.items())) for variant, of in figures.items()}
+
+
+def _digits(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+    for key, value in items:
+        yield key, float(f"{value:.4g}") if isinstance(value, float) else value
