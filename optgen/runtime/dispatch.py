@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import unfused
-from optgen.runtime.collect import Work, assemble, release, survey, visible
+from optgen.runtime.assemble import States, assemble, visible
+from optgen.runtime.collect import release, survey, with_gradient
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -119,8 +121,7 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
 
     Before the first backward pass there are no gradients; each parameter stands for its own.
     """
-    members = [param for param in group["params"] if param.grad is not None]
-    grads = [param.grad for param in members if param.grad is not None]
+    members, grads = with_gradient(group)
     if not members:
         members = grads = list(group["params"])
         if optimizer.rule.gradient == "sparse_only":
@@ -128,7 +129,8 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    work = assemble(optimizer, group, members, visible(optimizer, group, grads))
+    seen, states = visible(optimizer, group, grads), States(optimizer.state)
+    work = assemble(optimizer, group, members, seen, states)
     return work.parts or [work]
 
 

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import is_complex, plain
+from optgen.runtime.private import plain
 from optgen.runtime.rule import FACTS, Rule, truth
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 
-_device = attrgetter("device")
-_layout = attrgetter("layout")
+_dtype = attrgetter("dtype")
 
 
 class Trait(NamedTuple):
@@ -36,10 +35,21 @@ def _plain_on(device: str) -> Trait:
 
 
 def traits(
-    rule: Rule, members: list[Tensor], params: list[Tensor], grads: list[Tensor]
+    rule: Rule,
+    members: list[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
+    ordinary: bool,
 ) -> list[Trait]:
-    """Find the trait of every parameter and its gradient."""
-    found = _traits(members, params, grads)
+    """Find the trait of every parameter and its gradient.
+
+    With `ordinary` gradients are dense memory and no more, and no parameter stands there twice.
+    """
+    found = (
+        [_plain_on(param.device.type) for param in params]
+        if ordinary and all_plain(params)
+        else _traits(members, params, grads)
+    )
     if not rule.facts:
         return found
     asked = [FACTS[fact] for fact in rule.facts]
@@ -48,12 +58,6 @@ def traits(
 
 
 def _traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
-    dense = set(map(_layout, grads)) <= {torch.strided} and all_plain([*params, *grads])
-    if dense and len(set(map(id, members))) == len(members):  # as good as always
-        types = {device.type for device in set(map(_device, params))}
-        if len(types) == 1:
-            return [_plain_on(types.pop())] * len(params)
-        return [_plain_on(param.device.type) for param in params]
     seen: dict[int, int] = {}
     found = []
     for member, param, grad in zip(members, params, grads, strict=True):
@@ -128,7 +132,7 @@ def _rule_owner(optimizer: "GeneratedOptimizer") -> str:
 
 def reals(tensors: list[Tensor]) -> list[Tensor]:
     """The tensors as a lowering sees them; a new list."""
-    if all_plain(tensors) and not any(map(is_complex, tensors)):
+    if all_plain(tensors) and not any(dtype.is_complex for dtype in set(map(_dtype, tensors))):
         return list(tensors)
     return [_real(tensor) for tensor in tensors]
 

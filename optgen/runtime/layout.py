@@ -40,17 +40,20 @@ def same_walk(tensor: Tensor, like: Tensor) -> bool:
     )
 
 
-def copies(streams: Sequence[Tensor]) -> list[int]:
-    """Which of one parameter's streams (the parameter first) must be replaced by copies."""
+def copies(streams: Sequence[Tensor], by_matrix: bool = False) -> list[int]:
+    """Which of one parameter's streams (the parameter first) must be replaced by copies.
+
+    What goes `by_matrix` asks for more: elements in the order of their indices.
+    """
     param = streams[0]
-    if not is_dense(param):
+    if by_matrix or not is_dense(param):
         return [i for i, stream in enumerate(streams) if not is_plain(stream)]
     return [i for i, stream in enumerate(streams) if not same_walk(stream, param)]
 
 
-def copy_of(tensor: Tensor, param: Tensor) -> Tensor:
-    """A copy that can be walked beside the parameter (or beside its copy, where it has holes)."""
-    if not is_dense(param):
+def copy_of(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
+    """A copy that can be walked beside the parameter (or beside its copy, where it has one)."""
+    if by_matrix or not is_dense(param):
         return tensor.clone(memory_format=torch.contiguous_format)
     return torch.empty_strided(
         tensor.shape, param.stride(), dtype=tensor.dtype, device=tensor.device

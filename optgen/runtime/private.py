@@ -15,8 +15,9 @@ compiling: Callable[[], bool] = torch.compiler.is_compiling
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 set_grad_enabled: Callable[[bool], None] = torch._C._set_grad_enabled
 is_contiguous = torch._C.TensorBase.is_contiguous
-is_complex = torch._C.TensorBase.is_complex
+is_neg = torch._C.TensorBase.is_neg
 data_ptr = torch._C.TensorBase.data_ptr
+numel = torch._C.TensorBase.numel
 
 
 def undecorated(method: Callable[P, R]) -> Callable[P, R]:

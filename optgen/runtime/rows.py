@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from optgen.runtime.collect import Work
 from optgen.runtime.gradients import reals
 from optgen.runtime.rule import Rule
+from optgen.runtime.work import Work
 
 Places = tuple[Tensor, ...]  # one index a sparse dimension, of each touched row
 
@@ -43,7 +43,8 @@ def touched(rule: Rule, work: Work) -> Touched:
     ]
     values = reals([grad.values() for grad in grads])
     params = _take(work.params, places)
-    return Touched(work, replace(work, params=params, grads=values, states=states), places)
+    rows = replace(work, params=params, grads=values, states=states, facts={})
+    return Touched(work, rows, places)
 
 
 def _take(tensors: list[Tensor], places: list[Places]) -> list[Tensor]:

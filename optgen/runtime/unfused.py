@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.collect import Work, collect
+from optgen.runtime.collect import collect
 from optgen.runtime.lists import pieces
 from optgen.runtime.private import capturable_devices
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adam, RMSprop
-from optgen.runtime.collect import Work, assemble, survey
+from optgen.runtime.assemble import Gradients, States, assemble
+from optgen.runtime.collect import survey
+from optgen.runtime.work import Work
 
 
 def give_gradients(params: list[Tensor]) -> None:
@@ -299,7 +301,33 @@ def test_a_work_knows_its_states_by_name() -> None:
     group = optimizer.param_groups[0]
 
     def types(**flags: Any) -> list[list[Any]]:
-        return assemble(optimizer, {**group, **flags}, [param], [param.grad]).types
+        grads, states = Gradients([param.grad], plain=True), States(optimizer.state)
+        return assemble(optimizer, {**group, **flags}, [param], grads, states).types
 
     assert types(momentum=0) != types(centered=False)
     assert types(momentum=0) == types(momentum=0)
+
+
+def test_a_parameter_that_comes_to_stand_twice() -> None:
+    """With equal types and no state only the parameters themselves tell."""
+    params: list[Tensor] = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = SGD(params, lr=1.0)
+    give_gradients(params)
+    optimizer.step()
+    optimizer.param_groups[0]["params"][1] = params[0]
+    optimizer.step()
+
+    assert params[0].tolist() == [-2.0] * 3
+    assert params[1].tolist() == [0.0] * 3
+
+
+def test_states_in_another_order_than_the_parameters() -> None:
+    params: list[Tensor] = [torch.nn.Parameter(torch.ones(n)) for n in (1, 2, 3, 4)]
+    optimizer = Adam([{"params": params[:2]}, {"params": params[2:]}])
+    give_gradients(params)
+    optimizer.step()
+    optimizer.param_groups.reverse()
+
+    for work in survey(optimizer):
+        expected = [optimizer.state[param] for param in work.members]
+        assert all(a is b for a, b in zip(work.dicts, expected, strict=True))

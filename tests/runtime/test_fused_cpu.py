@@ -319,6 +319,8 @@ def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
         states=[[buffer]],
         steps=[],
         fresh={"momentum_buffer": [True]},
+        any_fresh=True,
+        facts={},
         group=SGD([torch.nn.Parameter(param)], momentum=0.5).param_groups[0],
     )
     kernel = fused_cpu._kernel(SGD)

@@ -19,13 +19,15 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.collect import Work, collect
+from optgen.runtime.collect import collect
 from optgen.runtime.fused_cpu import build_cache, compiler, rows
+from optgen.runtime.fused_cpu.portions import portions
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES, Copied, Kernel, excess, gather
+from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
 from optgen.runtime.unfused import skipped
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -45,22 +47,25 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     works = [collect(optimizer, group) for group in groups]
     if any(work.trait.rows for work in works):
         _step_rows(kernel, optimizer, works)
-    elif not _step_dense(kernel, optimizer, works):
+    elif _step_dense(kernel, optimizer, works):
         optimizer._repeat = Repeat.of(kernel, optimizer, groups)
         return
     optimizer._repeat = None
 
 
-def _step_dense(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> Copied:
-    """Update works of dense gradients; return what could be updated in a copy only."""
+def _step_dense(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> bool:
+    """Update works of dense gradients; tell whether all could be updated where they lie."""
     scaled = getattr(optimizer, "grad_scale", None) is not None
-    table, copied = gather(kernel, works, scaled)
-    kernel.run(table, optimizer)
-    for original, copy in copied:
-        original.copy_(copy)
+    lying = True
+    for portion in portions(kernel, works):
+        table, copied = gather(kernel, portion.works, scaled, portion.copies)
+        kernel.run(table, optimizer)
+        for original, copy in copied:
+            original.copy_(copy)
+        lying = lying and not portion.copies
     for work in works:
         increment_version(work.params)
-    return copied
+    return lying
 
 
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:

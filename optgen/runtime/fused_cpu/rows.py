@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.collect import Work
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.table import Kernel, gather
 from optgen.runtime.gradients import reals
 from optgen.runtime.layout import is_plain
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer

@@ -17,13 +17,13 @@ from optgen.runtime import layout
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.calls import Call, calls_of
 from optgen.runtime.fused_cpu.row import Row
-from optgen.runtime.private import is_contiguous
+from optgen.runtime.private import data_ptr, numel
 from optgen.runtime.properties import cols, rows
 from optgen.runtime.rule import Rule, State
 
 if TYPE_CHECKING:
-    from optgen.runtime.collect import Work
     from optgen.runtime.optimizer import GeneratedOptimizer
+    from optgen.runtime.work import Work
 
 # torch's numbers of the types that kernels know, as kernel.h has them too.
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
@@ -33,7 +33,6 @@ _SHAPE = 4
 # fresh keys as a byte has bits.
 _STATES, _FRESH = 14, 8
 _dtype = attrgetter("dtype")
-_address = Tensor.data_ptr
 
 Copied = list[tuple[Tensor, Tensor]]  # an original, and the copy that was updated in its place
 
@@ -75,7 +74,7 @@ class Table:
     def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
         """Enter the tensors of one stream, from a place in the list on."""
         place = stream * len(self.elements) + first
-        self.address[place : place + len(column)] = array("q", list(map(_address, column)))
+        self.address[place : place + len(column)] = array("q", list(map(data_ptr, column)))
         codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
         absent = ~in_stream(15, stream) & 2**64 - 1
         for index, tensor in enumerate(column, first):
@@ -193,63 +192,77 @@ def _states(rule: Rule) -> tuple[list[State], list[str]]:
     return like, ["step", *scalar] if rule.step else scalar
 
 
-def gather(kernel: Kernel, works: Sequence["Work"], scaled: bool) -> tuple[Table, Copied]:
-    """The table of this step's tensors; and what was updated in a copy, as no kernel can walk it.
+def gather(
+    kernel: Kernel, works: Sequence["Work"], scaled: bool, copies: bool = False
+) -> tuple[Table, Copied]:
+    """The table of these tensors, with `copies` of those that are not flat memory side by side.
 
-    Gradients are written to only where they are scaled.
+    Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
     """
     table = Table(kernel, sum(len(work.params) for work in works), len(works))
     copied: Copied = []
     first = 0
     for index, work in enumerate(works):
         table.hypers[index] = kernel.row(work.group[name] for name in kernel.rule.hypers)
-        _fill(table, first, index, work, copied)
+        _fill(table, first, index, work, copied if copies else None)
         first += len(work.params)
     table.set_hypers()
     grads = set() if scaled else {id(grad) for work in works for grad in work.grads if copied}
     return table, [pair for pair in copied if id(pair[0]) not in grads]
 
 
-def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied) -> None:
+def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | None) -> None:
     kernel, count = table.kernel, len(work.params)
     last = first + count
+    columns = _columns(kernel, work, copied)
+    _check(kernel, work.group, columns)
     table.groups.append(work.group)
+    table.held.append(columns)
+    for stream, column in enumerate(columns):
+        if column:
+            place = stream * len(table.elements) + first
+            table.address[place : place + count] = array("q", list(map(data_ptr, column)))
+    table.types[first:last] = _codes(work, columns)
+    if "elements" not in work.facts:
+        work.facts["elements"] = array("q", list(map(numel, work.params)))
+    table.elements[first:last] = work.facts["elements"]
+    if kernel.asks_shapes:
+        shapes = chain.from_iterable(map(_shape, work.params))
+        table.shape[_SHAPE * first : _SHAPE * last] = array("q", list(shapes))
+    table.group[first:last] = array("i", [index]) * count
+    for bit, key in enumerate(kernel.rule.fresh if work.any_fresh else ()):
+        for place, fresh in enumerate(work.fresh[key], first):
+            table.fresh[place] |= fresh << bit
+
+
+def _columns(kernel: Kernel, work: "Work", copied: Copied | None) -> list[list[Tensor]]:
+    """The streams of a work in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), work.states, strict=True))
     states["step"] = work.steps
-    columns = _walkable(
-        [work.params, work.grads, *(states[state.key] for state in kernel.like)],
-        copied,
-        kernel.by_matrix,
-    )
+    columns = [work.params, work.grads, *(states[state.key] for state in kernel.like)]
+    if copied is not None:
+        columns = _side_by_side(columns, copied, kernel.by_matrix)
     taken = {call.source for call in kernel.calls}
     columns += [
         [torch.empty_like(param) for param in columns[0]] if name in taken else []
         for name in kernel.locals
     ]
-    columns += [states[key] for key in kernel.keys[kernel.streams :]]
-    _check(kernel, work.group, columns)
-    table.held.append(columns)
-    types, common = [0] * count, 0
-    for stream, column in enumerate(columns):
-        if not column:
-            continue
-        place = stream * len(table.elements) + first
-        table.address[place : place + count] = array("q", list(map(_address, column)))
-        dtypes = list(map(_dtype, column))
-        if dtypes.count(dtypes[0]) == count:
-            common += in_stream(CODES[dtypes[0]], stream)
-        else:
+    return [*columns, *(states[key] for key in kernel.keys[kernel.streams :])]
+
+
+def _codes(work: "Work", columns: list[list[Tensor]]) -> "array[int]":
+    """The types of all streams: only those of gradients can be others than in the step before."""
+    dtypes = list(map(_dtype, columns[1]))
+    one = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
+    known: array[int] | None = work.facts.get(f"codes with {one}")
+    if known is None or one is None:
+        words = [0] * len(dtypes)
+        for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
-            types = list(map(add, types, map(codes.__getitem__, dtypes)))
-    table.types[first:last] = array("Q", [common + each for each in types])
-    table.elements[first:last] = array("q", list(map(Tensor.numel, work.params)))
-    if kernel.asks_shapes:
-        shapes = chain.from_iterable(map(_shape, work.params))
-        table.shape[_SHAPE * first : _SHAPE * last] = array("q", list(shapes))
-    table.group[first:last] = array("i", [index]) * count
-    for bit, key in enumerate(kernel.rule.fresh):
-        for place, fresh in enumerate(work.fresh[key], first):
-            table.fresh[place] |= fresh << bit
+            if column:
+                words = list(map(add, words, map(codes.__getitem__, map(_dtype, column))))
+        known = work.facts[f"codes with {one}"] = array("Q", words)
+    return known
 
 
 def _check(kernel: Kernel, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
@@ -268,26 +281,16 @@ def _shape(param: Tensor) -> tuple[int, int, int, int]:
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 
 
-def _walkable(columns: list[list[Tensor]], copied: Copied, by_matrix: bool) -> list[list[Tensor]]:
-    """The columns of a work, with copies of what is no flat memory beside its parameter.
-
-    A kernel that goes `by_matrix` asks for more: elements in the order of their indices.
-    """
-    if any(map(Tensor.is_neg, columns[1])):
-        columns = [columns[0], [grad.resolve_neg() for grad in columns[1]], *columns[2:]]
-    if all(map(is_contiguous, chain.from_iterable(columns))):
-        return columns
+def _side_by_side(
+    columns: list[list[Tensor]], copied: Copied, by_matrix: bool
+) -> list[list[Tensor]]:
+    """The columns of a work, with copies of what is no flat memory beside its parameter."""
     walked = [list(column) for column in columns if column]
     for index in range(len(columns[0])):
         row = [column[index] for column in walked]
-        for stream in _not_plain(row) if by_matrix else layout.copies(row):
-            original = row[stream].detach()
-            copy = original.contiguous() if by_matrix else layout.copy_of(original, row[0])
+        for stream in layout.copies(row, by_matrix):
+            copy = layout.copy_of(row[stream].detach(), row[0], by_matrix)
             copied.append((row[stream], copy))
             walked[stream][index] = copy
     present = iter(walked)
     return [next(present) if column else [] for column in columns]
-
-
-def _not_plain(streams: Sequence[Tensor]) -> list[int]:
-    return [i for i, stream in enumerate(streams) if not layout.is_plain(stream)]

@@ -19,12 +19,13 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from optgen.runtime.collect import Work, collect
+from optgen.runtime.collect import collect
 from optgen.runtime.device_scalars import adopt
 from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
 from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
 from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile
 from optgen.runtime.rows import touched
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer

@@ -1,0 +1,97 @@
+"""A work: the tensors of one group in one step, and what is known of them."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from optgen.runtime.gradients import Trait
+from optgen.runtime.private import is_contiguous
+from optgen.runtime.state import Group
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One group's tensors of one step; the lists are parallel, and empty between steps."""
+
+    group: Group
+    members: list[Tensor]  # the parameters: the keys of the optimizer's state
+    params: list[Tensor]  # real, local views of `members`
+    grads: list[Tensor]
+    states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
+    steps: list[Any]  # empty if the rule does not count steps
+    dicts: list[dict[str, Any]]  # the members' states; empty if they have none
+    fresh: dict[str, list[bool]]  # per state that the rule asks it of: this step has created it
+    traits: list[Trait]
+    types: list[list[Any]]  # classes, dtypes, sizes of members and states; none of a part
+    real: bool = True  # members and states are what lowerings see
+    ordinary: bool = True  # gradients are dense, nothing overrides torch, no parameter comes twice
+    facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about the types
+    parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
+    columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
+
+    @property
+    def trait(self) -> Trait:
+        """What the tensors of a part, or of a whole without parts, have in common."""
+        return self.traits[0] if self.traits else Trait()
+
+    @property
+    def any_fresh(self) -> bool:
+        """Tell whether this step has created a state that the rule asks `fresh` of."""
+        return any(map(any, self.fresh.values()))
+
+    @property
+    def contiguous(self) -> bool:
+        """Tell whether every gradient is."""
+        return all(map(is_contiguous, self.grads))
+
+    def take(self, other: "Work") -> None:
+        """Take over the tensors of another work of the same types."""
+        self.group, self.members, self.params = other.group, other.members, other.params
+        self.grads, self.states, self.steps = other.grads, other.states, other.steps
+        self.dicts, self.fresh = other.dicts, other.fresh
+        self.share()
+
+    def let_go(self) -> None:
+        """Keep no tensor alive until the next step."""
+        self.group, self.members, self.params, self.grads = {}, [], [], []
+        self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
+
+    def divide(self) -> None:
+        """Make a part of every set of tensors that one lowering can take."""
+        if not self.traits or self.traits.count(self.traits[0]) == len(self.traits):
+            return
+        columns: dict[Trait, list[int]] = {}
+        for index, found in enumerate(self.traits):
+            columns.setdefault(found, []).append(index)
+        self.parts = [
+            Work({}, [], [], [], [], [], [], {}, [trait] * len(places), [], columns=places)
+            for trait, places in columns.items()
+        ]
+        self.share()
+
+    def share(self) -> None:
+        """Hand this step's tensors and hyperparameters to the parts."""
+        for part in self.parts:
+            self._hand(part, part.columns)
+            part.group = {**self.group, "params": part.members}
+
+    def some(self, places: list[int]) -> "Work":
+        """The tensors at some places, in the group of all."""
+        part = replace(self, facts={}, parts=[], columns=places)
+        self._hand(part, places)
+        return part
+
+    def _hand(self, part: "Work", places: list[int]) -> None:
+        def pick(items: list[Any]) -> list[Any]:
+            return [items[place] for place in places] if items else []
+
+        part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
+        part.states = [_all_or_none(pick(column)) for column in self.states]
+        part.steps, part.dicts = pick(self.steps), pick(self.dicts)
+        part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
+
+
+def _all_or_none(column: list[Any]) -> list[Any]:
+    """A part's states: empty where its tensors, which are alike, have none."""
+    return [] if column and column[0] is None else column

@@ -1,0 +1,95 @@
+"""Tensors that no kernel can walk where they lie are copied, a few at a time."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from optgen.optim import SGD, Adafactor, Adam
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import portions, table
+
+Copies = list[list[int]]
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    """The sizes of what is copied, call by call; at most ten elements, or one tensor, each."""
+    sizes: Copies = []
+
+    def gathered(kernel: Any, works: Any, scaled: bool, copies: bool) -> Any:
+        if copies:
+            sizes.append([param.numel() for work in works for param in work.params])
+        return table.gather(kernel, works, scaled, copies)
+
+    monkeypatch.setattr(sys.modules[portions.__module__], "_ELEMENTS", 10)
+    monkeypatch.setattr(fused_cpu, "gather", gathered)
+    return sizes
+
+
+def transposed(like: Tensor) -> Tensor:
+    return torch.randn(*like.T.shape, dtype=like.dtype).T
+
+
+def negated(like: Tensor) -> Tensor:
+    return torch._neg_view(torch.randn_like(like))
+
+
+@pytest.mark.parametrize("of", [transposed, negated])
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1, "amsgrad": True}])
+def test_a_few_at_a_time(
+    options: dict[str, Any], of: Callable[[Tensor], Tensor], copies: Copies
+) -> None:
+    """And whatever lies as its parameter does is not copied."""
+    torch.manual_seed(0)
+    starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 30, 2)]
+    grads = [of(start) for start in starts]
+    grads[2] = torch.randn_like(starts[2])
+    found = []
+    for kind in (Adam, torch.optim.Adam):
+        params = [Parameter(start.clone()) for start in starts]
+        optimizer = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.1}], **options)
+        for _ in range(3):
+            for param, grad in zip(params, grads, strict=True):
+                param.grad = grad
+            optimizer.step()
+        found.append(params)
+
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert copies == [[4, 6], [60], [4]] * 3
+
+
+def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
+    """A rule by matrix goes over no weight that lies in another order than its indices."""
+    torch.manual_seed(0)
+    starts = [torch.randn(2, 3, 2, n, dtype=torch.float64) for n in (1, 2, 3)]
+    plain = [Parameter(start.clone()) for start in starts]
+    moved = [Parameter(start.to(memory_format=torch.channels_last)) for start in starts]
+    for params in (plain, moved):
+        torch.manual_seed(1)
+        optimizer = Adafactor(params)
+        for _ in range(2):
+            for param in params:
+                param.grad = torch.randn_like(param.detach().contiguous()).contiguous()
+            optimizer.step()
+
+    for ours, theirs in zip(moved, plain, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-14, atol=1e-14)
+    assert copies == [[12], [24], [36]] * 2
+
+
+def test_a_scaled_gradient_is_unscaled_where_it_lies(copies: Copies) -> None:
+    param = Parameter(torch.zeros(2, 3))
+    param.grad = torch.full((3, 2), 8.0).T
+    optimizer = SGD([param], lr=1.0, fused=True)
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(4.0), torch.tensor(0.0)  # type: ignore[attr-defined]
+    optimizer.step()
+
+    assert param.grad.tolist() == [[2.0] * 3] * 2
+    assert param.tolist() == [[-2.0] * 3] * 2
+    assert copies == [[6]]
