@@ -10,21 +10,26 @@ from optgen.runtime.fused_triton.reductions import (
     BLOCKS,
     COLUMNS,
     EPS,
-    FIRST_GROUP,
-    MATRICES,
+    KIND,
     PARTIALS,
     ROWS,
     VALUES,
     add_up,
     column_total,
-    combine_partials,
+    combine,
     elements,
+    extents,
     inside,
+    is_last,
+    is_whole,
     kept,
+    left_of,
     lines,
     lines_inside,
     row_total,
+    tile_at,
     total,
+    whole_elements,
 )
 from optgen.runtime.fused_triton.words import (
     FIRST_BLOCK,
@@ -43,7 +48,7 @@ from optgen.runtime.fused_triton.words import (
 )
 from optgen.runtime.fused_triton.workspace import Needs
 
-SCALARS = tl.constexpr(12)
+SCALARS = tl.constexpr(11)
 NEEDS = {
     (True,): Needs(
         scalars=SCALARS.value,
@@ -133,10 +138,10 @@ def adafactor_factored_tile1(params, grads, lanes, mask, scalars, loss_scale, dt
     return param_sq_sum, grad_sq_row_sum, grad_sq_col_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_factored_step1(
+@triton.jit
+def adafactor_factored_tiles1(
+    tensor,
     rows,
-    block_tensor,
     shapes,
     scalars,
     values,
@@ -152,23 +157,16 @@ def adafactor_factored_step1(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Find one tile of one tensor, and leave its sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    """Handle one tile, and leave its sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    width = tl.load(shape + COLUMNS * tensors)
+    depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
-    across = tl.cdiv(width, WIDTH).to(tl.int32)
-    down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    tile_column = block % across
-    tile_row = block // across % down
-    matrix = block // (across * down) * DEPTH
-    left = tl.minimum(depth - matrix, DEPTH).to(tl.int32)
-    below = tl.minimum(height - tile_row * HEIGHT, HEIGHT).to(tl.int32)
-    beside = tl.minimum(width - tile_column * WIDTH, WIDTH).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    left = left_of(depth, matrix, DEPTH)
+    below = left_of(height, tile_row * HEIGHT, HEIGHT)
+    beside = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             left = 0
@@ -179,57 +177,104 @@ def adafactor_factored_step1(
     row_lanes = first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)
     in_columns = lines_inside(left, beside, DEPTH, WIDTH)
     column_lanes = first_column + lines(width.to(tl.int32), DEPTH, WIDTH)
+    across = tl.cdiv(width, WIDTH)
     all_rows = depth * height
     all_columns = depth * width
     values += tl.load(shape + VALUES * tensors)
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH) & (width % VECTOR == 0)
+    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
-        even = width.to(tl.int32) // VECTOR * VECTOR
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_tile1(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
-            elements(height.to(tl.int32), even, DEPTH, HEIGHT, WIDTH),
+            lanes,
             None,
             scalars,
             loss_scale,
             COMPUTE_T,
         )
     else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
         param_sq_sum, grad_sq_row_sum, grad_sq_col_sum = adafactor_factored_tile1(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
-            elements(height.to(tl.int32), width.to(tl.int32), DEPTH, HEIGHT, WIDTH),
+            lanes,
             mask,
             scalars,
             loss_scale,
             COMPUTE_T,
         )
     partials += tl.load(shape + PARTIALS * tensors)
+    blocks = tl.load(shape + BLOCKS * tensors)
+    tl.store(partials + block, param_sq_sum)
     if DEPTH > 1:
         tl.store(values + row_lanes, grad_sq_row_sum, in_rows)
         tl.store(values + 3 * all_rows + column_lanes, grad_sq_col_sum, in_columns)
     else:
+        partials = partials + blocks
         tl.store(partials + tile_column * all_rows + row_lanes, grad_sq_row_sum, in_rows)
         tl.store(
             partials + across * all_rows + tile_row * all_columns + column_lanes,
             grad_sq_col_sum,
             in_columns,
         )
-        partials = partials + across * all_rows + down * all_columns
-    tl.store(partials + block, param_sq_sum)
 
 
 @triton.jit(do_not_specialize=["tensors"])
-def adafactor_factored_finish1(
+def adafactor_factored_step1(
     rows,
-    group_tensor,
+    block_tensor,
     shapes,
     scalars,
     values,
+    partials,
+    loss_scale,
     found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Find one tile of one tensor, of the shape that its matrices fill best."""
+    tensor = tl.load(block_tensor + tl.program_id(0))
+    kind = tl.load(shapes + KIND * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if kind == k:
+            adafactor_factored_tiles1(
+                tensor,
+                rows,
+                shapes,
+                scalars,
+                values,
+                partials,
+                loss_scale,
+                found_inf,
+                tensors,
+                COMPUTE_T,
+                PARAM_T,
+                GRAD_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
+
+
+@triton.jit
+def adafactor_factored_matrices1(
+    tensor,
+    group,
+    rows,
+    shapes,
+    scalars,
+    values,
+    partials,
     tensors,
     ROW_VAR_T: tl.constexpr,
     COL_VAR_T: tl.constexpr,
@@ -238,17 +283,12 @@ def adafactor_factored_finish1(
     WIDTH: tl.constexpr,
 ):
     """Make what the next phase reads of the sums of some of a tensor's matrices."""
-    if found_inf is not None:
-        if tl.load(found_inf) != 0.0:
-            return
-    tensor = tl.load(group_tensor + tl.program_id(0))
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    width = tl.load(shape + COLUMNS * tensors)
-    group = tl.program_id(0) - tl.load(shape + FIRST_GROUP * tensors)
+    depth, height, width = extents(shape, tensors)
+    partials += tl.load(shape + PARTIALS * tensors)
+    blocks = tl.load(shape + BLOCKS * tensors)
     matrix = group * DEPTH
     left = depth - matrix
     all_rows = depth * height
@@ -262,7 +302,7 @@ def adafactor_factored_finish1(
     col_vars = (
         tl.load(row + (STREAMS + 3) * tensors).to(tl.pointer_type(COL_VAR_T)) + matrix * width
     )
-    param_sq_sum = tl.load(scalars + 11)
+    param_sq_sum = add_up(partials, blocks)
     eps2 = tl.load(scalars + 1)
     rho = tl.load(scalars + 2)
     w = tl.load(scalars + 3)
@@ -306,6 +346,66 @@ def adafactor_factored_finish1(
         tl.store(scalars + 9, alpha)
 
 
+@triton.jit(do_not_specialize=["tensors"])
+def adafactor_factored_finish1(
+    firsts,
+    owners,
+    rows,
+    shapes,
+    scalars,
+    values,
+    partials,
+    arrived,
+    found_inf,
+    tensors,
+    ROW_VAR_T: tl.constexpr,
+    COL_VAR_T: tl.constexpr,
+    TILES: tl.constexpr,
+    LINES: tl.constexpr,
+):
+    """Combine sums of rows and columns, and finish a matrix that has them all."""
+    if found_inf is not None:
+        if tl.load(found_inf) != 0.0:
+            return
+    tensor = tl.load(owners + tl.program_id(0))
+    program = tl.program_id(0) - tl.load(firsts + tensor)
+    shape = shapes + tensor
+    kind = tl.load(shapes + KIND * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if kind == k:
+            group, count = program, 1
+            if TILES[k][0] == 1:
+                group, count = combine(
+                    program,
+                    shape,
+                    values,
+                    partials,
+                    tensors,
+                    SUMS=1,
+                    ROW_SUMS=1,
+                    COLUMN_SUMS=1,
+                    ROW_VALUES=3,
+                    HEIGHT=TILES[k][1],
+                    WIDTH=TILES[k][2],
+                )
+            if is_last(arrived, group, shape, tensors, count):
+                adafactor_factored_matrices1(
+                    tensor,
+                    group,
+                    rows,
+                    shapes,
+                    scalars,
+                    values,
+                    partials,
+                    tensors,
+                    ROW_VAR_T,
+                    COL_VAR_T,
+                    LINES[k][0],
+                    LINES[k][1],
+                    LINES[k][2],
+                )
+
+
 @triton.jit
 def adafactor_factored_tile2(
     grads, lanes, mask, row_factors, col_vars, in_rows, in_columns, scalars, dtype: tl.constexpr
@@ -329,10 +429,10 @@ def adafactor_factored_tile2(
     return u_sq_sum
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_factored_step2(
+@triton.jit
+def adafactor_factored_tiles2(
+    tensor,
     rows,
-    block_tensor,
     shapes,
     scalars,
     values,
@@ -346,23 +446,16 @@ def adafactor_factored_step2(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Find one tile of one tensor, and leave its sums."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    """Handle one tile, and leave its sums."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    width = tl.load(shape + COLUMNS * tensors)
+    depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
-    across = tl.cdiv(width, WIDTH).to(tl.int32)
-    down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    tile_column = block % across
-    tile_row = block // across % down
-    matrix = block // (across * down) * DEPTH
-    left = tl.minimum(depth - matrix, DEPTH).to(tl.int32)
-    below = tl.minimum(height - tile_row * HEIGHT, HEIGHT).to(tl.int32)
-    beside = tl.minimum(width - tile_column * WIDTH, WIDTH).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    left = left_of(depth, matrix, DEPTH)
+    below = left_of(height, tile_row * HEIGHT, HEIGHT)
+    beside = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             left = 0
@@ -381,12 +474,13 @@ def adafactor_factored_step2(
     row_factors = row_values + all_rows
     col_vars = column_values + all_columns
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH) & (width % VECTOR == 0)
+    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((grads) & 15 == 0):
-        even = width.to(tl.int32) // VECTOR * VECTOR
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         u_sq_sum = adafactor_factored_tile2(
             at(grads, start, GRAD_T, VECTOR),
-            elements(height.to(tl.int32), even, DEPTH, HEIGHT, WIDTH),
+            lanes,
             None,
             row_factors,
             col_vars,
@@ -396,10 +490,11 @@ def adafactor_factored_step2(
             COMPUTE_T,
         )
     else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
         u_sq_sum = adafactor_factored_tile2(
             at(grads, start, GRAD_T, 1),
-            elements(height.to(tl.int32), width.to(tl.int32), DEPTH, HEIGHT, WIDTH),
+            lanes,
             mask,
             row_factors,
             col_vars,
@@ -410,6 +505,44 @@ def adafactor_factored_step2(
         )
     partials += tl.load(shape + PARTIALS * tensors)
     tl.store(partials + block, u_sq_sum)
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adafactor_factored_step2(
+    rows,
+    block_tensor,
+    shapes,
+    scalars,
+    values,
+    partials,
+    found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Find one tile of one tensor, of the shape that its matrices fill best."""
+    tensor = tl.load(block_tensor + tl.program_id(0))
+    kind = tl.load(shapes + KIND * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if kind == k:
+            adafactor_factored_tiles2(
+                tensor,
+                rows,
+                shapes,
+                scalars,
+                values,
+                partials,
+                found_inf,
+                tensors,
+                COMPUTE_T,
+                GRAD_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -472,10 +605,10 @@ def adafactor_factored_tile3(
     tl.store(params + lanes, param.to(params.dtype.element_ty), mask)
 
 
-@triton.jit(do_not_specialize=["tensors"])
-def adafactor_factored_step3(
+@triton.jit
+def adafactor_factored_tiles3(
+    tensor,
     rows,
-    block_tensor,
     shapes,
     scalars,
     values,
@@ -489,23 +622,16 @@ def adafactor_factored_step3(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Find one tile of one tensor."""
-    tensor = tl.load(block_tensor + tl.program_id(0))
+    """Handle one tile."""
     row = rows + tensor
     shape = shapes + tensor
     scalars += tensor * SCALARS
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    width = tl.load(shape + COLUMNS * tensors)
+    depth, height, width = extents(shape, tensors)
     block = (tl.program_id(0) - tl.load(row + FIRST_BLOCK * tensors)).to(tl.int32)
-    across = tl.cdiv(width, WIDTH).to(tl.int32)
-    down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    tile_column = block % across
-    tile_row = block // across % down
-    matrix = block // (across * down) * DEPTH
-    left = tl.minimum(depth - matrix, DEPTH).to(tl.int32)
-    below = tl.minimum(height - tile_row * HEIGHT, HEIGHT).to(tl.int32)
-    beside = tl.minimum(width - tile_column * WIDTH, WIDTH).to(tl.int32)
+    matrix, tile_row, tile_column = tile_at(block, height, width, DEPTH, HEIGHT, WIDTH)
+    left = left_of(depth, matrix, DEPTH)
+    below = left_of(height, tile_row * HEIGHT, HEIGHT)
+    beside = left_of(width, tile_column * WIDTH, WIDTH)
     if found_inf is not None:
         if tl.load(found_inf) != 0.0:
             left = 0
@@ -525,13 +651,14 @@ def adafactor_factored_step3(
     col_vars = column_values + all_columns
     params = tl.load(row + STREAMS * tensors)
     grads = tl.load(row + (STREAMS + 1) * tensors)
-    full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH) & (width % VECTOR == 0)
+    full = is_whole(left, below, beside, height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
+    height, width = height.to(tl.int32), width.to(tl.int32)
     if full & ((params | grads) & 15 == 0):
-        even = width.to(tl.int32) // VECTOR * VECTOR
+        lanes = whole_elements(height, width, VECTOR, DEPTH, HEIGHT, WIDTH)
         adafactor_factored_tile3(
             at(params, start, PARAM_T, VECTOR),
             at(grads, start, GRAD_T, VECTOR),
-            elements(height.to(tl.int32), even, DEPTH, HEIGHT, WIDTH),
+            lanes,
             None,
             row_factors,
             col_vars,
@@ -541,11 +668,12 @@ def adafactor_factored_step3(
             COMPUTE_T,
         )
     else:
+        lanes = elements(height, width, DEPTH, HEIGHT, WIDTH)
         mask = inside(left, below, beside, DEPTH, HEIGHT, WIDTH)
         adafactor_factored_tile3(
             at(params, start, PARAM_T, 1),
             at(grads, start, GRAD_T, 1),
-            elements(height.to(tl.int32), width.to(tl.int32), DEPTH, HEIGHT, WIDTH),
+            lanes,
             mask,
             row_factors,
             col_vars,
@@ -554,6 +682,44 @@ def adafactor_factored_step3(
             scalars,
             COMPUTE_T,
         )
+
+
+@triton.jit(do_not_specialize=["tensors"])
+def adafactor_factored_step3(
+    rows,
+    block_tensor,
+    shapes,
+    scalars,
+    values,
+    found_inf,
+    tensors,
+    COMPUTE_T: tl.constexpr,
+    PARAM_T: tl.constexpr,
+    GRAD_T: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Find one tile of one tensor, of the shape that its matrices fill best."""
+    tensor = tl.load(block_tensor + tl.program_id(0))
+    kind = tl.load(shapes + KIND * tensors + tensor)
+    for k in tl.static_range(len(TILES)):
+        if kind == k:
+            adafactor_factored_tiles3(
+                tensor,
+                rows,
+                shapes,
+                scalars,
+                values,
+                found_inf,
+                tensors,
+                COMPUTE_T,
+                PARAM_T,
+                GRAD_T,
+                VECTOR,
+                TILES[k][0],
+                TILES[k][1],
+                TILES[k][2],
+            )
 
 
 @triton.jit(do_not_specialize=["tensors"])
@@ -839,20 +1005,16 @@ def _update_factored(bucket: Bucket) -> None:
         bucket.types[1],
         **bucket.options,
     )
-    combine_partials(
-        bucket,
-        SCALARS.value,
-        11,
-        sums=1,
-        rows=1,
-        columns=1,
-    )
-    adafactor_factored_finish1[(work.groups,)](
+    programs = work.programs(1, 1)
+    adafactor_factored_finish1[(programs.count,)](
+        programs.firsts,
+        programs.owners,
         bucket.rows,
-        work.group_tensor,
         work.shapes,
         work.scalars,
         work.values,
+        work.partials,
+        work.arrived,
         bucket.found_inf,
         bucket.tensors,
         bucket.types[2],

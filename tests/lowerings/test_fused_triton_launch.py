@@ -12,51 +12,18 @@ import torch
 from lowerings.phased_rules import class_of
 
 import optgen.optim
-from optgen import use_lowering
-from optgen.runtime import fused_triton
 
 pytest.importorskip("triton")
 
-from triton import knobs
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
+from benchmarks.ahead import Launch, compiling_for
 
-Launches = list[tuple[str, tuple[int, ...], Any]]
-
-
-class Absent:
-    """A driver of a device that nobody has."""
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
+Launches = list[Launch]
 
 
 @pytest.fixture
-def launches(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Launches]:
+def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launches]:
     """Every launch with its grid and its kernel, compiled and not run."""
-    seen: Launches = []
-
-    def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
-        def launch(*args: Any, **options: Any) -> None:
-            compiled = kernel.run(*args, grid=grid, warmup=True, **options)
-            seen.append((compiled.name, grid, compiled))
-
-        return launch
-
-    monkeypatch.setattr(JITFunction, "__getitem__", prepare)
-    monkeypatch.setattr(fused_triton, "obstacle", lambda device: "")
-    monkeypatch.setattr(driver, "_active", Absent())
-    with knobs.cache.scope(), use_lowering("fused_triton"):
-        knobs.cache.dir = str(tmp_path_factory.getbasetemp() / "triton")
+    with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as seen:
         yield seen
 
 
@@ -70,7 +37,7 @@ def parameters(*sizes: Any, dtype: torch.dtype = torch.float32) -> list[torch.Te
 def test_two_launches_whatever_the_number_of_tensors(launches: Launches) -> None:
     optimizer = optgen.optim.AdamW([{"params": parameters(5, 0, 2000)}, {"params": parameters(7)}])
     optimizer.step()
-    assert [(name, grid) for name, grid, _ in launches] == [
+    assert [(name, grid) for name, grid, *_ in launches] == [
         ("adam_scalars", (4,)),
         ("adam_step", (4,)),
     ]
@@ -79,7 +46,7 @@ def test_two_launches_whatever_the_number_of_tensors(launches: Launches) -> None
 def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
     mixed = parameters(5, 6), parameters(5, dtype=torch.float64)
     optgen.optim.SGD([p for params in mixed for p in params]).step()
-    assert [name for name, _, _ in launches] == ["sgd_scalars", "sgd_step"] * 2
+    assert [name for name, *_ in launches] == ["sgd_scalars", "sgd_step"] * 2
 
 
 def test_no_value_compiles_anew(launches: Launches) -> None:
@@ -89,13 +56,13 @@ def test_no_value_compiles_anew(launches: Launches) -> None:
         optimizer.param_groups[0].update(lr=1.0, weight_decay=0.5, eps=1, maximize=True)
         optimizer.step()
     assert len(launches) == 4 * 2 * 2
-    assert len({id(compiled) for _, _, compiled in launches}) == 2
+    assert len({id(compiled) for *_, compiled in launches}) == 2
 
 
 def test_a_state_that_comes_into_being_is_another_kernel(launches: Launches) -> None:
     optgen.optim.SGD(parameters(5)).step()
     optgen.optim.SGD(parameters(5), momentum=0.9).step()
-    assert len({id(compiled) for name, _, compiled in launches if name == "sgd_step"}) == 2
+    assert len({id(compiled) for name, *_, compiled in launches if name == "sgd_step"}) == 2
 
 
 def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
@@ -103,22 +70,23 @@ def test_a_gradient_scaler_is_another_kernel(launches: Launches) -> None:
     optimizer.step()
     optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
     optimizer.step()
-    assert len({id(compiled) for name, _, compiled in launches if name == "nadam_step"}) == 2
-    assert all(compiled.metadata.maxnreg in (None, 128) for _, _, compiled in launches)
+    assert len({id(compiled) for name, *_, compiled in launches if name == "nadam_step"}) == 2
+    assert all(compiled.metadata.maxnreg in (None, 128) for *_, compiled in launches)
 
 
-def test_one_launch_a_phase_whatever_the_number_of_tensors(
-    launches: Launches, tmp_path: Path
+def test_one_launch_a_phase_whatever_the_number_and_the_shapes_of_tensors(
+    launches: Launches,
 ) -> None:
-    kind = class_of("Adafactor", tmp_path)
+    shapes = [(40, 200), (5, 3), (30, 20, 3, 3), (64, 64, 1, 1), (300,)]
     for count in (1, 5):
-        params = parameters(*[(40, 200), (5, 3), (300,)] * count)
-        kind([{"params": params[::2]}, {"params": params[1::2]}] if count > 1 else params).step()
-    names = [name for name, _, _ in launches]
-    matrices = ["scalars", "step1", "combine", "finish1", "step2", "finish2", "step3"]
+        params = parameters(*shapes * count)
+        groups = [{"params": params[::2]}, {"params": params[1::2]}]
+        optgen.optim.Adafactor(groups if count > 1 else params).step()
+    names = [launch.name for launch in launches]
+    matrices = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
     vectors = ["scalars", "step1", "finish1", "step2"]
-    assert [name.rsplit("_", 1)[-1] for name in names] == ([*matrices] * 2 + vectors) * 2
-    kernels = [id(compiled) for _, _, compiled in launches]
+    assert [name.rsplit("_", 1)[-1] for name in names] == (matrices + vectors) * 2
+    kernels = [id(launch.compiled) for launch in launches]
     assert set(kernels) == set(kernels[: len(kernels) // 2])  # more tensors compile nothing anew
 
 

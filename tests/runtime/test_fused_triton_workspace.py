@@ -2,11 +2,20 @@
 
 import struct
 from array import array
+from math import prod
 
 import pytest
 import torch
 
-from optgen.runtime.fused_triton.workspace import CHUNK, ELEMENTS, Needs, Shape, Tile, Workspace
+from optgen.runtime.fused_triton.workspace import (
+    CHUNK,
+    ELEMENTS,
+    LINES,
+    Needs,
+    Shape,
+    Tile,
+    Workspace,
+)
 
 SHAPES = {
     (4096, 4096): (1, 16, 128),
@@ -39,17 +48,20 @@ def test_a_vector_is_one_row() -> None:
     assert Shape.of(torch.empty(())) == (1, 1, 1)
 
 
-def workspace(needs: Needs, sizes: list[tuple[int, ...]], tile: Tile | None) -> Workspace:
+def workspace(needs: Needs, sizes: list[tuple[int, ...]]) -> Workspace:
     params = [torch.empty(size) for size in sizes]
-    shapes = [Shape.of(param) for param in params]
-    blocks = [1 if tile is None else torch.tensor(tile.counts(s)).prod().item() for s in shapes]
-    return Workspace(needs, params, tile, [int(b) for b in blocks], {}, None)
+    shapes = [Shape.of(param) for param in params] if needs.by_matrix else []
+    found = [Tile.of(shape) for shape in shapes]
+    blocks = [prod(tile.counts(s)) for tile, s in zip(found, shapes, strict=True)] or [1] * len(
+        sizes
+    )
+    return Workspace(needs, params, sorted(set(found)), blocks, {}, None)
 
 
 def test_every_tensor_has_its_part_of_the_memory() -> None:
     needs = Needs(5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1)
-    work = workspace(needs, [(20, 200), (2, 17, 130)], Tile(1, 16, 128))
-    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count = (
+    work = workspace(needs, [(20, 200), (2, 17, 130)])
+    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count, kinds = (
         work.shapes.tolist()
     )
     assert (blocks, matrices) == ([4, 8], [1, 2])
@@ -60,35 +72,44 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
     assert values == [0, 2 * 20 + 200 + 1]
     assert work.values.numel() == values[1] + 2 * (2 * 17 + 130 + 1)
     assert (groups, count) == ([0, 1], [1, 2])
-    assert work.group_tensor.tolist() == [0, 1, 1]
+    assert kinds == [0, 0]
+    assert work.arrived.tolist() == [0, 0, 0]
     assert work.scalars.shape == (2, 5)
+
+
+def test_tensors_of_all_shapes_share_a_bucket() -> None:
+    needs = Needs(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
+    work = workspace(needs, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
+    assert work.lines["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
+    assert work.lines["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
+    assert work.shapes[-1].tolist() == [1, 0, 1, 2]
 
 
 def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
     needs = Needs(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
-    work = workspace(needs, [(300, 3, 3), (128, 3, 4)], Tile(128, 4, 4))
+    work = workspace(needs, [(300, 3, 3), (128, 3, 4)])
     assert work.partials.numel() == 3 + 1
-    assert work.group_tensor.tolist() == [0, 0, 0, 1]
-    assert work.lines["DEPTH"] == 128
+    assert work.programs(1, 1).owners.tolist() == [0, 0, 0, 1]
 
 
 def test_parts_of_what_finishing_sums_find_room() -> None:
-    work = workspace(Needs(1, True, parts=3), [(300, 3, 3), (5, 2)], Tile(128, 4, 4))
+    work = workspace(Needs(1, True, parts=3), [(300, 3, 3), (5, 2)])
     assert work.partials.numel() == 3 * 3 + 3
 
 
-def test_chunks_lead_to_their_tensors() -> None:
-    work = workspace(Needs(1, True), [(300, 200), (1, 1)], Tile(1, 16, 128))
-    starts, owners = work.chunks(sums=1, rows=1, columns=2)
-    in_rows, in_columns = -(-300 // CHUNK), -(-200 // CHUNK)
-    first = in_rows + 2 * in_columns + 1
-    assert starts.tolist() == [0, first]
-    assert owners.tolist() == [0] * first + [1] * 4
-    assert work.chunks(1, 1, 2)[1] is owners
+def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:
+    work = workspace(Needs(1, True), [(2, 300, 200), (1, 1)])
+    programs = work.programs(1, 2)
+    each = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)
+    assert programs.firsts.tolist() == [0, 2 * each]
+    assert programs.owners.tolist() == [0] * 2 * each + [1]
+    assert programs.count == 2 * each + 1
+    assert work.programs(1, 2) is programs
+    assert work.programs().owners.tolist() == [0, 0, 1]
 
 
 def test_a_plan_without_matrices_finishes_tensor_by_tensor() -> None:
-    work = workspace(Needs(2, sums=3), [(5,), (0,), (7, 3)], None)
+    work = workspace(Needs(2, sums=3), [(5,), (0,), (7, 3)])
     assert work.partials.numel() == 9
     assert work.values.numel() == 0
-    assert work.group_tensor.tolist() == [0, 1, 2]
+    assert work.programs().owners.tolist() == [0, 1, 2]

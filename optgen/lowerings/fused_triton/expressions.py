@@ -45,8 +45,9 @@ CALLS: Mapping[str, str] = {
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt"}
-_FUNCTIONS |= {"add_up", "column_total", "combine_partials", "elements", "inside", "kept"}
-_FUNCTIONS |= {"larger", "largest", "lines", "lines_inside", "pick_largest", "row_total", "total"}
+_FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
+_FUNCTIONS |= {"is_whole", "kept", "larger", "largest", "left_of", "lines", "lines_inside"}
+_FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}
 _ARGUMENTS = {
     "rows",
     "hypers",
@@ -75,10 +76,11 @@ _VARIABLES |= {"tile_row", "tile_column", "first_row", "first_column", "in_rows"
 _VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns", "blocks"}
 _VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
 _VARIABLES |= {"numel", "ndim", "machine_eps"}
-_ARGUMENTS |= {"group_tensor", "shapes", "values", "partials"}
+_VARIABLES |= {"programs", "program", "kind", "k", "count"}
+_ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials"}
 _CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
-_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "FIRST_GROUP", "GROUPS", "HEIGHT"}
-_CONSTANTS |= {"MATRICES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "VALUES", "WIDTH"}
+_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "KIND"}
+_CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "TILES", "VALUES", "WIDTH"}
 RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 """Names that kernels use for themselves."""
 

@@ -17,11 +17,7 @@ from optgen.lowerings.fused_triton.slots import LINES, is_by_matrix, made_small,
 from optgen.lowerings.fused_triton.split_finishes import sums_left
 from optgen.lowerings.fused_triton.sweep import offset, print_numbers
 
-_ARGUMENTS = ("rows", "group_tensor", "shapes", "scalars", "values", "partials", "found_inf")
-_DOCS = {
-    False: "Make what the next phase reads of one tensor's sums.",
-    True: "Make what the next phase reads of the sums of some of a tensor's matrices.",
-}
+_ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
 
 
 @dataclass(frozen=True)
@@ -50,22 +46,30 @@ class FinishKernel:
         lines = [*needed(places, text), *text]
         whole = "\n".join(lines)
         types = [s["type"] for s in states]
+        arguments = [n for n in _ARGUMENTS if uses(n, whole)]
+        flags = self.kernels.flags(whole)
         return {
-            "sort": "finish",
-            "grid": "work.groups" if self._by_matrix else "bucket.tensors",
-            "options": "lines" if self._by_matrix else "numbers",
+            "sort": "matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines,
-            "doc": _DOCS[self._by_matrix],
-            "arguments": [n for n in _ARGUMENTS if n == "found_inf" or uses(n, whole)],
-            "types": [
-                *types,
-                *(n for n in ("DEPTH", "HEIGHT", "WIDTH") if uses(n, whole)),
-                *self.kernels.flags(whole),
-            ],
-            "flag_values": self.kernels.flags(whole),
+            "arguments": arguments,
+            "types": [*types, *flags],
+            "flag_values": flags,
             "parts": len(sums_left(plan, self.finish)),
+            "combines": self._combines(),
         }
+
+    def _combines(self) -> Context | None:
+        """How many sums of rows and columns the sweep before has left in parts; None: nothing."""
+        if not isinstance(self.before, Sweep):
+            return None
+        numbers, rows, columns = (
+            len(self.kernels.reduced(self.before, axes)) for axes in (Axes.NONE, *LINES)
+        )
+        if not rows and not columns:
+            return None
+        kept = self.kernels.slots.counts[Axes.ROW]
+        return {"sums": numbers, "rows": rows, "columns": columns, "row_values": kept}
 
     @property
     def _by_matrix(self) -> bool:
@@ -73,7 +77,7 @@ class FinishKernel:
         return is_by_matrix(self.kernels.plan, self.finish)
 
     def _sums(self) -> list[Context]:
-        """The numbers that the phase before has left in parts, or combined."""
+        """The numbers that the phase before has left in parts."""
         match self.before:
             case Sweep() as sweep:
                 return self.kernels.reduced(sweep, Axes.NONE)
@@ -82,23 +86,13 @@ class FinishKernel:
         return []
 
     def _given(self) -> list[str]:
-        """The lines that read those numbers, or add them up."""
-        sums = self._sums()
-        if isinstance(self.before, Sweep) and self._is_combined(self.before):
-            first = self.kernels.row.width
-            places = (offset("scalars", first + n) for n in range(len(sums)))
-            pairs = zip(sums, places, strict=True)
-            return [f"{one['name']} = tl.load({place})" for one, place in pairs]
+        """The lines that add those numbers up."""
         count = "blocks" if isinstance(self.before, Sweep) else "groups"
         return [
             f"{one['name']} = {'pick_largest' if one['largest'] else 'add_up'}"
             f"({times('partials', n, count)}, {count})"
-            for n, one in enumerate(sums)
+            for n, one in enumerate(self._sums())
         ]
-
-    def _is_combined(self, sweep: Sweep) -> bool:
-        lines = any(self.kernels.reduced(sweep, axes) for axes in LINES)
-        return lines or self._by_matrix
 
     def _names(self) -> list[str]:
         """The numbers whose values this kernel knows: those given to it, and those it makes."""

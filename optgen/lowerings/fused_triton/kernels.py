@@ -8,7 +8,7 @@ from typing import Any
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs
-from optgen.ir.plan import MatrixCall, Phase, Plan, Stream, Sweep
+from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import variable
 from optgen.lowerings.fused_triton.places import (
@@ -22,7 +22,6 @@ from optgen.lowerings.fused_triton.slots import (
     LINES,
     SMALL,
     Slots,
-    is_by_matrix,
     made_small,
     read_by,
 )
@@ -45,7 +44,7 @@ ARGUMENTS = {
     "block_tensor": "bucket.block_tensor",
     "loss_scale": "bucket.loss_scale",
     "found_inf": "bucket.found_inf",
-    "group_tensor": "work.group_tensor",
+    "arrived": "work.arrived",
     "shapes": "work.shapes",
     "scalars": "work.scalars",
     "values": "work.values",
@@ -70,11 +69,10 @@ class Kernels:
     slots: Slots
     by_matrix: bool
 
-    def sweep(self, sweep: Sweep, following: Phase | None, unscales: bool) -> Context:
+    def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """What a sweep's kernel and its tile are made of."""
         streams, small = touched(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
-        by_matrix = following is not None and is_by_matrix(self.plan, following)
         context: Context = {
             "sort": "sweep",
             "rooms": [s.name for s in streams if s.role == "local" and s.stored],
@@ -91,7 +89,6 @@ class Kernels:
             "sums": sums,
             "row_sums": row_sums,
             "column_sums": column_sums,
-            "combined": bool(row_sums or column_sums or (sums and by_matrix)),
         }
         lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
         return context | self._tile_lines(context) | {"flag_values": self.flags(lines)}
@@ -109,7 +106,7 @@ class Kernels:
         partials = tile_stores(sums, row_sums, column_sums, self.slots.counts)
         if sums or row_sums or column_sums:
             partials.insert(0, "partials += tl.load(shape + PARTIALS * tensors)")
-        if len(sums) > 1:
+        if uses("blocks", "\n".join(partials)):
             partials.insert(1, "blocks = tl.load(shape + BLOCKS * tensors)")
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
@@ -125,7 +122,6 @@ class Kernels:
             "partials": partials,
             "places": [*places, *pointers],
             "needs_columns": uses("first_column", "\n".join(places)),
-            "largest": sum(s["largest"] << n for n, s in enumerate(context["sums"])),
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }
 
@@ -134,7 +130,7 @@ class Kernels:
         source, *rest = call.args
         assert isinstance(source, Ref)
         return {
-            "sort": "matrices",
+            "sort": "call",
             "quote": [f"# {line}" for line in call.quote],
             "word": call.word,
             "source": source.name,

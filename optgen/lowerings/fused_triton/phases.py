@@ -57,7 +57,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     sweeps = [k for k in kernels if k["sort"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
-    most["parts"] = max((k["parts"] for k in kernels if k["sort"] == "finish"), default=0)
+    most["parts"] = max((k.get("parts", 0) for k in kernels), default=0)
     lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
     numbers = prologue.lines()
     return {
@@ -65,8 +65,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "suffix": "_".join(facts),
         "facts": tuple(plan.facts.values()),
         "tiles": tiles,
-        "first_sum": row.width,
-        "scalars": row.width + max((len(k["sums"]) for k in sweeps if k["combined"]), default=0),
+        "scalars": row.width,
         "scalar_types": prologue.scalar_types(),
         "width": prologue.width,
         "prologue": numbers,
@@ -107,8 +106,7 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
             reads = any(s.role == "grad" for s in touched(phase))
-            following = plan.phases[i + 1] if i + 1 < len(plan.phases) else None
-            context = kernels.sweep(phase, following, unscales=reads and not unscaled)
+            context = kernels.sweep(phase, unscales=reads and not unscaled)
             yield context | {"number": next(sweeps)}
             unscaled |= reads
         elif isinstance(phase, Finish):

@@ -11,6 +11,11 @@ from optgen.ir.kinds import Axes
 Line = tuple[str, str]
 """A name, and the line that gives it a value."""
 
+_COUNTS: tuple[Line, ...] = (
+    ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
+    ("groups", "groups = tl.load(shape + GROUPS * tensors)"),
+)
+
 
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     """The lines whose names these texts use, or lines that are needed after them."""
@@ -36,6 +41,8 @@ def tile_places(counts: Mapping[Axes, int]) -> list[Line]:
         _let("in_columns", "lines_inside(left, beside, DEPTH, WIDTH)"),
         _let("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
         _let("in_batch", "tl.arange(0, DEPTH) < left"),
+        _let("across", "tl.cdiv(width, WIDTH)"),
+        _let("down", "tl.cdiv(height, HEIGHT)"),
         _let("all_rows", "depth * height"),
         _let("all_columns", "depth * width"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
@@ -48,16 +55,12 @@ def tile_places(counts: Mapping[Axes, int]) -> list[Line]:
 def finish_places(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
     """What a program that finishes some matrices may need."""
     return [
-        _let("tensor", "tl.load(group_tensor + tl.program_id(0))"),
         _let("row", "rows + tensor"),
         _let("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
-        _let("depth", "tl.load(shape + MATRICES * tensors)"),
-        _let("height", "tl.load(shape + ROWS * tensors)"),
-        _let("width", "tl.load(shape + COLUMNS * tensors)"),
+        ("(?:depth|height|width)", "depth, height, width = extents(shape, tensors)"),
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
-        _let("groups", "tl.load(shape + GROUPS * tensors)"),
-        _let("group", "tl.program_id(0) - tl.load(shape + FIRST_GROUP * tensors)"),
+        *_COUNTS,
         _let("matrix", "group * DEPTH"),
         _let("left", "depth - matrix"),
         _let("all_rows", "depth * height"),
@@ -76,8 +79,7 @@ def flat_places(parts: bool) -> list[Line]:
     """What a program that finishes a whole tensor may need."""
     place = [
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
-        _let("blocks", "tl.load(shape + BLOCKS * tensors)"),
-        _let("groups", "tl.load(shape + GROUPS * tensors)"),
+        *_COUNTS,
     ]
     return [
         _let("row", "rows + tl.program_id(0)"),
@@ -93,7 +95,10 @@ def tile_stores(
     column_sums: Sequence[str],
     counts: Mapping[Axes, int],
 ) -> list[str]:
-    """The lines that leave what a tile has summed, of whole matrices where it will be read."""
+    """The lines that leave what a tile has summed, of whole matrices where it will be read.
+
+    The numbers of all blocks come first, then the parts of rows, then those of columns.
+    """
     whole = [
         *(_store(times("values", n, "all_rows"), "row", s) for n, s in enumerate(row_sums)),
         *(
@@ -112,13 +117,13 @@ def tile_stores(
             for n, s in enumerate(column_sums)
         ),
     ]
-    lines: list[str] = []
+    lines = [
+        f"tl.store({times('partials', n, 'blocks')} + block, {name})" for n, name in enumerate(sums)
+    ]
     if whole:
-        behind = times(behind, len(column_sums), "down * all_columns")
-        lines += ["if DEPTH > 1:", *_indented(whole), "else:", *_indented(parts)]
-        lines += [f"    partials = {behind}"] if sums else []
-    for n, name in enumerate(sums):
-        lines.append(f"tl.store({times('partials', n, 'blocks')} + block, {name})")
+        numbers = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
+        lines += ["if DEPTH > 1:", *_indented(whole)]
+        lines += ["else:", *_indented([*numbers, *parts])]
     return lines
 
 

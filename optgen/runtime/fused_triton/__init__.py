@@ -23,7 +23,7 @@ from optgen.runtime.collect import collect
 from optgen.runtime.device_scalars import adopt
 from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
 from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
-from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile
+from optgen.runtime.fused_triton.workspace import Needs
 from optgen.runtime.rows import touched
 from optgen.runtime.work import Work
 
@@ -89,7 +89,7 @@ class Roster:
         shares: dict[Key, dict[int, list[int]]] = {}
         for number, work in enumerate(works):
             _move_scalars(rule, work)
-            for i, key in enumerate(_keys(rule, work, self._needs)):
+            for i, key in enumerate(_keys(rule, work)):
                 shares.setdefault(key, {}).setdefault(number, []).append(i)
         self._buckets = [
             self._bucket(key, [Share(n, tuple(i)) for n, i in members.items()], works)
@@ -160,16 +160,13 @@ def _parts(rule: Rule, work: Work) -> Iterator[tuple[bool, list[Any]]]:
             yield True, tensors
 
 
-def _keys(rule: Rule, work: Work, needs: Mapping[tuple[bool, ...], Needs]) -> Iterator[Key]:
+def _keys(rule: Rule, work: Work) -> Iterator[Key]:
     """The bucket of every tensor of a work."""
     parts = list(_parts(rule, work))
     likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in parts if not scalar))
     scalars = zip(*(map(_dtype, tensors) for scalar, tensors in parts if scalar), strict=True)
     devices = (param.device for param in work.params)
-    facts = work.trait.facts
-    by_matrix = facts in needs and needs[facts].by_matrix
-    tiles = [Tile.of(Shape.of(p)) if by_matrix else None for p in work.params]
-    return map(Key, devices, likes, chain(scalars, repeat(())), repeat(facts), tiles)
+    return map(Key, devices, likes, chain(scalars, repeat(())), repeat(work.trait.facts))
 
 
 def _streams(rule: Rule, shares: Sequence[Share], works: list[Work]) -> Streams:

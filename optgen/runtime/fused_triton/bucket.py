@@ -32,7 +32,6 @@ class Key(NamedTuple):
     types: tuple[torch.dtype | None, ...]  # parameter, gradient, states that are no scalars
     scalar_types: tuple[torch.dtype, ...]  # step, scalar states
     facts: tuple[bool, ...] = ()  # those of the parameter's shape that the rule asks for
-    tile: Tile | None = None  # where phases go by matrices
 
 
 class Share(NamedTuple):
@@ -117,10 +116,13 @@ class Bucket:
         self._scalar_kinds = list(map(_kinds, streams[len(key.types) :]))
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
+        self._local_names = needs.locals if needs else ()
         amd = torch.version.hip is not None
-        self.options = options(key.types, amd, key.tile)
+        shapes = list(map(Shape.of, streams[0])) if needs is not None and needs.by_matrix else []
+        tiles = sorted({Tile.of(shape) for shape in shapes})
+        self.options = options(key.types, amd, tiles)
         self.prologue_options = {"num_warps": 1} | exact(amd)
-        counts = self._counts(streams[0])
+        counts = self._counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             counts,
@@ -129,7 +131,7 @@ class Bucket:
             len(streams),
             key.device,
             staging,
-            extra=len(needs.locals) if needs else 0,
+            extra=len(self._local_names),
         )
         self.tensors, self.blocks = self._table.tensors, self._table.blocks
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
@@ -138,7 +140,7 @@ class Bucket:
         self._workspace = None
         if needs is not None:
             compiled = exact(amd)
-            self._workspace = Workspace(needs, streams[0], key.tile, counts, compiled, staging)
+            self._workspace = Workspace(needs, streams[0], tiles, counts, compiled, staging)
 
     @property
     def workspace(self) -> Workspace:
@@ -156,12 +158,11 @@ class Bucket:
         """The same, as Triton calls it."""
         return _triton_type(self.compute_dtype)
 
-    def _counts(self, params: Sequence[Tensor]) -> list[int]:
-        """The blocks of every parameter."""
-        tile = self.key.tile
-        if tile is None:
-            return [-(-param.numel() // self.options["BLOCK"]) for param in params]
-        return [prod(tile.counts(Shape.of(param))) for param in params]
+    def _counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
+        """The blocks of every parameter; where phases go by matrices, its tiles."""
+        if shapes:
+            return [prod(Tile.of(shape).counts(shape)) for shape in shapes]
+        return [-(-param.numel() // self.options["BLOCK"]) for param in params]
 
     def has(self, state: str) -> bool:
         """Whether these tensors keep the state of this key."""
@@ -208,7 +209,7 @@ class Bucket:
 
     def _keep(self, name: str, tensors: list[Tensor]) -> None:
         self._locals[name] = tensors
-        self._table.point_extra(self.workspace.needs.locals.index(name), tensors)
+        self._table.point_extra(self._local_names.index(name), tensors)
 
     def run(
         self,
@@ -265,18 +266,19 @@ def _copied(streams: Streams, in_order: bool) -> list[tuple[int, int]]:
 
 
 def options(
-    types: Sequence[torch.dtype | None], amd: bool, tile: Tile | None = None
+    types: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
 ) -> dict[str, Any]:
     """How a kernel walks these types, and how it is compiled."""
     vector = 16 // max(t.itemsize for t in types if t is not None)  # elements an access
-    if tile is not None:
-        walk = {"VECTOR": vector, "DEPTH": tile.matrices, "HEIGHT": tile.rows}
-        return walk | {"WIDTH": tile.columns, "num_warps": 4 if amd else 8} | exact(amd)
+    # Told that it may use registers, NVIDIA's assembler no longer spills some for one block more.
+    compiled = exact(amd) | ({} if amd else {"maxnreg": 128})
+    if tiles:
+        warps = (4 if amd else 8) * (2 if types[0] == torch.float64 else 1)
+        return {"VECTOR": vector, "TILES": tuple(map(tuple, tiles)), "num_warps": warps} | compiled
     wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
     block = 512 if types[0] == torch.float64 else 2048 if wide else 1024
     walk = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
-    # Told that it may use registers, NVIDIA's assembler no longer spills some for one block more.
-    return walk | exact(amd) | ({} if amd else {"maxnreg": 128})
+    return walk | compiled
 
 
 def exact(amd: bool) -> dict[str, Any]:

@@ -8,7 +8,6 @@ so only generated `fused_triton` modules import it.
 import triton
 import triton.language as tl
 
-from optgen.runtime.fused_triton.bucket import Bucket
 from optgen.runtime.fused_triton.words import maximum
 from optgen.runtime.fused_triton.workspace import CHUNK
 
@@ -21,11 +20,14 @@ NDIM = tl.constexpr(4)
 EPS = tl.constexpr(5)  # of the parameter's type: the bits of a float64
 PARTIALS = tl.constexpr(6)  # where the partial sums of the tensor begin
 VALUES = tl.constexpr(7)  # where its rows, columns and numbers of matrices begin
-FIRST_GROUP = tl.constexpr(8)  # the first of the programs that finish its matrices
+FIRST_GROUP = tl.constexpr(8)  # the first group of its matrices that are finished alike
 GROUPS = tl.constexpr(9)  # how many they are
+KIND = tl.constexpr(10)  # which of the bucket's tiles it goes by
 
 TERMS = tl.constexpr(1024)
 """Partial sums of a number that are added at a time."""
+PART = tl.constexpr(CHUNK)
+"""Rows or columns of a large matrix whose partial sums one program adds up."""
 PARTS = tl.constexpr(16)
 """Partial sums of every row, or column, that are added at a time."""
 
@@ -116,112 +118,122 @@ def lines_inside(depth, size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def add_lines(partials, sums, start, length, count, LANES: tl.constexpr):
+def extents(shape, tensors):
+    """How many matrices a tensor has, their rows and their columns."""
+    depth = tl.load(shape + MATRICES * tensors)
+    height = tl.load(shape + ROWS * tensors)
+    return depth, height, tl.load(shape + COLUMNS * tensors)
+
+
+@triton.jit
+def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The first matrix of a tile, and its place among the tiles down and across."""
+    across = tl.cdiv(width, WIDTH).to(tl.int32)
+    down = tl.cdiv(height, HEIGHT).to(tl.int32)
+    return block // (across * down) * DEPTH, block // across % down, block % across
+
+
+@triton.jit
+def left_of(size, first, SIZE: tl.constexpr):
+    """How much of a tile there is, in one direction."""
+    return tl.minimum(size - first, SIZE).to(tl.int32)
+
+
+@triton.jit
+def is_whole(
+    left,
+    below,
+    beside,
+    height,
+    width,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Whether a tile lacks no element, and each of its rows begins where an access may."""
+    full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH)
+    return full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
+
+
+@triton.jit
+def whole_elements(
+    height,
+    width,
+    VECTOR: tl.constexpr,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Where the elements of a whole tile lie, such that the compiler sees which are consecutive."""
+    if DEPTH == 1:
+        return elements(height, width // VECTOR * VECTOR, DEPTH, HEIGHT, WIDTH)
+    return elements(HEIGHT, WIDTH, DEPTH, HEIGHT, WIDTH)
+
+
+@triton.jit
+def add_lines(partials, sums, start, length, stride, count):
     """Add up `count` partial sums of each of `length` rows or columns, from `start` on."""
-    lanes = start + tl.arange(0, LANES)
-    total = tl.zeros((PARTS, LANES), tl.float64)
+    lanes = start + tl.arange(0, PART)
+    total = tl.zeros((PARTS, PART), tl.float64)
     for part in range(0, count, PARTS):
         parts = part + tl.arange(0, PARTS)[:, None]
         mask = (parts < count) & (lanes < length)[None, :]
-        total += tl.load(partials + parts.to(tl.int64) * length + lanes[None, :], mask, 0.0)
+        total += tl.load(partials + parts.to(tl.int64) * stride + lanes[None, :], mask, 0.0)
     result = tl.sum(total, axis=0).to(sums.dtype.element_ty)
     tl.store(sums + lanes, result, lanes < length)
 
 
-@triton.jit(do_not_specialize=["tensors"])
+@triton.jit
+def is_last(arrived, group, shape, tensors, count):
+    """Whether the others of `count` programs have been here: then what they stored can be read."""
+    tl.debug_barrier()  # every thread has stored; counting puts that before what the last one reads
+    place = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
+    last = tl.atomic_add(place, 1, sem="acq_rel") == count - 1
+    if last:
+        tl.store(place, 0)  # for the next launch
+    return last
+
+
+@triton.jit
 def combine(
-    shapes,
-    chunks,
-    chunk_tensor,
-    scalars,
+    program,
+    shape,
     values,
     partials,
     tensors,
-    FIRST: tl.constexpr,
     SUMS: tl.constexpr,
-    LARGEST: tl.constexpr,
     ROW_SUMS: tl.constexpr,
     COLUMN_SUMS: tl.constexpr,
-    SCALARS: tl.constexpr,
     ROW_VALUES: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
-    PER_PROGRAM: tl.constexpr,
 ):
-    """Combine what the blocks of a sweep have left: a program for some rows, columns, or a number.
+    """Add up what tiles have left of some lines of a large matrix.
 
-    The sums of rows go where the first row values lie, those of columns where the first column
-    values do; the numbers to the tensor's scalars, from FIRST on; LARGEST has a bit for each of
-    them that is no sum.
+    The sums of rows go where its first row values lie, those of columns where the first column
+    values do. Returns which matrix, and how many programs share it.
     """
-    tensor = tl.load(chunk_tensor + tl.program_id(0))
-    shape = shapes + tensor
-    chunk = (tl.program_id(0) - tl.load(chunks + tensor)).to(tl.int32)
-    depth = tl.load(shape + MATRICES * tensors)
-    height = tl.load(shape + ROWS * tensors)
-    width = tl.load(shape + COLUMNS * tensors)
-    across = tl.cdiv(width, WIDTH).to(tl.int32)
-    down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    in_rows = tl.cdiv(depth * height, PER_PROGRAM).to(tl.int32)
-    in_columns = tl.cdiv(depth * width, PER_PROGRAM).to(tl.int32)
-    partials += tl.load(shape + PARTIALS * tensors)
+    depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
-    number = chunk - ROW_SUMS * in_rows - COLUMN_SUMS * in_columns
-    if chunk < ROW_SUMS * in_rows:
-        which = (chunk // in_rows).to(tl.int64)
-        partials += which * across * depth * height
-        values += which * depth * height
-        start = chunk % in_rows * PER_PROGRAM
-        add_lines(partials, values, start, depth * height, across, PER_PROGRAM)
-    elif number < 0:
-        chunk -= ROW_SUMS * in_rows
-        which = (chunk // in_columns).to(tl.int64)
-        partials += (ROW_SUMS * across * height + which * down * width) * depth
-        values += (ROW_VALUES * height + which * width) * depth
-        start = chunk % in_columns * PER_PROGRAM
-        add_lines(partials, values, start, depth * width, down, PER_PROGRAM)
-    else:
-        blocks = tl.load(shape + BLOCKS * tensors)
-        partials += (ROW_SUMS * across * height + COLUMN_SUMS * down * width) * depth
-        place = partials + number * blocks
-        if (LARGEST >> number) & 1 != 0:
-            result = pick_largest(place, blocks)
-        else:
-            result = add_up(place, blocks)
-        tl.store(scalars + tensor * SCALARS + FIRST + number, result)
-
-
-def combine_partials(
-    bucket: Bucket, width: int, first: int, sums: int, rows: int, columns: int, largest: int = 0
-) -> None:
-    """Launch `combine` for so many sums of a sweep; what tiles of whole matrices sum is complete.
-
-    `width` is how many scalars a tensor has, of which the sums go to those from `first` on.
-    """
-    work, tile = bucket.workspace, bucket.key.tile
-    assert tile is not None
-    if tile.matrices > 1:
-        rows = columns = 0
-        if not sums:
-            return
-    chunks, chunk_tensor = work.chunks(sums, rows, columns)
-    combine[(chunk_tensor.numel(),)](
-        work.shapes,
-        chunks,
-        chunk_tensor,
-        work.scalars,
-        work.values,
-        work.partials,
-        bucket.tensors,
-        FIRST=first,
-        SUMS=sums,
-        LARGEST=largest,
-        ROW_SUMS=rows,
-        COLUMN_SUMS=columns,
-        SCALARS=width,
-        ROW_VALUES=work.needs.row_values,
-        HEIGHT=tile.rows,
-        WIDTH=tile.columns,
-        PER_PROGRAM=CHUNK,
-        **work.numbers,
-    )
+    in_rows = ROW_SUMS * tl.cdiv(height, PART)
+    in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, PART)
+    programs = tl.maximum(in_all, 1)  # a matrix without a line has one, too
+    matrix, program = program // programs, program % programs
+    across, down = tl.cdiv(width, WIDTH), tl.cdiv(height, HEIGHT)
+    all_rows, all_columns = depth * height, depth * width
+    partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
+    if program < in_rows:
+        which = program // tl.cdiv(height, PART)
+        rows = which * all_rows + matrix * height
+        parts = partials + which * (across - 1) * all_rows + rows
+        start = program % tl.cdiv(height, PART) * PART
+        add_lines(parts, values + rows, start, height, all_rows, across)
+    elif program < in_all:
+        program -= in_rows
+        which = program // tl.cdiv(width, PART)
+        columns = which * all_columns + matrix * width
+        parts = partials + ROW_SUMS * across * all_rows + which * (down - 1) * all_columns + columns
+        start = program % tl.cdiv(width, PART) * PART
+        add_lines(parts, values + ROW_VALUES * all_rows + columns, start, width, all_columns, down)
+    return matrix, programs

@@ -25,7 +25,7 @@ ELEMENTS = 2048
 WIDTH = 128
 """Of a tile, where the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
 CHUNK = 128
-"""Rows or columns whose partial sums one program adds up."""
+"""Rows or columns of a matrix whose partial sums one program adds up."""
 LINES = 1024
 """Rows or columns of a matrix that are finished at a time."""
 
@@ -88,15 +88,22 @@ class Tile(NamedTuple):
         return batch, down, across
 
 
-def _lines(tile: Tile | None) -> dict[str, int]:
-    """How many matrices, and how many of their rows and columns, a program finishes at a time."""
-    if tile is None or tile.matrices == 1:
-        return {"DEPTH": 1, "HEIGHT": LINES, "WIDTH": LINES}
-    return {"DEPTH": tile.matrices, "HEIGHT": tile.rows, "WIDTH": tile.columns}
+def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:
+    """The tiles of sweeps, and how many matrices, rows and columns are finished at a time."""
+    lines = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
+    return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(lines)}
 
 
 def _power_of_two(size: int) -> int:
     return min(1 << max(size - 1, 0).bit_length(), ELEMENTS)
+
+
+class Programs(NamedTuple):
+    """Of one launch: how many, the first one of each tensor, and the tensor of each."""
+
+    count: int
+    firsts: Tensor
+    owners: Tensor
 
 
 class Workspace:
@@ -106,27 +113,28 @@ class Workspace:
         self,
         needs: Needs,
         params: Sequence[Tensor],
-        tile: Tile | None,
+        tiles: Sequence[Tile],
         blocks: Sequence[int],
         compiled: dict[str, Any],
         staging: Staging | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
-        self.needs, self._tile, self._staging = needs, tile, staging
-        self.numbers = {"num_warps": 4} | compiled
-        self.lines = _lines(tile) | {"num_warps": 8} | compiled
+        self._needs, self._staging, self._blocks = needs, staging, blocks
         self._shapes = [Shape.of(param) for param in params]
-        self._blocks = blocks
+        self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
+        self.numbers = {"num_warps": 4} | compiled
+        self.lines = _lines(tiles) | {"num_warps": 16} | compiled
         kept = dtype if dtype == torch.float64 else torch.float32
-        partials = list(accumulate(map(self._partials, range(len(params))), initial=0))
+        each = range(len(params))
+        partials = list(accumulate(map(self._partials, each), initial=0))
         values = list(accumulate(map(self._values, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), needs.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
         self.values = torch.empty(values.pop(), dtype=kept, device=device)
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
-        groups = list(map(self._groups, self._shapes))
-        first_groups, self.group_tensor = self._owners(groups)
-        self.groups = self.group_tensor.numel()
+        groups = list(map(self._groups, each))
+        first_groups = list(accumulate(groups, initial=0))
+        self.arrived = torch.zeros(first_groups.pop(), dtype=torch.int32, device=device)
         rows = [
             blocks,
             *zip(*self._shapes, strict=True),
@@ -136,55 +144,62 @@ class Workspace:
             values,
             first_groups,
             groups,
+            [tiles.index(tile) for tile in self._tiles] or [0] * len(params),
         ]
         self.shapes = torch.empty(len(rows), len(params), dtype=torch.int64, device=device)
         upload(self.shapes, array("q", (value for row in rows for value in row)), staging)
-        self._chunks: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
+        self._programs: dict[tuple[int, int], Programs] = {}
 
-    def chunks(self, sums: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """For `combine`: the first program of every tensor, and the tensor of every program."""
-        key = sums, rows, columns
-        if key not in self._chunks:
-            counts = [
-                rows * -(-shape.matrices * shape.rows // CHUNK)
-                + columns * -(-shape.matrices * shape.columns // CHUNK)
-                + sums
-                for shape in self._shapes
-            ]
-            firsts, owners = self._owners(counts)
-            starts = torch.empty(len(firsts), dtype=torch.int64, device=owners.device)
-            upload(starts, array("q", firsts), self._staging)
-            self._chunks[key] = starts, owners
-        return self._chunks[key]
+    def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
+        """Those that finish matrices after so many sums of rows and columns in parts.
+
+        Before they finish a large matrix, each of them adds up the parts of some of its lines.
+        """
+        key = row_sums, column_sums
+        if key not in self._programs:
+            counts = []
+            for i, shape in enumerate(self._shapes):
+                in_parts = self._is_in_parts(i)
+                lines = zip(shape[1:], key, strict=True)
+                chunks = sum(-(-size // CHUNK) * sums for size, sums in lines) if in_parts else 0
+                counts.append(self._groups(i) * max(chunks, 1))
+            self._programs[key] = self._owners(counts)
+        return self._programs[key]
+
+    def _is_in_parts(self, index: int) -> bool:
+        """Whether the sums of a matrix's rows and columns come from more than one tile."""
+        return bool(self._tiles) and self._tiles[index].matrices == 1
 
     def _partials(self, index: int) -> int:
         """Partial sums of a tensor, in the sweep that has the most."""
-        needs, shape = self.needs, self._shapes[index]
+        needs, shape = self._needs, self._shapes[index]
         lines = 0
-        if self._tile is not None and self._tile.matrices == 1:
-            _, down, across = self._tile.counts(shape)
+        if self._is_in_parts(index):
+            _, down, across = self._tiles[index].counts(shape)
             lines = needs.row_sums * across * shape.rows + needs.column_sums * down * shape.columns
-        swept = lines * shape.matrices + needs.sums * self._blocks[index]
-        return max(swept, needs.parts * self._groups(shape))
+        swept = needs.sums * self._blocks[index] + lines * shape.matrices
+        return max(swept, needs.parts * self._groups(index))
 
     def _values(self, shape: Shape) -> int:
-        needs = self.needs
+        needs = self._needs
         lines = needs.row_values * shape.rows + needs.column_values * shape.columns
         return shape.matrices * (lines + needs.matrix_values)
 
-    def _groups(self, shape: Shape) -> int:
-        """Programs that finish a tensor: one for a matrix, or for as many as a block has."""
-        if self._tile is None:
+    def _groups(self, index: int) -> int:
+        """Finished alike: each matrix of a tensor, or as many as a tile has."""
+        if not self._tiles:
             return 1
-        return -(-shape.matrices // self._tile.matrices)
+        return -(-self._shapes[index].matrices // self._tiles[index].matrices)
 
-    def _owners(self, counts: Sequence[int]) -> tuple[list[int], Tensor]:
-        """The first of each tensor's programs, and the tensor of each program."""
+    def _owners(self, counts: Sequence[int]) -> Programs:
         firsts = list(accumulate(counts, initial=0))
-        owners = torch.empty(firsts.pop(), dtype=torch.int32, device=self.scalars.device)
-        if owners.numel():
+        total, device = firsts.pop(), self.scalars.device
+        owners = torch.empty(total, dtype=torch.int32, device=device)
+        starts = torch.empty(len(firsts), dtype=torch.int64, device=device)
+        upload(starts, array("q", firsts), self._staging)
+        if total:
             numbers = array("i")
             for tensor, count in enumerate(counts):
                 numbers.extend([tensor] * count)
             upload(owners, numbers, self._staging)
-        return firsts, owners
+        return Programs(total, starts, owners)
