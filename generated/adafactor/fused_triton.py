@@ -1006,7 +1006,7 @@ def _update_factored(bucket: Bucket) -> None:
         **bucket.options,
     )
     programs = work.programs(1, 1)
-    adafactor_factored_finish1[(programs.count,)](
+    adafactor_factored_finish1[(programs.total,)](
         programs.firsts,
         programs.owners,
         bucket.rows,

@@ -103,7 +103,7 @@ def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:
     each = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)
     assert programs.firsts.tolist() == [0, 2 * each]
     assert programs.owners.tolist() == [0] * 2 * each + [1]
-    assert programs.count == 2 * each + 1
+    assert programs.total == 2 * each + 1
     assert work.programs(1, 2) is programs
     assert work.programs().owners.tolist() == [0, 0, 1]
 

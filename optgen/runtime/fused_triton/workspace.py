@@ -101,7 +101,7 @@ def _power_of_two(size: int) -> int:
 class Programs(NamedTuple):
     """Of one launch: how many, the first one of each tensor, and the tensor of each."""
 
-    count: int
+    total: int
     firsts: Tensor
     owners: Tensor
 
