@@ -1,9 +1,11 @@
 """All figures of this machine's CPU, measured cell by cell and kept in one file.
 
-    python benchmarks/cpu.py [--only AdamW] [--lists 1e6] [--dtype bfloat16] [--threads 1]
+    python benchmarks/cpu.py [--resume]
+    python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
 
-Without arguments it measures everything. Results are merged into benchmarks/results/cpu.json after
-every cell, so a run can be interrupted, and taken up again with --resume.
+Without arguments it measures everything, merges it into benchmarks/results/cpu.json cell by cell,
+holds it to the targets and draws the picture. --resume leaves out what the file has, so a run can
+be interrupted; --try writes nothing; --verdict measures nothing.
 """
 
 from __future__ import annotations
@@ -11,51 +13,94 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optgen.bench import report, results, suite
+from optgen.bench import cells, report, results, suite
 from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget
+from optgen.bench.picture import draw
+from optgen.bench.targets import of_machine
 from optgen.bench.variants import CLASSES
-from optgen.cli.traffic import traffic
+from optgen.bench.verdict import verdicts
+from optgen.cli import bench
+from optgen.cli.catalogue import columns
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu.json"
 
 
 def main() -> int:
-    """Measure, print, write down."""
+    """Measure what is asked for, print it, and hold what the file has then to the targets."""
     arguments = parse()
-    done = results.load(arguments.out) if arguments.out and arguments.resume else {}
-    chosen = [cell for cell in cells(arguments) if cell not in done]
+    chosen = [] if arguments.verdict else wanted(arguments)
+    if arguments.resume:
+        kept = results.load(arguments.out)
+        chosen = [cell for cell in chosen if cell not in kept]
+    failed = run(chosen, arguments)
+    if not arguments.try_:
+        judge(arguments.out)
+    return 1 if failed else 0
+
+
+def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
+    """Measure cells; those that fail are said and left out, as the others take long."""
+    failed: list[results.Cell] = []
+    measured = suite.Suite(bench.traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
-    measured = suite.Suite(traffic, Budget(arguments.seconds))
     for number, cell in enumerate(chosen, 1):
-        figures = measured.run(cell)
-        print(f"{number}/{len(chosen)} {report.line(cell, figures)}", flush=True)
-        if arguments.out:
+        try:
+            figures = measured.run(cell)
+        except Exception:
+            traceback.print_exc()
+            failed.append(cell)
+            continue
+        passed = time.perf_counter() - begin
+        print(f"{passed:5.0f} s {number}/{len(chosen)} {report.line(cell, figures)}", flush=True)
+        if not arguments.try_:
             results.merge(arguments.out, {cell: figures})
-    print(f"{len(chosen)} cells in {time.perf_counter() - begin:.0f} s")
-    return 0
+    for cell in failed:
+        print(f"failed: {cell}")
+    return failed
 
 
-def cells(arguments: argparse.Namespace) -> Iterator[results.Cell]:
-    yield from suite.cells(
-        "step", arguments.only, arguments.lists, arguments.dtype, arguments.threads
-    )
+def judge(path: Path) -> None:
+    """Hold what a file has to the targets, and draw it."""
+    kept, machine = results.load(path), results.machine_of(path)
+    found = verdicts(of_machine(machine), kept)
+    print(columns(report.verdict_table(found)))
+    print("\n".join(report.misses(found)))
+    draw(kept, path.with_suffix(".png"))
+
+
+def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
+    """The cells that are asked for."""
+    return [
+        cell
+        for cell in cells.everything(bench.limited)
+        if cell.part in arguments.parts
+        and cell.name in arguments.only
+        and cell.tensors in arguments.lists
+        and cell.dtype in arguments.dtype
+        and cell.threads in arguments.threads
+    ]
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parts = list(suite.PARTS)
+    parser.add_argument("--parts", nargs="*", default=parts, choices=parts)
     parser.add_argument("--only", nargs="*", default=CLASSES, choices=CLASSES)
     parser.add_argument("--lists", nargs="*", default=list(LISTS), choices=list(LISTS))
     parser.add_argument("--dtype", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of every cell, about")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of measuring in a cell")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")
-    parser.add_argument("--out", type=Path, help="merge the results into this file")
+    parser.add_argument("--try", dest="try_", action="store_true", help="write nothing")
+    parser.add_argument("--verdict", action="store_true", help="measure nothing")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file of results")
     return parser.parse_args()
 
 

@@ -6,47 +6,59 @@ median of each, in microseconds of wall time, or with `--cpu` of the calling thr
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
+from torch import Tensor
 
 import optgen.optim
+from optgen.bench.measure import Budget, compare
 
 ITERATIONS = 20  # in a step
 
 
-def minimization(cls: Any, numel: int, history: int, dtype: torch.dtype) -> Callable[[], None]:
-    """One step, with the history full."""
-    torch.manual_seed(0)
-    param = torch.nn.Parameter(torch.randn(numel, dtype=dtype))
-    curvature = torch.linspace(0.01, 1, numel, dtype=dtype)
-    param.grad = gradient = torch.empty_like(param)
-    endless = {"max_eval": 100, "tolerance_grad": 0, "tolerance_change": -1}
-    optimizer = cls([param], lr=0.05, max_iter=ITERATIONS, history_size=history, **endless)
+class Minimization:
+    """Steps of a class on a problem of its own, with the history full."""
 
-    def closure() -> torch.Tensor:
-        torch.mul(curvature, param.detach(), out=gradient)
-        return gradient[0]
+    def __init__(self, cls: Any, numel: int, history: int, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        self._param = torch.nn.Parameter(torch.randn(numel, dtype=dtype))
+        self._curvature = torch.linspace(0.01, 1, numel, dtype=dtype)
+        self._gradient = self._param.grad = torch.empty_like(self._param)
+        endless = {"max_eval": 100, "tolerance_grad": 0, "tolerance_change": -1}
+        self._optimizer = cls(
+            [self._param], lr=0.05, max_iter=ITERATIONS, history_size=history, **endless
+        )
+        for _ in range(history // ITERATIONS + 1):
+            self.step()
 
-    for _ in range(history // ITERATIONS + 1):
-        optimizer.step(closure)
-    return lambda: optimizer.step(closure)
+    def take(self, gradients: Sequence[Tensor]) -> None:
+        """The closure makes them."""
+
+    def step(self) -> None:
+        self._optimizer.step(self._closure)
+
+    def _closure(self) -> Tensor:
+        torch.mul(self._curvature, self._param.detach(), out=self._gradient)
+        return self._gradient[0]
 
 
-def compare(numel: int, history: int, dtype: torch.dtype, clock: Callable[[], float]) -> str:
-    both = [
-        minimization(cls, numel, history, dtype) for cls in (optgen.optim.LBFGS, torch.optim.LBFGS)
-    ]
-    times: list[list[float]] = [[], []]
-    for _ in range(30 if numel < 100_000 else 8):
-        for step, taken in zip(both, times, strict=True):
-            begin = clock()
-            step()
-            taken.append((clock() - begin) / ITERATIONS * 1e6)
-    (fast, usual), (torch_fast, torch_usual) = ((min(taken), median(taken)) for taken in times)
+def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
+    """A line of the table."""
+    both = {
+        label: Minimization(module.LBFGS, numel, history, dtype)
+        for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
+    }
+    found = compare(both, list, budget)
+    (fast, usual), (torch_fast, torch_usual) = (
+        [found[label][key] / ITERATIONS * 1e3 for key in ("min", "median")] for label in both
+    )
     name = str(dtype).removeprefix("torch.")
     return (
         f"{name:8} {numel:9,} {history:4} {fast:9.0f} {usual:9.0f} {torch_fast:9.0f} "
@@ -65,7 +77,7 @@ def main() -> None:
     for dtype in (torch.float32, torch.float64):
         for numel in (10_000, 1_000_000):
             for history in (10, 100):
-                print(compare(numel, history, dtype, clock), flush=True)
+                print(row(numel, history, dtype, Budget(clock=clock)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
-"""Sparse gradients on the CPU: ratios to torch's classes, in one process, round by round.
+"""Sparse gradients on the CPU: ratios to torch's classes, in one process, in shuffled rounds.
 
-python benchmarks/sparse.py [ROUNDS]
+python benchmarks/sparse.py [SECONDS]
 """
 
 from __future__ import annotations
 
-import random
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
 
 import optgen.optim
+from optgen.bench.measure import Budget, Figures, compare
 
 TABLES = {  # rows x width, values of a gradient
     "1e6 x 64, 8192 values": (10**6, 64, 8192),
@@ -28,6 +29,22 @@ NAMES = ("SparseAdam", "Adagrad", "SGD")
 WAYS: dict[str, dict[str, Any]] = {"fused C++": {}, "for-loop": {"foreach": False}}
 
 
+class Table:
+    """An optimizer of an embedding table of its own."""
+
+    def __init__(self, make: Callable[[Any], Any], rows: int, width: int) -> None:
+        self._table = torch.nn.Parameter(torch.zeros(rows, width))
+        self._optimizer = make([self._table])
+
+    def take(self, gradients: Sequence[Tensor]) -> None:
+        """Let further steps use a copy of the one gradient."""
+        self._table.grad = gradients[0].clone()
+
+    def step(self) -> None:
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            self._optimizer.step()
+
+
 def gradient(rows: int, width: int, count: int) -> Tensor:
     """A batch whose rows are drawn with replacement, the first ones more often, as words are."""
     drawn = (torch.rand(1, count) ** 3 * rows).long()
@@ -35,56 +52,39 @@ def gradient(rows: int, width: int, count: int) -> Tensor:
     return torch.sparse_coo_tensor(drawn, values, (rows, width), check_invariants=True)
 
 
-def measured(name: str, rows: int, width: int, count: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of a step by each way, round by round."""
-    makers: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, Figures]:
+    """Milliseconds of a step by each way; every round has a batch of its own."""
+    kinds: dict[str, Callable[[Any], Any]] = {
         "torch": lambda params: getattr(torch.optim, name)(params, lr=1e-3),
         **{
             label: lambda params, way=way: getattr(optgen.optim, name)(params, lr=1e-3, **way)
             for label, way in WAYS.items()
         },
     }
-    tables = {label: torch.nn.Parameter(torch.zeros(rows, width)) for label in makers}
-    optimizers = {label: make([tables[label]]) for label, make in makers.items()}
-    times: dict[str, list[float]] = {label: [] for label in makers}
-    for number in range(rounds + 3):
-        grad, order = gradient(rows, width, count), list(makers)
-        random.shuffle(order)
-        for label in order:
-            tables[label].grad = grad.clone()
-            with torch.sparse.check_sparse_tensor_invariants(enable=False):
-                start = time.perf_counter()
-                optimizers[label].step()
-                taken = time.perf_counter() - start
-            if number >= 3:
-                times[label].append(1e3 * taken)
-    return times
+    tables = {label: Table(make, rows, width) for label, make in kinds.items()}
+    return compare(tables, lambda: [gradient(rows, width, count)], Budget(seconds))
 
 
-def main(rounds: int) -> None:
+def main(seconds: float) -> None:
     """Print a table: torch's milliseconds, and how many times faster ours are.
 
     Of medians, and in brackets of minima, which a busy machine disturbs less.
     """
-    random.seed(0)
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     print(f"torch {torch.__version__}, {threads} thread{'s' * (threads > 1)}, float32\n")
     print(f"| class | table | torch, ms | {' | '.join(WAYS)} |\n|---|---|---|{'---|' * len(WAYS)}")
     for name in NAMES:
-        for label, (rows, width, count) in TABLES.items():
-            found = measured(name, rows, width, count, rounds)
-            low, middle = (
-                {way: best(times) for way, times in found.items()}
-                for best in (min, statistics.median)
+        for label, sizes in TABLES.items():
+            found = measured(name, *sizes, seconds)
+            theirs, ours = found["torch"], [found[way] for way in WAYS]
+            ratios = (
+                f"x{theirs['median'] / each['median']:.1f} (x{theirs['min'] / each['min']:.1f})"
+                for each in ours
             )
-            ratios = [
-                f"x{middle['torch'] / middle[way]:.1f} (x{low['torch'] / low[way]:.1f})"
-                for way in WAYS
-            ]
-            torchs = f"{middle['torch']:.2f} ({low['torch']:.2f})"
-            print(f"| {name} | {label} | {torchs} | {' | '.join(ratios)} |", flush=True)
+            times = f"{theirs['median']:.2f} ({theirs['min']:.2f})"
+            print(f"| {name} | {label} | {times} | {' | '.join(ratios)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)

@@ -13,8 +13,9 @@ import pytest
 from conftest import Golden
 from typer.testing import CliRunner, Result
 
-import optgen.optim
 from optgen import emit
+from optgen.bench.lists import LISTS, TensorList
+from optgen.bench.results import load
 from optgen.cli import bench
 from optgen.cli.app import app
 
@@ -421,27 +422,36 @@ def test_unknown_name_has_a_hint() -> None:
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row for each class and list, with torch's implementations beside ours, and a plot."""
-    monkeypatch.setattr("optgen.cli.bench._LISTS", {"3 tensors of 5": [5] * 3})
-    plot = tmp_path / "bench.png"
+    """A row for each class and list beside torch's, results in a file, and a picture."""
+    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
+    plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
+    asked = ("--list", "2000x256", "--seconds", "0.01", "--json", str(json), "--plot", str(plot))
 
-    result = run("bench", "SGD", "radam", "--plot", str(plot), "--seconds", "0.01")
+    result = run("bench", "SGD", "radam", *asked)
 
     assert result.exit_code == 0, result.output
-    rows = [line.split() for line in result.stdout.splitlines() if "3 tensors of 5" in line]
+    rows = [line.split() for line in result.stdout.splitlines() if "2000x256" in line]
     assert [row[0] for row in rows] == ["SGD", "RAdam"]
-    assert [row.count("-") for row in rows] == [0, 1]  # torch has no fused RAdam
+    assert {cell.name for cell in load(json)} == {"SGD", "RAdam"}
     assert plot.stat().st_size > 1000
+
+
+def test_bench_says_what_there_is() -> None:
     assert run("bench", "Adamm").exit_code == 2
     assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
+    assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
 
 
-def test_bench_measures_what_steps_on_vectors() -> None:
-    """Not what wants matrices, sparse gradients or a closure."""
-    names = {name for name in optgen.optim.__all__ if bench._is_optimizer(name)}
+def test_bench_measures_matrices_on_small_lists_only() -> None:
+    found = bench.Request(["muon", "sgd"], ["1e6", "gpt2", "resnet50"]).cells()
 
-    refused = {name for name in names if not bench._takes_vectors(name)}
-    assert refused == names & {"LBFGS", "Muon", "SparseAdam"}
+    assert [(cell.name, cell.tensors) for cell in found] == [
+        ("Muon", "1e6"),
+        ("SGD", "1e6"),
+        ("SGD", "gpt2"),
+        ("SGD", "resnet50"),
+    ]
 
 
 def test_without_the_generators_libraries(tmp_path: Path) -> None:

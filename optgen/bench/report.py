@@ -1,22 +1,83 @@
-"""What was measured, as text."""
+"""What was measured, as lines and as rows of tables."""
 
-from optgen.bench.results import Cell, Figures
-from optgen.bench.variants import LIMIT, OURS
+from collections.abc import Iterator, Mapping, Sequence
+
+from optgen.bench.results import Cell, Figures, Results
+from optgen.bench.variants import DEFAULT, LIMIT, OURS
+from optgen.bench.verdict import Verdict
+
+_STEPS = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
 
 
 def line(cell: Cell, figures: Figures) -> str:
-    """One cell: our time, what fraction of the limit that is, and how many times longer torch's."""
-    ours = figures[OURS]
-    parts = [f"{cell}: {_time(ours['median'])}"]
-    if LIMIT in figures:
-        limit = figures[LIMIT]
-        ratios = [limit[key] / ours[key] for key in ("median", "min")]
-        parts.append("{:.2f} of the limit ({:.2f})".format(*ratios))
-    for variant, theirs in figures.items():
-        if variant not in (OURS, LIMIT):
-            parts.append(f"{variant} x{theirs['median'] / ours['median']:.1f}")
-    return " | ".join(parts)
+    """One cell, whatever was measured."""
+    return f"{cell}: " + (_step(figures) if cell.part == "step" else _every(figures))
 
 
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds:.3g} ms"
+def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
+    """A step of ours, and how many times longer torch's fastest form takes, and its default."""
+    yield (*_STEPS, "torch's fastest", "torch's default")
+    for cell, figures in results.items():
+        if cell.part == "step":
+            ours = figures[OURS]
+            yield (
+                *(cell.name, cell.tensors, cell.dtype, str(cell.threads)),
+                *(f"{ours[key]:.3g}" for key in ("median", "cold")),
+                _of_limit(figures) or "-",
+                _times(fastest(figures)),
+                _times(ratio(figures, DEFAULT)),
+            )
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
+    """Every target, the figure that is worst, and whether it is as wanted."""
+    yield ("what", "worst", "of", "wanted", "")
+    for each in verdicts:
+        worst = each.worst
+        measured = f"{each.values[worst]:.3g}" if worst else "-"
+        yield (each.target.title, measured, worst, each.target.wanted, each.word)
+
+
+def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """What misses a target, by target."""
+    for each in verdicts:
+        if each.missed:
+            found = (f"{name} {each.values[name]:.3g}" for name in each.missed)
+            yield f"{each.target.title}, wanted {each.target.wanted}: {'; '.join(found)}"
+
+
+def fastest(figures: Figures) -> float | None:
+    """How many times longer than ours torch's fastest form takes."""
+    times = [each["median"] for title, each in figures.items() if title.startswith("torch ")]
+    return min(times) / figures[OURS]["median"] if times else None
+
+
+def ratio(figures: Figures, title: str, key: str = "median") -> float | None:
+    """How many times longer than ours another variant takes; None if it was not measured."""
+    return figures[title][key] / figures[OURS][key] if title in figures else None
+
+
+def _step(figures: Figures) -> str:
+    parts = [f"{figures[OURS]['median']:.3g} ms"]
+    if of_limit := _of_limit(figures):
+        parts.append(f"{of_limit} of the limit")
+    others = (title for title in figures if title not in (OURS, LIMIT))
+    return " | ".join([*parts, *(f"{title} {_times(ratio(figures, title))}" for title in others)])
+
+
+def _of_limit(figures: Figures) -> str:
+    """By the medians, then by the minima."""
+    found = (ratio(figures, LIMIT, key) for key in ("median", "min"))
+    return "{:.2f} ({:.2f})".format(*found) if LIMIT in figures else ""
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
+
+
+def _every(figures: Figures) -> str:
+    return " | ".join(f"{title} {_pairs(of)}" for title, of in figures.items())
+
+
+def _pairs(of: Mapping[str, float]) -> str:
+    return ", ".join(f"{key} {value:.4g}" for key, value in of.items())

@@ -41,6 +41,14 @@ def load(path: Path) -> Results:
     return {Cell(**cell["cell"]): cell["figures"] for cell in cells}
 
 
+def machine_of(path: Path) -> dict[str, Any]:
+    """The machine that a file's results were measured on; nothing if there is no such file."""
+    if not path.exists():
+        return {}
+    machine: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["machine"]
+    return machine
+
+
 def save(path: Path, results: Mapping[Cell, Figures]) -> None:
     """Write results, a line for each, so that a difference can be read."""
     cells = sorted(results, key=astuple)
@@ -68,6 +76,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
+        "converts_bfloat16": any("avx512_bf16" in line.split() for line in lines),
         "system": platform.system(),
         "torch": torch.__version__,
         "python": platform.python_version(),

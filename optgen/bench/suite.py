@@ -1,19 +1,25 @@
-"""What there is to measure, cell by cell, and each part's way to measure one."""
+"""How each cell is measured: the parts of the benchmark by name."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
 
 import torch
 
-from optgen.bench import measure
+from optgen.bench.bits import same_bits
+from optgen.bench.busy import beside_a_busy_process
+from optgen.bench.compiled import compiled
+from optgen.bench.first_step import first_steps
 from optgen.bench.lists import LISTS
+from optgen.bench.measure import Budget, compare
+from optgen.bench.memory import peaks
 from optgen.bench.results import Cell, Figures
 from optgen.bench.traffic import Traffic
-from optgen.bench.variants import suited, variants
+from optgen.bench.variants import OURS, Stepper, forms, renewal, suited, variants
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
+ONE_GROUP = f"{OURS}, one group"
 
 
 @dataclass(frozen=True)
@@ -21,37 +27,36 @@ class Suite:
     """How cells are measured: what a class reads and writes, and for how long."""
 
     traffic: TrafficOf
-    budget: measure.Budget
+    budget: Budget
+    unfused: bool = False  # our for-loop and foreach too
+    compile_limit: float = 180.0  # seconds
 
     def run(self, cell: Cell) -> Figures:
         """Measure one cell."""
         with torch_threads(cell.threads):
-            return PARTS[cell.part](self, cell)
+            figures = PARTS[cell.part](self, cell)
+        gc.collect()  # the next one may need the memory
+        return figures
 
 
 def steps(suite: Suite, cell: Cell) -> Figures:
-    """Times of a step, hot and cold, of every variant."""
+    """Times of a step, repeated and cold, of every variant."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
-    generator = torch.Generator().manual_seed(1)
-    gradients = [torch.randn(s, generator=generator).to(dtype) for s in tensors.shapes]
-    made = dict(variants(cell.name, tensors, dtype, gradients, suite.traffic(cell.name)))
-    return measure.compare(made, gradients, suite.budget)
+    titles = forms(cell.name, dtype, unfused=suite.unfused)
+    made = dict(variants(cell.name, tensors, dtype, suite.traffic(cell.name), titles))
+    if tensors.groups > 1:
+        made[ONE_GROUP] = Stepper(cell.name, OURS, replace(tensors, groups=1), dtype)
+    return compare(made, renewal(tensors, dtype), suite.budget)
 
 
-PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {"step": steps}
-
-
-def cells(
-    part: str,
-    names: Sequence[str],
-    lists: Sequence[str],
-    dtypes: Sequence[str] = ("float32",),
-    threads: Sequence[int] = (1,),
-) -> Iterator[Cell]:
-    """Every combination, but classes on lists of which they can take no tensor."""
-    for count, dtype, tensors, name in product(threads, dtypes, lists, names):
-        if suited(name, LISTS[tensors]).shapes:
-            yield Cell(part, name, tensors, dtype, count)
+PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
+    "step": steps,
+    "first step": lambda suite, cell: first_steps(cell),
+    "memory": lambda suite, cell: peaks(cell),
+    "busy": lambda suite, cell: beside_a_busy_process(cell),
+    "bits": lambda suite, cell: same_bits(cell),
+    "compile": lambda suite, cell: compiled(cell, suite.compile_limit),
+}
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What is measured side by side: our class as it comes, torch's in each of its forms, the limit."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -14,15 +15,18 @@ from optgen.bench.traffic import Traffic
 from optgen.runtime import GeneratedOptimizer
 
 OURS, LIMIT = "optgen", "limit"
-TORCH: dict[str, dict[str, Any]] = {
-    "torch for-loop": {"foreach": False},  # what torch's constructor takes for tensors on the CPU
-    "torch foreach": {"foreach": True},
-    "torch fused": {"fused": True},
+DEFAULT, FOREACH, FUSED = "torch for-loop", "torch foreach", "torch fused"
+FORMS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    DEFAULT: {"foreach": False},  # what torch takes on a CPU when nothing is asked for
+    FOREACH: {"foreach": True},
+    FUSED: {"fused": True},
 }
-OWN: dict[str, dict[str, Any]] = {
+UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
+_DRAWN = 1 << 18
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 
 
@@ -54,14 +58,10 @@ class Variant(Protocol):
 class Stepper:
     """An optimizer on parameters of its own; the gradients are everybody's."""
 
-    def __init__(self, kind: Any, tensors: TensorList, dtype: torch.dtype, **options: Any) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.params = [
-            torch.randn(shape, generator=generator).to(dtype).requires_grad_()
-            for shape in tensors.shapes
-        ]
-        self.optimizer = kind(grouped(kind, self.params, tensors.groups), **options)
-        self.step = self.optimizer.step
+    def __init__(self, name: str, title: str, tensors: TensorList, dtype: torch.dtype) -> None:
+        self.params = parameters(tensors, dtype)
+        self.optimizer = make(name, title, grouped(name, self.params, tensors.groups))
+        self.step: Callable[[], Any] = self.optimizer.step
 
     def take(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps use these gradients."""
@@ -83,15 +83,68 @@ class Limit:
         self.ceiling.take_gradients()
 
 
-def grouped(kind: Any, params: Sequence[Tensor], groups: int) -> Any:
-    """The argument of a constructor: in groups, each has hyperparameters of its own."""
+def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
+    """An optimizer of a class in one of its forms."""
+    module = optgen.optim if title.startswith(OURS) else torch.optim
+    kind: Any = getattr(module, name)
+    flags = (FORMS | UNFUSED)[title]
+    asked = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
+    made: torch.optim.Optimizer = kind(params, **asked, **SETTINGS.get(name, {}))
+    return made
+
+
+def forms(name: str, dtype: torch.dtype, *, unfused: bool = False) -> list[str]:
+    """The titles of the forms that a class has; torch lacks some."""
+    return [each for each in (FORMS | UNFUSED if unfused else FORMS) if _has(name, each, dtype)]
+
+
+def _has(name: str, title: str, dtype: torch.dtype) -> bool:
+    param = torch.ones(2, 2, dtype=dtype, requires_grad=True)
+    param.grad = torch.ones_like(param)
+    try:
+        make(name, title, [param]).step()
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
+def _arguments(kind: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind).parameters
+
+
+def parameters(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
+    """Parameters of a list, the same ones every time."""
+    return [each.requires_grad_() for each in _noise(tensors, dtype, seed=0)]
+
+
+def gradients(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
+    """Gradients for them."""
+    return list(_noise(tensors, dtype, seed=1))
+
+
+def renewal(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
+    """A function that copies the gradients of a list to new addresses, whenever it is called."""
+    made = gradients(tensors, dtype)
+    return lambda: [gradient.clone() for gradient in made]
+
+
+def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
+    """Random numbers, in large tensors the same again and again: drawing them takes seconds."""
+    drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
+    for number, shape in enumerate(tensors.shapes):
+        count, first = prod(shape), number * 251 % _DRAWN
+        some = drawn[first : first + min(count, _DRAWN)]
+        yield some.repeat(-(-count // _DRAWN))[:count].view(shape)
+
+
+def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
+    """The argument of a constructor: in groups, each has a learning rate of its own."""
     if groups == 1:
         return list(params)
-    asked = inspect.signature(kind).parameters
-    lr = asked["lr"].default
+    lr = float(_arguments(generated(name))["lr"].default)
     size = -(-len(params) // groups)
     return [
-        {"params": list(params[i * size : (i + 1) * size]), "lr": float(lr) * (1 + i / groups)}
+        {"params": list(params[i * size : (i + 1) * size]), "lr": lr * (1 + i / groups)}
         for i in range(groups)
     ]
 
@@ -113,28 +166,14 @@ def variants(
     name: str,
     tensors: TensorList,
     dtype: torch.dtype,
-    gradients: Sequence[Tensor],
     traffics: Sequence[Traffic] | None,
+    titles: Sequence[str],
 ) -> Iterator[tuple[str, Variant]]:
-    """Every variant of a class that there is, ready to step with these gradients."""
-    settings = SETTINGS.get(name, {})
-    ours = Stepper(generated(name), tensors, dtype, **settings)
-    ours.take(gradients)
-    ours.step()
-    yield OURS, ours
-    if traffics is not None:
-        yield LIMIT, Limit(traffics, ours)
-    kind = getattr(torch.optim, name)
-    for title, flags in TORCH.items():
-        known = {key: value for key, value in flags.items() if value or _accepts(kind, key)}
-        try:
-            theirs = Stepper(kind, tensors, dtype, **known, **settings)
-            theirs.take(gradients)
-            theirs.step()
-        except (TypeError, RuntimeError):  # torch has no such form of this one
-            continue
-        yield title, theirs
-
-
-def _accepts(kind: Any, argument: str) -> bool:
-    return argument in inspect.signature(kind).parameters
+    """Ours, the limit where there is one, and the others, ready to step."""
+    for title in titles:
+        stepper = Stepper(name, title, tensors, dtype)
+        yield title, stepper
+        if title == OURS and traffics is not None:
+            stepper.take(gradients(tensors, dtype))
+            stepper.step()  # it makes the states that the limit goes through
+            yield LIMIT, Limit(traffics, stepper)

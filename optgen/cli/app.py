@@ -179,12 +179,29 @@ def bench(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Names: adamw, or AdamW.")
     ] = None,
-    plot: Annotated[Path, typer.Option(help="Where the plot goes; needs matplotlib.")] = Path(
-        "bench.png"
-    ),
-    seconds: Annotated[float, typer.Option(help="Time spent on each list of tensors.")] = 2.0,
+    lists: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--list",
+            help="Of tensors: 2.5e7, 1e6, resnet50, gpt2, 2000x256, 20groups, 2000x1.",
+            show_default="1e6, resnet50, 2000x256",
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the tensors.")] = "float32",
+    threads: Annotated[int, typer.Option(min=1, help="That torch and kernels use.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Of measuring on each list.")] = 1.0,
+    unfused: Annotated[bool, typer.Option("--unfused", help="Our other lowerings too.")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="torch.compile too; ten seconds or more each.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Merge the results into this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them; needs matplotlib.")] = None,
 ) -> None:
-    """Measure each optimizer against torch.optim."""
+    """Measure optimizers against torch.optim and the memory's limit.
+
+    In one process, in a new order each round; medians.
+    """
     from optgen.cli import bench as command
 
-    command.run(names or [], plot, seconds)
+    asked = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
+    command.run(command.Request(names or [], *asked), json, plot)

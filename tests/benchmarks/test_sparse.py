@@ -9,7 +9,7 @@ def test_a_row_for_every_class_and_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sparse, "TABLES", {"small": (20, 4, 10), "flat": (20, 1, 30)})
-    sparse.main(1)
+    sparse.main(0.01)
 
     rows = [line for line in capsys.readouterr().out.splitlines() if " | x" in line]
     assert [line.split(" | ")[0] for line in rows] == [

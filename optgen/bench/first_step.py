@@ -1,0 +1,87 @@
+"""The first step of a new process, constructor included: with an empty cache of compiled libraries
+and with a full one, beside torch's.
+
+`first` is that step, `again` the first step of a second optimizer in the same process, which has to
+make its state too, and `plain` one of those that follow: milliseconds.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optgen.bench import process
+from optgen.bench.lists import LISTS, Shape, TensorList
+from optgen.bench.measure import seconds_of
+from optgen.bench.results import Cell, Figures
+from optgen.bench.variants import DEFAULT, FUSED, OURS, forms, gradients, make, parameters, suited
+
+COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
+
+
+def first_steps(cell: Cell) -> Figures:
+    """The figures of each way to begin."""
+    tensors = suited(cell.name, LISTS[cell.tensors])
+    request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
+    request["shapes"] = tensors.shapes
+    figures: Figures = {COLD: _summary(_cold(request, 2)), WARM: _summary(_warm(request, 3))}
+    for title in (DEFAULT, FUSED):
+        if title in forms(cell.name, getattr(torch, cell.dtype)):
+            figures[title] = process.ask(__name__, request | {"title": title})
+    return figures
+
+
+def _cold(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            yield _ours(request, folder)
+
+
+def _warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        _ours(request, folder)
+        for _ in range(times):
+            yield _ours(request, folder)
+
+
+def _ours(request: dict[str, Any], folder: str) -> dict[str, float]:
+    environment = {"OPTGEN_CACHE_DIR": str(Path(folder) / "cache")}
+    found: dict[str, float] = process.ask(__name__, request | {"title": OURS}, environment)
+    return found
+
+
+def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
+    """The middle one of several processes, and the quickest and the slowest first step."""
+    found = list(processes)
+    firsts = [each["first"] for each in found]
+    middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
+    return middle | {"first_min": min(firsts), "first_max": max(firsts)}
+
+
+def measured(
+    name: str, title: str, shapes: Sequence[Shape], dtype: str, threads: int
+) -> dict[str, float]:
+    """In a process of its own: the milliseconds of one form of a class."""
+    torch.set_num_threads(threads)
+    tensors, kind = TensorList("", "", [tuple(each) for each in shapes]), getattr(torch, dtype)
+    found: dict[str, float] = {}
+    for key in ("first", "again"):
+        params = parameters(tensors, kind)
+        for param, gradient in zip(params, gradients(tensors, kind), strict=True):
+            param.grad = gradient
+        begin = time.perf_counter()
+        optimizer = make(name, title, params)
+        optimizer.step()
+        found[key] = (time.perf_counter() - begin) * 1e3
+        if key == "first":
+            optimizer.step()
+            found["plain"] = min(seconds_of(optimizer.step) for _ in range(5)) * 1e3
+    return found
+
+
+if __name__ == "__main__":
+    process.answer(measured)

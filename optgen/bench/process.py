@@ -1,0 +1,48 @@
+"""What has to be measured in a process of its own: modules that answer a request in JSON."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def ask(
+    module: str,
+    request: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    limit: float | None = None,
+) -> Any:
+    """Run a module in a new process and return its answer; None if it took too long.
+
+    The process finds the packages that this one finds, and ends with everything it has started.
+    """
+    path = os.pathsep.join(filter(None, sys.path))
+    with subprocess.Popen(
+        [sys.executable, "-m", module, json.dumps(request)],
+        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as child:
+        try:
+            answer, problem = child.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            _end(child)
+            return None
+    if child.returncode:
+        raise RuntimeError(f"{module} failed on {request}:\n{problem}")
+    return json.loads(answer.splitlines()[-1])
+
+
+def answer(function: Callable[..., Any]) -> None:
+    """Do what such a module is for: the last line of its output is the answer."""
+    print(json.dumps(function(**json.loads(sys.argv[1]))))
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()

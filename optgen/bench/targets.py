@@ -1,0 +1,121 @@
+"""What a step on a CPU is held to, on one thread unless a figure says otherwise."""
+
+from collections.abc import Iterator, Mapping
+
+from optgen.bench.extract import faster, mean, of_limit, part, steps
+from optgen.bench.first_step import COLD, WARM
+from optgen.bench.lists import TensorList
+from optgen.bench.results import Figures
+from optgen.bench.suite import ONE_GROUP
+from optgen.bench.variants import CLASSES, DEFAULT, FUSED, OURS, generated, suited
+from optgen.bench.verdict import Target
+
+ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
+FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n).rule.states))
+DENSE = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
+_ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than the caches do
+_LARGE = ("2.5e7", "gpt2", "resnet50")
+_MEAN = ("2.5e7", "resnet50", "2000x256")
+_TINY = ("2000x256",)
+
+
+def targets(*, converts_bfloat16: bool) -> tuple[Target, ...]:
+    """All of them, for a processor that converts bfloat16 in hardware or does not."""
+    return (
+        *_float32(),
+        *_phases(),
+        *(_converted() if converts_bfloat16 else _unconverted()),
+        *_many_tensors(),
+        *_around_steps(),
+    )
+
+
+def _float32() -> Iterator[Target]:
+    yield Target("of the limit, 2.5e7 and GPT-2", of_limit(ELEMENTWISE, ["2.5e7", "gpt2"]), 0.95)
+    yield Target("of the limit, ResNet-50", of_limit(ELEMENTWISE, ["resnet50"]), 0.9)
+    yield Target("against torch's fused, large lists", faster(ELEMENTWISE, _LARGE, FUSED), 1)
+    others = tuple(name for name in ELEMENTWISE if name not in _ROOTS)
+    yield Target("of the limit, 1e6", of_limit(others, ["1e6"]), 0.75)
+    yield Target(f"of the limit, 1e6: {', '.join(_ROOTS)}", of_limit(_ROOTS, ["1e6"]), 0.7)
+
+
+def _phases() -> Iterator[Target]:
+    yield Target(
+        "phases: of their limit, 2.5e7, GPT-2", of_limit(FACTORED, ["2.5e7", "gpt2"]), 0.75
+    )
+    yield Target("phases: of their limit, ResNet-50", of_limit(FACTORED, ["resnet50"]), 0.5)
+    yield Target("phases: times faster than torch, 2.5e7", faster(FACTORED, ["2.5e7"]), 6)
+    yield Target("phases: times faster than torch, ResNet-50", faster(FACTORED, ["resnet50"]), 12)
+
+
+def _converted() -> Iterator[Target]:
+    yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
+    bounds = {("SGD", "ASGD"): 0.8, ("Adamax",): 0.65, ("AdamW", "RAdam", "NAdam", "Rprop"): 0.5}
+    for names, least in bounds.items():
+        yield _bfloat16("1e6", names, least)
+    rest = tuple(n for n in ELEMENTWISE if not any(n in names for names in bounds))
+    yield _bfloat16("1e6", rest, 0.42)
+
+
+def _unconverted() -> Iterator[Target]:
+    yield _bfloat16("2.5e7", ELEMENTWISE, 0.9)
+    yield _bfloat16("1e6", ELEMENTWISE, 0.3)
+
+
+def _bfloat16(tensors: str, names: tuple[str, ...], least: float) -> Target:
+    some = "" if names == ELEMENTWISE else f": {', '.join(names)}"
+    return Target(
+        f"of the limit, bfloat16, {tensors}{some}", of_limit(names, [tensors], "bfloat16"), least
+    )
+
+
+def _many_tensors() -> Iterator[Target]:
+    bounds = {("AdamW", "Adam"): 12, ("Adagrad",): 15, ("SGD",): 5}
+    for names, least in bounds.items():
+        title = f"times faster than torch's fused, 2000x256: {', '.join(names)}"
+        yield Target(title, faster(names, _TINY, FUSED), least)
+    rest = [name for name in DENSE if not any(name in names for names in bounds)]
+    yield Target("times faster than torch, 2000x256: the rest", faster(rest, _TINY), 20)
+    yield Target("20 groups, times one group", steps(_of_one_group, DENSE, ["20groups"]), most=1.2)
+    count = len(DENSE) * len(_MEAN)
+    for least, title, form in ((6, "fastest", None), (10, "default", DEFAULT)):
+        values = mean(faster(DENSE, _MEAN, form), count)
+        yield Target(f"geometric mean against torch's {title}", values, least)
+
+
+def _around_steps() -> Iterator[Target]:
+    yield Target("first step, cold: s", part("first step", _cold, DENSE), most=1)
+    yield Target("first step, warm: ms over a plain one", part("first step", _warm, DENSE), most=10)
+    yield Target("beside a busy process, times alone", part("busy", _busy, DENSE), most=3)
+    yield Target("peak extra memory: MB", part("memory", _megabytes, ELEMENTWISE), most=1)
+    yield Target("peak, with column sums: MB", part("memory", _megabytes, FACTORED), most=16)
+    yield Target("tensors that threads change", part("bits", _different, DENSE), most=0)
+
+
+def _of_one_group(figures: Figures) -> float:
+    return float(figures[OURS]["median"] / figures[ONE_GROUP]["median"])
+
+
+def _cold(figures: Figures) -> float:
+    return float(figures[COLD]["first"] / 1e3)
+
+
+def _warm(figures: Figures) -> float:
+    return float(figures[WARM]["first"] - figures[WARM]["plain"])
+
+
+def _busy(figures: Figures) -> float:
+    return float(figures[OURS]["busy"] / figures[OURS]["quiet"])
+
+
+def _megabytes(figures: Figures) -> float:
+    return float(figures[OURS]["bytes"] / 1e6)
+
+
+def _different(figures: Figures) -> float:
+    return float(figures[OURS]["different"])
+
+
+def of_machine(machine: Mapping[str, object]) -> tuple[Target, ...]:
+    """Those for the machine that results were measured on."""
+    return targets(converts_bfloat16=bool(machine.get("converts_bfloat16")))

@@ -1,0 +1,180 @@
+"""Every part of the benchmark, on tensors so small that only what is said of them is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from optgen.bench import busy, cells, compiled, first_step, memory, process, report
+from optgen.bench.first_step import COLD, WARM
+from optgen.bench.lists import LISTS, TensorList
+from optgen.bench.measure import Budget
+from optgen.bench.picture import draw
+from optgen.bench.results import Cell
+from optgen.bench.suite import ONE_GROUP, PARTS, Suite
+from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make
+from optgen.cli.bench import limited, traffic
+
+SUITE = Suite(traffic, Budget(0.0, most=1, least=1))
+SMALL = TensorList("small", "three", [(3, 4), (5,), (2, 2, 1, 1)])
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = {"small": SMALL, "20groups": TensorList("20groups", "", [(4, 4)] * 40, groups=20)}
+    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._CACHES", 1000)
+    for name, each in lists.items():
+        monkeypatch.setitem(LISTS, name, each)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_step_of_every_class(name: str) -> None:
+    """Ours, the limit where memory is that, and the forms torch has."""
+    cell = Cell("step", name, "small" if limited(name) else "20groups", "bfloat16")
+
+    found = SUITE.run(cell)
+
+    assert next(iter(found)) == OURS
+    assert (LIMIT in found) is limited(name)
+    assert DEFAULT in found
+    assert (FUSED in found) is (name in {"SGD", "Adam", "AdamW", "Adagrad"})
+    assert found[OURS]["median"] > 0
+    assert str(cell) in report.line(cell, found)
+
+
+def test_groups_are_compared_with_one() -> None:
+    found = SUITE.run(Cell("step", "Adam", "20groups"))
+
+    assert found[ONE_GROUP]["median"] > 0
+
+
+def test_our_other_lowerings_on_request() -> None:
+    found = Suite(traffic, SUITE.budget, unfused=True).run(Cell("step", "Adam", "small"))
+
+    assert {"optgen for-loop", "optgen foreach"} <= set(found)
+
+
+def test_threads_are_as_before() -> None:
+    before = torch.get_num_threads()
+
+    found = SUITE.run(Cell("bits", "AdamW", "small", threads=before + 1))
+
+    assert found == {OURS: {"different": 0}}
+    assert torch.get_num_threads() == before
+
+
+def test_momentum_is_what_sgd_is_measured_with() -> None:
+    params = [torch.zeros(2, requires_grad=True)]
+
+    for title in forms("SGD", torch.float32):
+        assert make("SGD", title, params).param_groups[0]["momentum"] == 0.9
+
+
+def test_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy, "_SAMPLES", 1)
+    monkeypatch.setattr(busy, "_SETTLE", 0.0)
+
+    found = SUITE.run(Cell("busy", "SGD", "small"))
+
+    assert set(found) == {OURS, FUSED}
+    assert min(found[OURS].values()) > 0
+
+
+def test_a_peak_is_seen_whoever_takes_the_memory() -> None:
+    libc = memory.ctypes.CDLL(None)
+    libc.malloc.restype = memory.ctypes.c_void_p
+
+    def by_malloc() -> None:
+        address = libc.malloc(8_000_000)
+        memory.ctypes.memset(address, 1, 8_000_000)
+        libc.free(memory.ctypes.c_void_p(address))
+
+    assert 7e6 < memory.peak(lambda: torch.ones(2_000_000)) < 10e6
+    assert 7e6 < memory.peak(by_malloc) < 10e6
+    assert memory.peak(lambda: None) < 1e6
+
+
+def test_peaks_of_every_form() -> None:
+    found = memory.measured("Adam", "small", "float32", torch.get_num_threads())
+
+    assert set(found) == set(forms("Adam", torch.float32))
+    assert found[OURS]["bytes"] >= 0
+
+
+def test_a_process_that_begins() -> None:
+    """In this one: the same function with the same request."""
+    request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
+
+    found = first_step.measured("AdamW", OURS, [[3, 4], [5]], **request)
+
+    assert set(found) == {"first", "again", "plain"}
+
+
+def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is empty every time, or was filled by a process before."""
+    folders: list[str] = []
+
+    def ask(module: str, request: Any, environment: Any = None) -> dict[str, float]:
+        folders.append((environment or {}).get("OPTGEN_CACHE_DIR", request["title"]))
+        return {"first": float(len(folders)), "again": 1.0, "plain": 1.0}
+
+    monkeypatch.setattr(process, "ask", ask)
+
+    found = first_step.first_steps(Cell("first step", "AdamW", "small"))
+
+    assert list(found) == [COLD, WARM, DEFAULT, FUSED]
+    assert len(set(folders[:2])) == 2
+    assert len(set(folders[2:6])) == 1
+    assert found[WARM] == {"first": 5, "again": 1, "plain": 1, "first_min": 4, "first_max": 6}
+
+
+def test_a_new_process_answers() -> None:
+    request = {"name": "SGD", "tensors": "2000x1", "dtype": "float32", "threads": 1}
+
+    found = process.ask("optgen.bench.memory", request)
+
+    assert found[OURS]["bytes"] >= 0
+
+
+def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert process.ask("timeit", {}, limit=0.01) is None
+
+    monkeypatch.setattr(process, "ask", lambda *arguments: None)
+    found = compiled.compiled(Cell("compile", "SGD", "small"), 3.0)
+    assert found == {compiled.COMPILED: {"not_done_after_s": 3.0}}
+
+
+def test_a_process_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match="No module named"):
+        process.ask("optgen.bench.nothing", {})
+
+
+def test_what_is_published_can_be_measured() -> None:
+    found = list(cells.everything(limited))
+
+    assert len(found) == len(set(found))
+    assert {cell.part for cell in found} == set(PARTS)
+    assert {cell.name for cell in found} == set(CLASSES)
+    assert {(c.dtype, c.threads) for c in found if c.part == "step"} == {
+        (dtype, threads) for dtype in ("float32", "bfloat16") for threads in (1, 2)
+    }
+    assert not any(cell.name == "Muon" and cell.tensors == "gpt2" for cell in found)
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    path = tmp_path / "picture.png"
+    assert not draw({}, path)
+
+    found = {
+        Cell("step", name, tensors): {
+            title: {"median": value} for title, value in ((OURS, 1.0), (LIMIT, 0.9), (DEFAULT, 9.0))
+        }
+        for name in ("SGD", "AdamW")
+        for tensors in ("resnet50", "2000x256")
+    }
+    assert draw(found, path)
+    assert path.stat().st_size > 10_000
