@@ -56,13 +56,23 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("neg", (a,)):
             inner = range_of(a, ranges)
             return Range(-inner.high, -inner.low)
-        case Call("sqrt" | "exp" | "abs", _):
+        case Call("sqrt" | "exp" | "abs" | "max_abs" | "norm" | "rms", _):
             return NOT_NEGATIVE
+        case Call("numel" | "ndim" | "rows" | "cols" | "machine_eps", _):
+            return NOT_NEGATIVE
+        case Call("sum" | "row_sum" | "col_sum" | "mean" | "row_mean" | "col_mean", (a,)):
+            return NOT_NEGATIVE if is_not_negative(a, ranges) else ANYTHING
+        case Call("lerp", (a, b, weight)):
+            inside = _lies_in(range_of(weight, ranges), Range(0.0, 1.0))
+            return range_of(a, ranges).union(range_of(b, ranges)) if inside else ANYTHING
         case Call("**", (_, Const(int() as power))) if power % 2 == 0:
             return NOT_NEGATIVE
         case Call("maximum", (a, b)):
             sides = range_of(a, ranges), range_of(b, ranges)
             return Range(max(s.low for s in sides), max(s.high for s in sides))
+        case Call("minimum", (a, b)):
+            sides = range_of(a, ranges), range_of(b, ranges)
+            return Range(min(s.low for s in sides), min(s.high for s in sides))
         case Call("where", (_, a, b)):
             return range_of(a, ranges).union(range_of(b, ranges))
         case Linear(terms):
@@ -94,11 +104,16 @@ def _arithmetic(word: str, a: Range, b: Range) -> Range:
         case "-":
             return _between(a.low - b.high, a.high - b.low)
         case "**" if a.low >= 0:
-            return Range(0.0, 1.0 if a.high <= 1 and b.low >= 0 else inf)
+            shrinks = (a.high <= 1 and b.low >= 0) or (a.low >= 1 and b.high <= 0)
+            return Range(0.0, 1.0 if shrinks else inf)
         case "*" | "/" if a.low >= 0 and b.low >= 0:
             return NOT_NEGATIVE
         case _:
             return ANYTHING
+
+
+def _lies_in(inner: Range, outer: Range) -> bool:
+    return outer.low <= inner.low and inner.high <= outer.high
 
 
 def _between(low: float, high: float) -> Range:

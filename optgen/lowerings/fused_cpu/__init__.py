@@ -23,6 +23,7 @@ from optgen.lowerings.fused_cpu.rules import call
 from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.invert_factors import invert_factors
 from optgen.passes.join_roots import join_roots
 from optgen.passes.number_choices import number_choices
 from optgen.passes.plan import plans
@@ -32,6 +33,7 @@ from optgen.passes.take_differences import take_differences
 _PASSES = (
     number_choices,
     take_differences,
+    invert_factors,
     join_roots,
     fold_denominators,
     share_divisors,

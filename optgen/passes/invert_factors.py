@@ -1,0 +1,184 @@
+"""g / sqrt(maximum(row * column, bound)) becomes g * minimum(row' * column', bound').
+
+A divisor that is made of rows, columns and numbers only is taken to its power where these are: a
+root and a division for each row and each column instead of for each element. Only where all of it
+is provably never negative, since a root of a product is then the product of the roots, and
+whatever is larger has the smaller inverse. A row of zeros has the inverse inf, and a bound catches
+that as it caught the zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import count
+
+from optgen.ir.kinds import Axes, Kind, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    rebuild,
+    walk,
+)
+from optgen.ir.plan import Finish, Phase, Plan, Sweep
+from optgen.ir.variables import is_free
+from optgen.passes.ranges import Range, is_not_negative, range_of
+from optgen.passes.rewrite import map_values
+from optgen.passes.scalars import ONE
+from optgen.passes.signs import proven_ranges
+
+_NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
+_INVERSE = Fraction(-1)
+
+
+def invert_factors(plan: Plan) -> Plan:
+    """The same plan; sweeps multiply by what rows and columns have inverted."""
+    inverter = _Inverter(plan)
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            inverter.learn(phase.body)
+        if isinstance(phase, Sweep):
+            phase = replace(phase, body=inverter.sweep(phase.body))
+            if inverter.made:
+                before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
+                assert isinstance(before, Finish)
+                phases.append(Finish((*before.body, *inverter.made)))
+                inverter.made.clear()
+        phases.append(phase)
+    return replace(plan, phases=tuple(phases), kinds=inverter.kinds)
+
+
+@dataclass
+class _Inverter:
+    plan: Plan
+    kinds: dict[Ref, Kind] = field(default_factory=dict)
+    known: dict[tuple[Ref, Fraction], Ref] = field(default_factory=dict)
+    made: list[Assign] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kinds |= self.plan.kinds
+        self.ranges: dict[Ref, Range] = dict(proven_ranges(self.plan.algorithm))
+        self.branched: set[Ref] = set()
+        self.quote: tuple[str, ...] = ()
+
+    def learn(self, body: Program) -> None:
+        """What a `Finish` makes: its range, and whether only a branch does."""
+        for stmt in body:
+            if isinstance(stmt, If):
+                self.branched |= {a.target for a in assigns((stmt,))}
+            else:
+                self.ranges.setdefault(stmt.target, range_of(stmt.value, self.ranges))
+
+    def sweep(self, body: Program) -> Program:
+        """The body of a sweep."""
+
+        def changed(expr: Expr) -> Expr:
+            expr = rebuild(expr, changed)
+            if isinstance(expr, Linear):
+                return replace(expr, terms=tuple(map(self._inverted, expr.terms)))
+            return expr
+
+        out = []
+        for stmt in body:
+            self.quote = next((a.quote for a in assigns((stmt,))), ())
+            out += map_values((stmt,), changed)
+        return tuple(out)
+
+    def _inverted(self, term: Term) -> Term:
+        for divisor in term.divisors:
+            if self._is_of_rows_and_columns(divisor) and self._can_be_parted(divisor):
+                rest = tuple(d for d in term.divisors if d is not divisor)
+                factors = (*term.factors, *_factors(self._power(divisor, _INVERSE)))
+                return self._inverted(replace(term, factors=factors, divisors=rest))
+        return term
+
+    def _is_of_rows_and_columns(self, expr: Expr) -> bool:
+        axes = {self._kind(node).axes for node in walk(expr) if isinstance(node, Ref)}
+        return Axes.TENSOR not in axes and not axes.isdisjoint({Axes.ROW, Axes.COLUMN})
+
+    def _can_be_parted(self, expr: Expr) -> bool:
+        """Whether it is roots, products and bounds of what is never negative."""
+        if not is_not_negative(expr, self.ranges):
+            return False
+        if self._kind(expr).is_scalar:
+            return True
+        match expr:
+            case Ref():
+                return expr not in self.branched
+            case Call("sqrt" | "maximum" | "minimum", args):
+                return all(map(self._can_be_parted, args))
+            case Linear((Term(coefficient, factors, divisors),)):
+                return all(map(self._can_be_parted, (coefficient, *factors, *divisors)))
+        return False
+
+    def _power(self, expr: Expr, power: Fraction) -> Expr:
+        if self._kind(expr).is_scalar:
+            return self._number(expr, power)
+        match expr:
+            case Ref():
+                return self._named(expr, power)
+            case Call("sqrt", (a,)):
+                return self._power(a, power / 2)
+            case Call("maximum" | "minimum" as word, (a, b)):
+                other = {"maximum": "minimum", "minimum": "maximum"}
+                sides = self._power(a, power), self._power(b, power)
+                return Call(word if power > 0 else other[word], sides)
+            case Linear((Term(coefficient, factors, divisors),)):
+                above = [self._power(f, power) for f in factors]
+                above += [self._power(d, -power) for d in divisors]
+                scale = self._number(coefficient, power)
+                return Linear((Term(scale, tuple(f for a in above for f in _factors(a)), ()),))
+        raise TypeError(f"no product of rows and columns: {expr!r}")
+
+    def _number(self, expr: Expr, power: Fraction) -> Expr:
+        """The power of what is known before the loop."""
+        match expr:
+            case Const(1):
+                return expr
+            case Call("**", (a, Const(2))) if is_not_negative(a, self.ranges):
+                return _plain_power(a, 2 * power)
+        return _plain_power(expr, power)
+
+    def _named(self, ref: Ref, power: Fraction) -> Ref:
+        """The power of a row or a column, which the `Finish` before makes."""
+        if power == 1:
+            return ref
+        if (ref, power) not in self.known:
+            wanted = f"{ref.name}_{_NAMES.get(power, 'power')}"
+            taken = {other.name for other in self.kinds}
+            names = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
+            made = Ref(next(name for name in names if is_free(name, taken)))
+            self.kinds[made] = self.kinds[ref]
+            self.known[ref, power] = made
+            self.made.append(Assign(made, _plain_power(ref, power), self.quote))
+        return self.known[ref, power]
+
+    def _kind(self, expr: Expr) -> Kind:
+        return kind_of(expr, self.kinds.__getitem__)
+
+
+def _factors(expr: Expr) -> Iterator[Expr]:
+    """A product as its factors."""
+    match expr:
+        case Linear((Term(Const(1), factors, ()),)):
+            yield from factors
+        case _:
+            yield expr
+
+
+def _plain_power(expr: Expr, power: Fraction) -> Expr:
+    if abs(power) == Fraction(1, 2):
+        expr = Call("sqrt", (expr,))
+    elif abs(power) != 1:
+        expr = Call("**", (expr, Const(float(abs(power)))))
+    return expr if power > 0 else Call("/", (ONE, expr))

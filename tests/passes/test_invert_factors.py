@@ -1,0 +1,94 @@
+"""A divisor made of rows and columns is inverted where they are, if it can never be negative."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plan_run import run_plan
+from spec_texts import read as read_text
+from spec_texts import spec
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import Call, Linear, expressions, walk
+from optgen.ir.plan import Plan
+from optgen.passes.invert_factors import invert_factors
+from optgen.passes.plan import plan
+
+STATES = 'r=state("r", shape="row"), c=state("c", shape="col")'
+HYPERS = "lr=hyper(0.1, ge=0), eps=hyper(1e-3, ge=0)"
+MOMENTS = "r = 0.5 * r + row_mean(g**2); c = 0.5 * c + col_mean(g**2)"
+
+
+def read(body: str) -> Algorithm:
+    lines = ['require(ndim(p) > 1, "no matrix: {shape}")', *MOMENTS.split("; "), *body.split("; ")]
+    hypers = HYPERS if "eps" in body else HYPERS.split(", eps")[0]
+    return read_text(spec(*lines, states=STATES, hypers=hypers))
+
+
+def divisions(planned: Plan) -> int:
+    """How many roots and divisions the sweeps have."""
+    nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
+    roots = sum(isinstance(n, Call) and n.word == "sqrt" for n in nodes)
+    terms = [term for n in nodes if isinstance(n, Linear) for term in n.terms]
+    return roots + sum(len(term.divisors) for term in terms)
+
+
+INVERTED = {
+    "a root of a product": "p = p - lr * g / sqrt(r * c)",
+    "a bound": "p = p - lr * g / sqrt(maximum(r * c, eps**2))",
+    "a bound from above": "p = p - lr * g / minimum(sqrt(r * c), 3)",
+    "a quotient": "p = p - lr * g / sqrt(r / c)",
+    "a sum before": "p = p - lr * g / (sqrt(r * c) * sqrt(maximum(c, abs(r))))",
+}
+KEPT = {
+    "a sum": "p = p - lr * g / sqrt(r + c)",
+    "elements": "p = p - lr * g / sqrt(g**2 * r * c)",
+    "what may be negative": "r = row_mean(g); p = p - lr * g / maximum(r, c)",
+    "bounded by what may be": "p = p - lr * g / minimum(r * c, eps - 1)",
+    "only in a branch": "if t > 3:\n        r = 2 * r; p = p - lr * g / sqrt(r * c)",
+}
+
+
+@pytest.mark.parametrize("name", INVERTED)
+def test_inverted(name: str) -> None:
+    algorithm = read(INVERTED[name])
+    planned = plan(algorithm)
+    changed = invert_factors(planned)
+
+    assert divisions(planned) > divisions(changed) == 0
+    hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
+    param, grad = torch.randn(2, 6, 5, dtype=torch.float64)
+    expected, states = evaluate(algorithm, hypers, param, grad, {})
+    found, kept = run_plan(changed, hypers, param, grad, {})
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(kept["r"], states["r"], rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    planned = plan(read(KEPT[name]))
+
+    assert divisions(planned) > 0
+    assert invert_factors(planned) == planned
+
+
+def test_one_inverse_for_all_sweeps() -> None:
+    algorithm = read("u = g / sqrt(r * c); p = p - lr * u / (1 + norm(u))")
+    finishes = [p for p in invert_factors(plan(algorithm)).phases if not hasattr(p, "streams")]
+    names = [a.target.name for f in finishes for a in f.body if "rsqrt" in a.target.name]
+
+    assert names == ["r_rsqrt", "c_rsqrt"]
+
+
+def test_rows_of_zeros() -> None:
+    """Their inverse is no number that counts: the bound is as good as before."""
+    algorithm = read("p = p - lr * g / sqrt(maximum(r * c, eps**2))")
+    hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
+    param, grad = torch.randn(2, 6, 5, dtype=torch.float64)
+    grad[2], grad[:, 3] = 0, 0
+    expected, _ = evaluate(algorithm, hypers, param, grad, {})
+    found, _ = run_plan(invert_factors(plan(algorithm)), hypers, param, grad, {})
+
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
