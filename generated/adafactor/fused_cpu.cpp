@@ -24,7 +24,7 @@ struct AdafactorFactoredRule : Rule {
 
     // What the scalar program leaves for the loops.
     struct Scalars {
-        double eps2, rho, w, floor, floor_sq, decay;
+        double eps2, rho, w, floor, inverse_floor, decay;
     };
 
     // What is one number for a parameter and known only when its elements have been seen.
@@ -34,42 +34,43 @@ struct AdafactorFactoredRule : Rule {
 
     // Values that the steps read and write, what happens to them, and what happens together.
     enum {
-        PARAM_SQ = STREAMS, GRAD_SQ, GRAD_SQ_ROW_SUM, GRAD_SQ_COL_SUM, ROW_VAR_COL_SUM, ROW_FACTOR,
-        U_SQ, VALUES };
+        GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, GRAD_SQ_COL_SUM, ROW_VAR_COL_SUM, ROW_FACTOR_RSQRT,
+        COL_VAR_RSQRT, VALUES };
     static constexpr int AXES[] = {
-        TENSOR, TENSOR, ROW, COLUMN, TENSOR, TENSOR, TENSOR, ROW, COLUMN, MATRIX, ROW, TENSOR};
+        TENSOR, TENSOR, ROW, COLUMN, TENSOR, TENSOR, ROW, COLUMN, MATRIX, ROW, COLUMN};
     enum {
         RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM, RUN_NUMBERS1,
-        RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP2, MAKE_U_SQ_SUM,
-        RUN_NUMBERS2, RUN_SWEEP3, STEP_COUNT };
+        RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP2,
+        MAKE_U_SQ_SUM, RUN_NUMBERS2, RUN_SWEEP3, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, PARAM), set(PARAM_SQ, GRAD_SQ), 0},
-        {Step::SUM, NONE, set(PARAM_SQ), set(), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM), set(GRAD_SQ), 0},
+        {Step::SUM, NONE, set(), set(), 0},
         {Step::SUM, ROW, set(GRAD_SQ), set(GRAD_SQ_ROW_SUM), 0},
         {Step::SUM, COLUMN, set(GRAD_SQ), set(GRAD_SQ_COL_SUM), 0},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, ROW, set(ROW_VAR, GRAD_SQ_ROW_SUM), set(ROW_VAR), 0},
         {Step::LOOP, COLUMN, set(COL_VAR, GRAD_SQ_COL_SUM), set(COL_VAR), 0},
         {Step::SUM, MATRIX, set(ROW_VAR), set(ROW_VAR_COL_SUM), 0},
-        {Step::LOOP, ROW, set(ROW_VAR, ROW_VAR_COL_SUM), set(ROW_FACTOR), 0},
-        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR, COL_VAR), set(U_SQ), 0},
-        {Step::SUM, NONE, set(U_SQ), set(), 2},
+        {Step::LOOP, ROW, set(ROW_VAR, ROW_VAR_COL_SUM), set(ROW_FACTOR_RSQRT), 0},
+        {Step::LOOP, COLUMN, set(COL_VAR), set(COL_VAR_RSQRT), 0},
+        {Step::LOOP, TENSOR, set(GRAD, ROW_FACTOR_RSQRT, COL_VAR_RSQRT), set(), 0},
+        {Step::SUM, NONE, set(), set(), 2},
         {Step::LOOP, NONE, set(), set(), 0},
-        {Step::LOOP, TENSOR, set(GRAD, PARAM, ROW_FACTOR, COL_VAR), set(PARAM), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, ROW_FACTOR_RSQRT, COL_VAR_RSQRT), set(PARAM), 0},
     };
     static constexpr Pass LOCAL[] = {
         {
             set(
                 RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
-                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP2,
-                MAKE_U_SQ_SUM),
+                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2,
+                RUN_SWEEP2, MAKE_U_SQ_SUM),
             set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(),
         },
         {
             set(
                 RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM, RUN_ROWS1, RUN_COLUMNS1,
-                MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP3),
+                MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3),
             set(),
             set(PARAM, ROW_VAR, COL_VAR),
         },
@@ -77,7 +78,9 @@ struct AdafactorFactoredRule : Rule {
     static constexpr Pass SHARED[] = {
         {
             set(RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM),
-            set(RUN_NUMBERS1, RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2),
+            set(
+                RUN_NUMBERS1, RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2,
+                RUN_COLUMNS2),
             set(ROW_VAR, COL_VAR),
         },
         {
@@ -95,13 +98,13 @@ struct AdafactorFactoredRule : Rule {
         {
             set(
                 RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
-                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP2,
-                MAKE_U_SQ_SUM),
+                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2,
+                RUN_SWEEP2, MAKE_U_SQ_SUM),
             set(RUN_NUMBERS1, RUN_NUMBERS2),
             set(ROW_VAR, COL_VAR),
         },
         {
-            set(MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_SWEEP3),
+            set(MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3),
             set(),
             set(PARAM),
         },
@@ -132,31 +135,48 @@ struct AdafactorFactoredRule : Rule {
         const double rho = minimum(lr, 1 / sqrt(step));
         // w = t**beta2_decay
         const double w = pow(step, beta2_decay);
-        const double floor_sq = floor * floor;
-        return {eps2, rho, w, floor, floor_sq, decay};
+        const double inverse_floor = 1 / floor;
+        return {eps2, rho, w, floor, inverse_floor, decay};
     }
 
-    template <class C>
+    template <class C, bool SPREAD>
     APART static void sweep1(
-        const Hypers& hypers, i64 n, const C* __restrict params, const C* __restrict grads,
-        C* __restrict param_sqs, C* __restrict grad_sqs) {
+        const Hypers& hypers, Numbers& sums, i64 rows, i64 n, const C* __restrict params,
+        const C* __restrict grads, C* __restrict grad_sqs, C* __restrict grad_sq_row_sums,
+        C* __restrict grad_sq_col_sums) {
         const C maximize = flag<C>(truth(hypers.maximize));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
+        for (i64 row = 0; row < rows; ++row) {
+            C param_sq_sum = 0, grad_sq_row_sum = 0;
 
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
+            #pragma omp simd reduction(+ : param_sq_sum, grad_sq_row_sum)
+            for (i64 i = 0; i < n; ++i) {
+                C param = params[i];
+                C grad = grads[i];
+
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                // alpha = maximum(eps2, rms(p)) * rho
+                const C param_sq = param * param;
+                // r = lerp(r, row_mean(g**2), w)
+                const C grad_sq = grad * grad;
+
+                param_sq_sum += param_sq;
+                if constexpr (SPREAD) {
+                    grad_sqs[i] = grad_sq;
+                } else {
+                    grad_sq_row_sum += grad_sq;
+                    grad_sq_col_sums[i] += grad_sq;
+                }
             }
-            // alpha = maximum(eps2, rms(p)) * rho
-            const C param_sq = param * param;
-            // r = lerp(r, row_mean(g**2), w)
-            const C grad_sq = grad * grad;
 
-            param_sqs[i] = param_sq;
-            grad_sqs[i] = grad_sq;
+            sums.param_sq_sum += param_sq_sum;
+            if constexpr (!SPREAD) {
+                grad_sq_row_sums[row] += grad_sq_row_sum;
+            }
+            params += n, grads += n, grad_sqs += n;
         }
     }
 
@@ -201,47 +221,70 @@ struct AdafactorFactoredRule : Rule {
         }
     }
 
-    template <class C, bool WIDE>
+    template <class C, bool SPREAD>
     APART static void rows2(
         const Scalars& scalars, const Sizes& sizes, i64 n, const C* __restrict row_vars,
-        const C* __restrict row_var_col_sums, C* __restrict row_factors) {
+        const C* __restrict row_var_col_sums, C* __restrict row_factor_rsqrts) {
         const C floor = C(scalars.floor);
 
         for (i64 i = 0; i < n; ++i) {
             C row_var = row_vars[i];
-            const C row_var_col_sum = row_var_col_sums[WIDE ? i : 0];
+            const C row_var_col_sum = row_var_col_sums[SPREAD ? i : 0];
 
             // v_hat = r * c / maximum(col_mean(r), floor)
             // u = g / sqrt(maximum(v_hat, floor**2))
             const C row_factor = row_var / maximum(row_var_col_sum * C(1 / sizes.rows), floor);
+            const C row_factor_rsqrt = 1 / sqrt(row_factor);
 
-            row_factors[i] = row_factor;
+            row_factor_rsqrts[i] = row_factor_rsqrt;
         }
     }
 
-    template <class C, bool WIDE>
-    APART static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict grads,
-        const C* __restrict col_vars, const C* __restrict row_factors, C* __restrict u_sqs) {
-        const C floor_sq = C(scalars.floor_sq);
-        const C maximize = flag<C>(truth(hypers.maximize));
-
+    template <class C>
+    APART static void columns2(i64 n, const C* __restrict col_vars, C* __restrict col_var_rsqrts) {
         for (i64 i = 0; i < n; ++i) {
-            C grad = grads[i];
             C col_var = col_vars[i];
-            const C row_factor = row_factors[WIDE ? i : 0];
 
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
             // v_hat = r * c / maximum(col_mean(r), floor)
             // u = g / sqrt(maximum(v_hat, floor**2))
-            const C u = grad / sqrt(maximum(row_factor * col_var, floor_sq));
-            // p = p - alpha / maximum(1, rms(u) / d) * u
-            const C u_sq = u * u;
+            const C col_var_rsqrt = 1 / sqrt(col_var);
 
-            u_sqs[i] = u_sq;
+            col_var_rsqrts[i] = col_var_rsqrt;
+        }
+    }
+
+    template <class C, bool SPREAD>
+    APART static void sweep2(
+        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 rows, i64 n,
+        const C* __restrict grads, const C* __restrict row_factor_rsqrts,
+        const C* __restrict col_var_rsqrts) {
+        const C inverse_floor = C(scalars.inverse_floor);
+        const C maximize = flag<C>(truth(hypers.maximize));
+
+        for (i64 row = 0; row < rows; ++row) {
+            C u_sq_sum = 0;
+
+            #pragma omp simd reduction(+ : u_sq_sum)
+            for (i64 i = 0; i < n; ++i) {
+                C grad = grads[i];
+                const C row_factor_rsqrt = row_factor_rsqrts[SPREAD ? i : row];
+                C col_var_rsqrt = col_var_rsqrts[i];
+
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                // v_hat = r * c / maximum(col_mean(r), floor)
+                // u = g / sqrt(maximum(v_hat, floor**2))
+                const C u = grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor);
+                // p = p - alpha / maximum(1, rms(u) / d) * u
+                const C u_sq = u * u;
+
+                u_sq_sum += u_sq;
+            }
+
+            sums.u_sq_sum += u_sq_sum;
+            grads += n;
         }
     }
 
@@ -255,37 +298,41 @@ struct AdafactorFactoredRule : Rule {
         numbers.step_size = step_size;
     }
 
-    template <class C, bool WIDE>
+    template <class C, bool SPREAD>
     APART static void sweep3(
-        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        C* __restrict params, const C* __restrict grads, const C* __restrict col_vars,
-        const C* __restrict row_factors) {
-        const C floor_sq = C(scalars.floor_sq);
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
+        C* __restrict params, const C* __restrict grads, const C* __restrict row_factor_rsqrts,
+        const C* __restrict col_var_rsqrts) {
+        const C inverse_floor = C(scalars.inverse_floor);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
         const C maximize = flag<C>(truth(hypers.maximize));
         const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C col_var = col_vars[i];
-            const C row_factor = row_factors[WIDE ? i : 0];
+        for (i64 row = 0; row < rows; ++row) {
+            for (i64 i = 0; i < n; ++i) {
+                C param = params[i];
+                C grad = grads[i];
+                const C row_factor_rsqrt = row_factor_rsqrts[SPREAD ? i : row];
+                C col_var_rsqrt = col_var_rsqrts[i];
 
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
-            if (has_weight_decay != 0) {
-                // p = p - lr * weight_decay * p
-                param = decay * param;
-            }
-            // v_hat = r * c / maximum(col_mean(r), floor)
-            // u = g / sqrt(maximum(v_hat, floor**2))
-            // p = p - alpha / maximum(1, rms(u) / d) * u
-            param = param - step_size * grad / sqrt(maximum(row_factor * col_var, floor_sq));
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                if (has_weight_decay != 0) {
+                    // p = p - lr * weight_decay * p
+                    param = decay * param;
+                }
+                // v_hat = r * c / maximum(col_mean(r), floor)
+                // u = g / sqrt(maximum(v_hat, floor**2))
+                // p = p - alpha / maximum(1, rms(u) / d) * u
+                param = param
+                    - step_size * grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor);
 
-            params[i] = param;
+                params[i] = param;
+            }
+            params += n, grads += n;
         }
     }
 
@@ -297,27 +344,33 @@ struct AdafactorFactoredRule : Rule {
         }
     }
 
-    template <class C, bool WIDE>
-    static void run(int step, const Given<AdafactorFactoredRule>& given, i64 n, C* const* at) {
+    // SPREAD: values of rows and columns are there for every element, and all is one row.
+    template <class C, bool SPREAD>
+    static void run(
+        int step, const Given<AdafactorFactoredRule>& given, i64 rows, i64 n, C* const* at) {
+        (void)rows;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<C>(given.hypers, n, at[PARAM], at[GRAD], at[PARAM_SQ], at[GRAD_SQ]);
+                return sweep1<C, SPREAD>(
+                    given.hypers, given.sums(), rows, n, at[PARAM], at[GRAD], at[GRAD_SQ],
+                    at[GRAD_SQ_ROW_SUM], at[GRAD_SQ_COL_SUM]);
             case RUN_ROWS1:
                 return rows1<C>(given.scalars, given.sizes, n, at[ROW_VAR], at[GRAD_SQ_ROW_SUM]);
             case RUN_COLUMNS1:
                 return columns1<C>(given.scalars, given.sizes, n, at[COL_VAR], at[GRAD_SQ_COL_SUM]);
             case RUN_ROWS2:
-                return rows2<C, WIDE>(
+                return rows2<C, SPREAD>(
                     given.scalars, given.sizes, n, at[ROW_VAR], at[ROW_VAR_COL_SUM],
-                    at[ROW_FACTOR]);
+                    at[ROW_FACTOR_RSQRT]);
+            case RUN_COLUMNS2: return columns2<C>(n, at[COL_VAR], at[COL_VAR_RSQRT]);
             case RUN_SWEEP2:
-                return sweep2<C, WIDE>(
-                    given.hypers, given.scalars, n, at[GRAD], at[COL_VAR], at[ROW_FACTOR],
-                    at[U_SQ]);
+                return sweep2<C, SPREAD>(
+                    given.hypers, given.scalars, given.sums(), rows, n, at[GRAD],
+                    at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
             case RUN_SWEEP3:
-                return sweep3<C, WIDE>(
-                    given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD], at[COL_VAR],
-                    at[ROW_FACTOR]);
+                return sweep3<C, SPREAD>(
+                    given.hypers, given.scalars, given.named(), rows, n, at[PARAM], at[GRAD],
+                    at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
         }
     }
 };
@@ -338,13 +391,13 @@ struct AdafactorNotFactoredRule : Rule {
     };
 
     // Values that the steps read and write, what happens to them, and what happens together.
-    enum { PARAM_SQ = STREAMS, U_SQ, VALUES };
-    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR, TENSOR, TENSOR};
+    enum { VALUES = STREAMS };
+    static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
     static constexpr Step STEPS[] = {
-        {Step::LOOP, TENSOR, set(GRAD, PARAM, VARIANCE), set(PARAM_SQ, U_SQ), 0},
-        {Step::SUM, NONE, set(PARAM_SQ), set(), 0},
-        {Step::SUM, NONE, set(U_SQ), set(), 1},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, VARIANCE), set(), 0},
+        {Step::SUM, NONE, set(), set(), 0},
+        {Step::SUM, NONE, set(), set(), 1},
         {Step::LOOP, NONE, set(), set(), 0},
         {Step::LOOP, TENSOR, set(GRAD, PARAM, VARIANCE), set(PARAM, VARIANCE), 0},
     };
@@ -392,13 +445,15 @@ struct AdafactorNotFactoredRule : Rule {
 
     template <class C>
     APART static void sweep1(
-        const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict params,
-        const C* __restrict grads, const C* __restrict variances, C* __restrict param_sqs,
-        C* __restrict u_sqs) {
+        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
+        const C* __restrict params, const C* __restrict grads, const C* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
         const C maximize = flag<C>(truth(hypers.maximize));
 
+        C param_sq_sum = 0, u_sq_sum = 0;
+
+        #pragma omp simd reduction(+ : param_sq_sum, u_sq_sum)
         for (i64 i = 0; i < n; ++i) {
             C param = params[i];
             C grad = grads[i];
@@ -418,9 +473,12 @@ struct AdafactorNotFactoredRule : Rule {
             // p = p - alpha / maximum(1, rms(u) / d) * u
             const C u_sq = u * u;
 
-            param_sqs[i] = param_sq;
-            u_sqs[i] = u_sq;
+            param_sq_sum += param_sq;
+            u_sq_sum += u_sq;
         }
+
+        sums.param_sq_sum += param_sq_sum;
+        sums.u_sq_sum += u_sq_sum;
     }
 
     static void numbers1(
@@ -480,16 +538,19 @@ struct AdafactorNotFactoredRule : Rule {
         }
     }
 
-    template <class C, bool WIDE>
-    static void run(int step, const Given<AdafactorNotFactoredRule>& given, i64 n, C* const* at) {
+    // SPREAD: values of rows and columns are there for every element, and all is one row.
+    template <class C, bool SPREAD>
+    static void run(
+        int step, const Given<AdafactorNotFactoredRule>& given, i64 rows, i64 n, C* const* at) {
+        (void)rows;
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<C>(
-                    given.hypers, given.scalars, n, at[PARAM], at[GRAD], at[VARIANCE], at[PARAM_SQ],
-                    at[U_SQ]);
+                    given.hypers, given.scalars, given.sums(), rows * n, at[PARAM], at[GRAD],
+                    at[VARIANCE]);
             case RUN_SWEEP2:
                 return sweep2<C>(
-                    given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD],
+                    given.hypers, given.scalars, given.named(), rows * n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
         }
     }

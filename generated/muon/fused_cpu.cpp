@@ -97,12 +97,15 @@ struct MuonBefore : Rule {
         }
     }
 
-    template <class C, bool WIDE>
-    static void run(int step, const Given<MuonBefore>& given, i64 n, C* const* at) {
+    // SPREAD: values of rows and columns are there for every element, and all is one row.
+    template <class C, bool SPREAD>
+    static void run(
+        int step, const Given<MuonBefore>& given, i64 rows, i64 n, C* const* at) {
+        (void)rows;
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<C>(
-                    given.hypers, given.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
+                    given.hypers, given.scalars, rows * n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
         }
     }
 };
@@ -181,10 +184,13 @@ struct MuonAfter : Rule {
         }
     }
 
-    template <class C, bool WIDE>
-    static void run(int step, const Given<MuonAfter>& given, i64 n, C* const* at) {
+    // SPREAD: values of rows and columns are there for every element, and all is one row.
+    template <class C, bool SPREAD>
+    static void run(
+        int step, const Given<MuonAfter>& given, i64 rows, i64 n, C* const* at) {
+        (void)rows;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<C>(given.scalars, n, at[PARAM], at[O]);
+            case RUN_SWEEP1: return sweep1<C>(given.scalars, rows * n, at[PARAM], at[O]);
         }
     }
 };

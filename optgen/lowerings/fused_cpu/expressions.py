@@ -54,7 +54,7 @@ _OWN = (
     "program rounded scalars streams sweep truth update "
     "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT Given HAS_AXES LAST_PART LOCAL MATRIX "
     "NONE NUMBERS Numbers PASSES Pass ROW ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TENSOR "
-    "VALUES WIDE applies at flag given numbers run run_numbers set sizes"
+    "SPREAD VALUES applies at flag given numbers row rows run run_numbers set sizes sums"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
+from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
-    Assign,
     Call,
     Const,
     Expr,
@@ -18,7 +18,7 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.plan import Plan, Sweep, reads
+from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import PROPERTIES
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
@@ -47,7 +47,9 @@ class Column:
     loaded: bool
     stored: bool
     when: str | None = None
+    axes: Axes = Axes.TENSOR
     fewer: bool = False  # it has fewer axes than the loop: one number for all of it, or spread
+    left: bool = False  # stored only for what is added up when the loop has ended
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Loop:
     columns: Sequence[Column]
     body: Program
     numbers: Mapping[str, str] = field(default_factory=dict)  # and how they are read
+    summed: Collection[str] = ()  # names that are read when the body has run
 
 
 def sweep_loop(sweep: Sweep) -> Loop:
@@ -68,7 +71,7 @@ class LoopPrinter:
     """Prints one loop. Flags that decide which streams there are become template parameters."""
 
     def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram) -> None:
-        self._plan, self._loop, self._fields = plan, loop, program.fields
+        self._plan, self.loop, self._fields = plan, loop, program.fields
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._fresh = program.fresh
         self._scalars = Printer(tensors=False, read=self.read_scalar)
@@ -89,13 +92,21 @@ class LoopPrinter:
 
     def parameters(self) -> list[str]:
         """The function's parameters: only what it reads."""
-        return [*(f"{kind} {name}" for name, kind in self._given().items()), *self._arrays()]
+        return [*self.given_parameters(), "i64 n", *self.arrays()]
+
+    def given_parameters(self) -> list[str]:
+        """Those that are no arrays."""
+        return [f"{kind} {name}" for name, kind in self._given().items()]
 
     def arguments(self, at: str, given: str) -> list[str]:
         """What a caller hands over: fields of `given`, arrays of `at`."""
+        arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.columns)
+        return [*self.given_arguments(given), "n", *arrays]
+
+    def given_arguments(self, given: str) -> list[str]:
+        """Those that are no arrays."""
         names = {"numbers": "named()"}
-        own = [f"{given}{names.get(name, name)}" for name in self._given()]
-        return [*own, "n", *(f"{at}[{constant(c.name)}]" for c in self._loop.columns)]
+        return [f"{given}{names.get(name, name)}" for name in self._given()]
 
     def constants(self) -> list[str]:
         """What the loop reads of hyperparameters and scalars, in the type it computes in."""
@@ -107,7 +118,7 @@ class LoopPrinter:
             if name in names:
                 source = "scalars" if ref in self._fields else "hypers"
                 lines.append(f"const C {name} = C({source}.{name});")
-        for name, text in self._loop.numbers.items():
+        for name, text in self.loop.numbers.items():
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
@@ -116,8 +127,8 @@ class LoopPrinter:
 
     def loads(self) -> list[str]:
         """One line for an array that is read."""
-        columns = [c for c in self._loop.columns if c.loaded]
-        changed = {a.target.name for a in assigns(self._loop.body)}
+        columns = [c for c in self.loop.columns if c.loaded]
+        changed = {a.target.name for a in assigns(self.loop.body)}
         kinds = ("C" if c.name in changed or not c.fewer else "const C" for c in columns)
         return [
             f"{kind} {variable(c.name)} = {self._load(c)};"
@@ -127,7 +138,7 @@ class LoopPrinter:
     def stores(self) -> list[str]:
         """One line for an array that is written."""
         lines = []
-        for column in (c for c in self._loop.columns if c.stored):
+        for column in (c for c in self.loop.columns if c.stored and not c.left):
             flag = self._flag(column)
             guard = f"if constexpr ({flag}) " if flag else ""
             lines.append(f"{guard}{variable(plural(column.name))}[i] = {variable(column.name)};")
@@ -148,26 +159,30 @@ class LoopPrinter:
         }
         return {name: kind for name, kind in kinds.items() if self.uses(name)}
 
-    def _arrays(self) -> list[str]:
-        arrays = (
+    def arrays(self) -> list[str]:
+        """The arrays it walks along, as parameters."""
+        return [
             f"{'' if c.stored else 'const '}C* __restrict {variable(plural(c.name))}"
-            for c in self._loop.columns
-        )
-        return ["i64 n", *arrays]
+            for c in self.loop.columns
+        ]
 
     def _body(self) -> list[str]:
         flatten = Flatten(self._is_settled)
-        body = flatten(map_values(self._loop.body, _by_reciprocals))
-        loaded = frozenset(c.name for c in self._loop.columns if c.loaded)
-        kept = frozenset(c.name for c in self._loop.columns if c.stored)
+        body = flatten(map_values(self.loop.body, _by_reciprocals))
+        loaded = frozenset(c.name for c in self.loop.columns if c.loaded)
+        kept = frozenset(self.loop.summed) | {c.name for c in self.loop.columns if c.stored}
         return Statements(
             "C", lambda a: self._elements(a.value), self._if, body, loaded, kept
         ).lines(_COLUMN)
 
     def _load(self, column: Column) -> str:
         flag = self._flag(column)
-        text = f"{variable(plural(column.name))}[{'WIDE ? i : 0' if column.fewer else 'i'}]"
+        text = f"{variable(plural(column.name))}[{self.index(column)}]"
         return f"{flag} ? {text} : C(0)" if flag else text
+
+    def index(self, column: Column) -> str:
+        """Where in an array the loop is."""
+        return "SPREAD ? i : 0" if column.fewer else "i"
 
     def _flag(self, column: Column) -> str:
         when = column.when
@@ -220,8 +235,8 @@ class LoopPrinter:
             case Call("fresh", (Ref(name),)):
                 shift = f" >> {position}" if (position := self._fresh.index(name)) else ""
                 return f"bool(fresh{shift} & 1)"
-            case Ref(name) if name in self._loop.numbers:
-                return self._loop.numbers[name]
+            case Ref(name) if name in self.loop.numbers:
+                return self.loop.numbers[name]
             case Ref() if expr in self._fields:
                 return f"scalars.{self._fields[expr]}"
             case Call(word, _) if word in PROPERTIES:
@@ -247,26 +262,6 @@ def _by_reciprocals(expr: Expr) -> Expr:
             if not isinstance(value, Const):
                 return Call("*", (value, Call("/", (Const(1), size))))
     return expr
-
-
-def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
-    """The names a program may read before it has given them a value, in order."""
-    read, _ = _inputs(program, frozenset(known))
-    return read
-
-
-def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
-    read: dict[str, None] = {}
-    for stmt in program:
-        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
-        read |= {r.name: None for r in reads(first) if r.name not in given}
-        if isinstance(stmt, Assign):
-            given |= {stmt.target.name}
-        else:
-            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
-            read |= arms[0][0] | arms[1][0]
-            given = arms[0][1] & arms[1][1]
-    return read, given
 
 
 def _asked(expr: Expr) -> set[str]:

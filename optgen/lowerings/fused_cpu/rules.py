@@ -17,6 +17,7 @@ from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, 
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.steps import Step, Steps
+from optgen.lowerings.fused_cpu.sweeps import Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.text import declared, indented, laid_out, listed
 
 _COLUMN = 8
@@ -73,14 +74,25 @@ class PhasedRule:
             **laid_out(blocks),
         }
 
+    @cached_property
+    def _values_with_axes(self) -> dict[str, Axes]:
+        """What has a place of its own: not what a loop only adds up."""
+        read = {n for s in self.body.steps if not self._is_total(s) for n in s.reads}
+        added = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
+        return {n: axes for n, axes in self.body.axes.items() if n not in added}
+
+    def _is_total(self, step: Step) -> bool:
+        """Whether it is a sum over all elements: loops make them."""
+        return step.swept and step.word == "sum" and step.axes is Axes.NONE
+
     def _values(self) -> list[str]:
-        own = [n for n in self.body.axes if n not in self.streams]
+        own = [n for n in self._values_with_axes if n not in self.streams]
         first = [f"{constant(own[0])} = STREAMS", *map(constant, own[1:])] if own else []
         names = [*first, "VALUES"] if own else ["VALUES = STREAMS"]
         return listed("enum { ", names, " };", 4)
 
     def _axes(self) -> list[str]:
-        names = [axes.name for axes in self.body.axes.values()]
+        names = [axes.name for axes in self._values_with_axes.values()]
         return listed("static constexpr int AXES[] = {", names, "};", 4)
 
     @property
@@ -101,7 +113,9 @@ class PhasedRule:
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
             kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.word]
-            row = [step.axes.name, _set(step.reads), _set(step.writes), str(self._number(step))]
+            reads = () if self._is_total(step) else step.reads
+            writes = [n for n in step.writes if n in self._values_with_axes]
+            row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
             lines += indented(listed("{", [f"Step::{kind}", *row], "},", 8))
         return [*lines, "};"]
 
@@ -144,23 +158,39 @@ class PhasedRule:
             yield self._numbers(step) if step.axes is Axes.NONE else self._loop(step)
 
     def _printer(self, step: Step) -> LoopPrinter:
-        touched = {*step.reads, *step.writes}
-        names = [n for n in self.body.axes if n in touched]
-        whens = {s.symbol: s.when for s in self.plan.algorithm.states}
-        columns = [
-            Column(n, n in step.reads, n in step.writes, whens.get(n), self._is_fewer(n, step.axes))
-            for n in names
-        ]
+        sums = self._sums(step)
+        columns = [self._column(n, step) for n in self._values_with_axes if n in _touched(step)]
         numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
-        return LoopPrinter(self.plan, Loop(columns, step.body, numbers), self.program)
+        loop = Loop(columns, step.body, numbers, [s.operand for s in sums])
+        if step.axes is not Axes.TENSOR:
+            return LoopPrinter(self.plan, loop, self.program)
+        has_axes = [Axes.NONE, *(s.axes for s in sums), *(c.axes for c in columns)]
+        by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in has_axes)
+        return SweepPrinter(self.plan, loop, self.program, sums, by_rows)
 
-    def _is_fewer(self, name: str, axes: Axes) -> bool:
-        """Whether a value is one number for a loop that is not spread: columns never are."""
-        own = self.body.axes[name]
-        return own is not axes and not (own is Axes.COLUMN and axes is Axes.TENSOR)
+    def _sums(self, loop: Step) -> list[Sum]:
+        """What a loop over elements adds up."""
+        return [
+            Sum(step.name, step.reads[0], step.axes)
+            for step in self.body.steps
+            if loop.swept and step.word == "sum" and step.swept and step.reads[0] in loop.writes
+        ]
+
+    def _column(self, name: str, step: Step) -> Column:
+        own, when = self.body.axes[name], self._whens.get(name)
+        readers = [s.word for s in self.body.steps if s.word and s.swept and name in s.reads]
+        # One number for a loop that is not spread: columns never are.
+        fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
+        left = step.swept and "sum" in readers and "max_abs" not in readers
+        return Column(name, name in step.reads, name in step.writes, when, own, fewer, left)
+
+    @cached_property
+    def _whens(self) -> dict[str, str | None]:
+        return {s.symbol: s.when for s in self.plan.algorithm.states}
 
     def _templates(self, printer: LoopPrinter) -> list[str]:
-        return ["WIDE"] * ("WIDE" in "".join(printer.loads())) + [*printer.flags.values()]
+        spread = "SPREAD" in "".join([*printer.lines()])
+        return ["SPREAD"] * spread + [*printer.flags.values()]
 
     def _loop(self, step: Step) -> list[str]:
         printer = self._printer(step)
@@ -224,7 +254,7 @@ class PhasedRule:
         """Call a loop, in the variant that the truth of the flags asks for."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "given.")
-        first = ["C", *(name for name in self._templates(printer) if name == "WIDE")]
+        first = ["C", *(name for name in self._templates(printer) if name == "SPREAD")]
         return call(step.name, first, printer.flags, arguments, "given.hypers", 16)
 
 
@@ -261,6 +291,10 @@ def _case(step: Step, lines: list[str]) -> list[str]:
         return [f"{head} {lines[0]}"]
     returns = lines[0].startswith("return")
     return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
+
+
+def _touched(step: Step) -> set[str]:
+    return {*step.reads, *step.writes}
 
 
 def _step_name(step: Step) -> str:

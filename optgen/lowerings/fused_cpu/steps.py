@@ -9,7 +9,6 @@ from optgen.ir.kinds import Axes, Lookup
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, is_reduction, reads
 from optgen.ir.variables import is_free
-from optgen.lowerings.fused_cpu.loops import inputs
 from optgen.passes.rewrite import filter_assigns
 
 _LOOPS = {
@@ -168,6 +167,26 @@ class Steps:
         else:
             self.axes[name] = axes
             self.steps.append(replace(step, writes=(name,)))
+
+
+def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
+    """The names a program may read before it has given them a value, in order."""
+    read, _ = _inputs(program, frozenset(known))
+    return read
+
+
+def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+    read: dict[str, None] = {}
+    for stmt in program:
+        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first) if r.name not in given}
+        if isinstance(stmt, Assign):
+            given |= {stmt.target.name}
+        else:
+            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
+            read |= arms[0][0] | arms[1][0]
+            given = arms[0][1] & arms[1][1]
+    return read, given
 
 
 def _operand(value: Expr) -> Expr:

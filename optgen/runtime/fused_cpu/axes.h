@@ -53,16 +53,13 @@ APART void repeat(const C* from, i64 matrices, i64 rows, i64 columns, C* to) {
             __builtin_memcpy(to, from, u64(columns) * sizeof(C));
 }
 
-// All of some numbers, in lanes that are joined at the end: the order depends on n alone. As many
-// are fetched from `ahead` into the cache: else memory would rest while numbers are added up.
+// All of some numbers, in lanes that are joined at the end: the order depends on n alone.
 template <class Join, int LANES, class C>
-double total_in(const C* x, i64 n, const C* ahead) {
+double total_in(const C* x, i64 n) {
     double lanes[LANES] = {};
     i64 i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l += 64 / int(sizeof(C))) __builtin_prefetch(ahead + i + l);
+    for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; ++l) lanes[l] = Join::join(lanes[l], double(x[i + l]));
-    }
     for (int l = 0; i + l < n; ++l) lanes[l] = Join::join(lanes[l], double(x[i + l]));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; ++l) lanes[l] = Join::join(lanes[l], lanes[l + half]);
@@ -70,8 +67,8 @@ double total_in(const C* x, i64 n, const C* ahead) {
 }
 
 template <class Join, class C>
-APART double total(const C* x, i64 n, const C* ahead) {
-    return total_in<Join, 32>(x, n, ahead);
+APART double total(const C* x, i64 n) {
+    return total_in<Join, 32>(x, n);
 }
 
 // A number for each of some short rows.
@@ -91,9 +88,9 @@ APART void row_totals(const C* x, i64 rows, i64 columns, To* to) {
     if (columns == 5) return totals_of<Join, 5>(x, rows, to);
     if (columns == 7) return totals_of<Join, 7>(x, rows, to);
     if (columns < 128)
-        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total_in<Join, 8>(x, columns, x));
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total_in<Join, 8>(x, columns));
     else
-        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total<Join>(x, columns, x));
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(total<Join>(x, columns));
 }
 
 // Rows are joined into a row of partial results.

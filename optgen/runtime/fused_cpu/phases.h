@@ -31,8 +31,13 @@ constexpr bool has_largest() {
     return false;
 }
 
-// Elements that are worked on together, so that they stay in the nearest cache.
-constexpr i64 SPAN = 1024;
+// Elements that are worked on together, so that they stay in the nearest cache: of short rows, and
+// of longer ones, which take fewer buffers.
+constexpr i64 SPAN = 1024, LONG_SPAN = 4096;
+// Rows of at least so many elements are swept one by one.
+constexpr i64 LONG_ROW = 128;
+// So many of them are added up in the type computed in before their sums go into doubles.
+constexpr i64 RUN = 64;
 // A matrix of at most so many elements is never divided.
 constexpr i64 LARGEST_LOCAL = 4096;
 // About as many elements are given to a thread at a time: of small matrices, and rows of one.
@@ -77,6 +82,7 @@ struct Job {
     i64 batch, rows, columns; // matrices, and the rows and columns of each
     enum Way { LOCAL, SHARED, EXACT } way; // EXACT: local, states of rows are kept unrounded
     bool local;               // every matrix is done as a whole
+    bool by_rows;             // a loop over elements goes row by row, else over all at once
     i64 unit;                 // local: the matrices of a tile
     i64 bands, chunks;        // else: in what its rows and columns are divided
     i64 blocks;
@@ -116,8 +122,9 @@ Job divide(const Program<R>& program, i64 t) {
     job.local = !R::HAS_AXES || (job.size() && job.size() <= LARGEST_LOCAL);
     const bool exact = is_exact(program, t, job.in_double);
     job.way = !job.local ? Job::SHARED : exact ? Job::EXACT : Job::LOCAL;
+    job.by_rows = job.columns >= LONG_ROW && (!job.local || 2 * job.size() >= SPAN);
     if (job.local) {
-        job.unit = most(1, SPAN / job.size());
+        job.unit = job.by_rows ? 1 : most(1, SPAN / job.size());
         job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
     } else {
         const i64 fitting = COLUMN_SUMS / (8 * most(1, job.columns));
@@ -135,9 +142,11 @@ struct Given {
     const typename R::Scalars& scalars;
     unsigned fresh;
     Sizes sizes;
-    double* numbers; // [NUMBERS], what is one number for the whole tensor
+    double* numbers;  // [NUMBERS], what is one number for the whole tensor
+    double* partials; // [NUMBERS], sums over the block that is swept
 
     typename R::Numbers& named() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
+    typename R::Numbers& sums() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
 };
 
 // A tensor and its memory, which lasts for the step. C is the type computed in.
@@ -186,11 +195,11 @@ struct Tensor {
         return R::LOCAL;
     }
 
-    Given<R> given() const {
+    Given<R> given(i64 block) const {
         const i64 t = job.tensor;
         return {
             program.hypers(t), program.scalars(t), program.table.fresh[t], program.sizes(t),
-            numbers};
+            numbers, partials + block * NUMBERS};
     }
 
     u32 type(int stream) const { return program.type(stream, job.tensor); }
@@ -252,7 +261,7 @@ struct Tensor {
 
     // A loop over all rows, columns or matrices, or a reduction of them.
     void whole_step(int k, const Step& step) const {
-        if (step.kind == Step::LOOP && step.axes == NONE) return R::run_numbers(k, given());
+        if (step.kind == Step::LOOP && step.axes == NONE) return R::run_numbers(k, given(0));
         if constexpr (R::HAS_AXES) whole_axes(k, step);
     }
 
@@ -265,7 +274,7 @@ struct Tensor {
             C* at[VALUES];
             for (int v = 0; v < VALUES; ++v)
                 at[v] = whole[v] + m * (R::AXES[v] == MATRIX ? 1 : n);
-            R::template run<C, false>(k, given(), n, at);
+            R::template run<C, false>(k, given(0), 1, n, at);
         }
     }
 
@@ -275,7 +284,7 @@ struct Tensor {
         const i64 n = job.all().count(R::AXES[from]);
         if (step.axes == NONE)
             numbers[step.number] =
-                Join::join(numbers[step.number], total<Join>(whole[from], n, whole[from]));
+                Join::join(numbers[step.number], total<Join>(whole[from], n));
         else
             row_totals<Join>(
                 whole[from], job.batch, n / job.batch, whole[__builtin_ctzll(step.writes)]);

@@ -7,8 +7,13 @@ using u64 = unsigned long long;
 using u32 = unsigned int;
 using u16 = unsigned short;
 
-// One copy of a function, however many call it: a build takes half the time.
+// One copy of a function, however many call it: a build takes half the time. g++ may not look into
+// it from outside either: where it learns that a sweep has one row, it makes no vectors of it.
+#ifdef __clang__
 #define APART __attribute__((noinline))
+#else
+#define APART __attribute__((noipa))
+#endif
 
 // torch's numbers for the types a stream may be stored in; 0 where a tensor has no such stream.
 enum Type : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };

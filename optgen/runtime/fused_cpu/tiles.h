@@ -12,38 +12,46 @@ struct Part {
     const Pass& pass;
     const bool unscales;
     const Given<R> given;
-    double* const partials; // of this block
     C* const memory;
     const i64 room;
     u64 touched = 0, written = 0;
-    i64 band = 0, chunk = 0;
-    const C* ahead[STREAMS]; // where what follows the tile lies in memory
-    int coming = 0;          // of these, those that nobody has fetched yet
+    int loops = 0;
+    i64 band = 0, chunk = 0, left = 0, right = 0;
+    i64 rows_summed = 0; // whose columns are not yet in doubles
 
     // How many numbers of the type computed in a thread needs.
-    static i64 scratch(const Job& job) { return (2 * VALUES + 2) * room_of(job); }
+    static i64 scratch(const Job& job) {
+        return (2 * VALUES + 2) * room_of(job) + R::COLUMN_REDUCTIONS * column_room(job);
+    }
 
     static i64 room_of(const Job& job) {
-        return rounded_up(most(SPAN, job.local ? job.unit * job.size() : 0) + PADDING, 64);
+        const i64 span = job.by_rows ? LONG_SPAN : job.local ? job.unit * job.size() : 0;
+        return rounded_up(most(SPAN, span) + PADDING, 64);
+    }
+
+    static i64 column_room(const Job& job) {
+        return job.by_rows && !job.local ? rounded_up(least(job.columns, CHUNK), 64) : 0;
     }
 
     Part(
         const Tensor<R, C>& given_tensor, const Pass& given_pass, bool first, i64 block, C* scratch)
         : tensor(given_tensor), job(tensor.job), pass(given_pass),
-          unscales(first && tensor.program.table.grad_scale), given(tensor.given()),
-          partials(tensor.partials + block * NUMBERS), memory(scratch), room(room_of(job)) {
+          unscales(first && tensor.program.table.grad_scale), given(tensor.given(block)),
+          memory(scratch), room(room_of(job)) {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             touched |= R::STEPS[k].reads | R::STEPS[k].writes;
-            if (R::STEPS[k].kind == Step::LOOP) written |= R::STEPS[k].writes;
+            if (R::STEPS[k].kind != Step::LOOP) continue;
+            written |= R::STEPS[k].writes;
+            ++loops;
         }
-        for (int n = 0; first && n < NUMBERS; ++n) partials[n] = 0;
+        for (int n = 0; first && n < NUMBERS; ++n) given.partials[n] = 0;
         if (unscales) touched |= 1 << 1;
     }
 
     C* buffer(int v) const { return memory + v * room; }
     C* wide_buffer(int v) const { return memory + (VALUES + v) * room; }
-    double* sums() const { return reinterpret_cast<double*>(memory + 2 * VALUES * room); }
+    double* doubles() const { return reinterpret_cast<double*>(memory + 2 * VALUES * room); }
 
     void run(i64 block) {
         if (job.local) local(block);
@@ -67,28 +75,20 @@ struct Part {
         const i64 matrix = block / (job.bands * job.chunks);
         band = block / job.chunks % job.bands, chunk = block % job.chunks;
         const i64 first = job.rows * band / job.bands, last = job.rows * (band + 1) / job.bands;
-        const i64 left = chunk * CHUNK, right = least(job.columns, left + CHUNK);
-        begin_sums(matrix, first, last, left, right);
-        const i64 unit = 2 * job.columns <= SPAN ? SPAN / job.columns : 1;
+        left = chunk * CHUNK, right = least(job.columns, left + CHUNK);
+        begin_sums(matrix, first, last);
+        const i64 span = job.by_rows ? LONG_SPAN : SPAN;
+        const i64 unit = most(1, least(job.by_rows ? RUN : span, span / job.columns));
         for (i64 r = first; r < last; r += unit) {
             const i64 rows = least(unit, last - r), row = matrix * job.rows + r;
-            for (i64 c = left; c < right; c += SPAN) {
-                const i64 columns = least(SPAN, right - c);
+            for (i64 c = left; c < right; c += span) {
+                const i64 columns = least(span, right - c);
                 tile({matrix, row, matrix * job.columns + c, row * job.columns + c, 1, rows,
                       columns, rows * columns});
             }
+            if ((rows_summed += rows) + unit > RUN) end_run(matrix);
         }
-    }
-
-    void begin_sums(i64 matrix, i64 first, i64 last, i64 left, i64 right) {
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
-            if (!(pass.steps >> k & 1) || R::STEPS[k].kind == Step::LOOP) continue;
-            const int n = R::STEPS[k].number;
-            if (R::STEPS[k].axes == ROW)
-                for (i64 r = first; r < last; ++r) row_sums(n)[matrix * job.rows + r] = 0;
-            if (R::STEPS[k].axes == COLUMN)
-                for (i64 c = left; c < right; ++c) column_sums(n)[matrix * job.columns + c] = 0;
-        }
+        end_run(matrix);
     }
 
     double* row_sums(int n) const {
@@ -97,20 +97,59 @@ struct Part {
     double* column_sums(int n) const {
         return tensor.column_sums + (n * job.bands + band) * job.batch * job.columns;
     }
+    // The sums of the chunk's columns over a run of rows.
+    C* run_sums(int n) const {
+        return memory + (2 * VALUES + 2) * room + n * column_room(job);
+    }
+
+    void begin_sums(i64 matrix, i64 first, i64 last) const {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            if (!(pass.steps >> k & 1) || R::STEPS[k].kind == Step::LOOP) continue;
+            const int n = R::STEPS[k].number;
+            if (R::STEPS[k].axes == ROW)
+                for (i64 r = first; r < last; ++r) row_sums(n)[matrix * job.rows + r] = 0;
+            if (R::STEPS[k].axes != COLUMN) continue;
+            for (i64 c = left; c < right; ++c) column_sums(n)[matrix * job.columns + c] = 0;
+            for (i64 c = 0; job.by_rows && c < right - left; ++c) run_sums(n)[c] = 0;
+        }
+    }
+
+    void end_run(i64 matrix) {
+        rows_summed = 0;
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass.steps >> k & 1) || !is_summed_in_loop(step) || step.axes != COLUMN) continue;
+            double* __restrict to = column_sums(step.number) + matrix * job.columns + left;
+            C* __restrict run = run_sums(step.number);
+            for (i64 c = 0; c < right - left; ++c) {
+                to[c] += double(run[c]);
+                run[c] = 0;
+            }
+        }
+    }
+
+    // Whether a loop over elements adds a sum up itself.
+    bool is_summed_in_loop(const Step& step) const {
+        if (step.kind != Step::SUM) return false;
+        return !step.reads || (job.by_rows && R::AXES[__builtin_ctzll(step.reads)] == TENSOR);
+    }
 
     APART void tile(const Tile& tile) {
         C* at[VALUES];
         for (int v = 0; v < VALUES; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
-        coming = 0;
-        for (int v = STREAMS - 1; v >= 0; --v)
-            if (R::AXES[v] == TENSOR && at[v] && at[v] != buffer(v))
-                ahead[coming++] = at[v] + tile.elements;
         if (unscales) unscale(tile, at[1]);
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
+        if constexpr (R::HAS_AXES)
+            if (job.by_rows) open_sums(tile, at);
+        for (int k = 0, loop_count = 0; k < R::STEP_COUNT; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = R::STEPS[k];
-            if (step.kind == Step::SUM) reduce<Sum>(step, tile, at);
-            else if (step.kind == Step::LOOP) loop(k, step, tile, at);
+            if (step.kind == Step::LOOP) {
+                if (loops > 1) fetch(tile, loop_count++);
+                loop(k, step, tile, at);
+            } else if (is_summed_in_loop(step)) {
+                if constexpr (R::HAS_AXES)
+                    if (!job.local && step.axes == ROW) add_rows(step, tile, at);
+            } else if (step.kind == Step::SUM) reduce<Sum>(step, tile, at);
             else if constexpr (has_largest<R>()) reduce<Largest>(step, tile, at);
         }
         for (int v = 0; v < STREAMS; ++v)
@@ -128,10 +167,31 @@ struct Part {
         if (type == ABSENT) return nullptr;
         const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
         // What is spread is read beyond its end.
-        if (type == TYPE<C> && kept && (axes == TENSOR || job.size() == 1))
+        const bool spread = axes != TENSOR && !job.by_rows && job.size() > 1;
+        if (type == TYPE<C> && kept && !spread)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
         read(type, tensor.address(v), tile.first(axes), tile.count(axes), buffer(v));
         return buffer(v);
+    }
+
+    // Where loops that go row by row add rows and columns up.
+    void open_sums(const Tile& tile, C** at) const {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass.steps >> k & 1) || !is_summed_in_loop(step) || step.axes == NONE) continue;
+            const int v = __builtin_ctzll(step.writes);
+            at[v] = buffer(v);
+            if (!job.local && step.axes == COLUMN)
+                at[v] = run_sums(step.number) + (tile.column - tile.matrix * job.columns - left);
+            else
+                for (i64 i = 0; i < tile.count(step.axes); ++i) at[v][i] = 0;
+        }
+    }
+
+    void add_rows(const Step& step, const Tile& tile, C* const* at) const {
+        double* const to = row_sums(step.number) + tile.row;
+        const C* const sums = at[__builtin_ctzll(step.writes)];
+        for (i64 r = 0; r < tile.rows; ++r) to[r] += double(sums[r]);
     }
 
     // Gradients are unscaled in place, as torch's fused kernels do.
@@ -142,17 +202,36 @@ struct Part {
             write(tensor.type(1), grads, tensor.address(1), tile.element, tile.elements);
     }
 
-    // A value of fewer axes than the loop is one number for all of it, or spread.
-    void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
-        const bool wide = job.local || tile.rows > 1;
-        C* seen[VALUES];
-        for (u64 values = step.reads | step.writes; values; values &= values - 1) {
-            const int v = __builtin_ctzll(values);
-            const bool spread = wide && R::AXES[v] != step.axes;
-            seen[v] = spread ? widened(v, step.axes, tile, at[v]) : at[v];
+    // Asks for a share of what the next tile reads: memory would rest while this one is computed
+    // with.
+    void fetch(const Tile& tile, int share) const {
+        for (u64 streams = touched & ((1 << STREAMS) - 1); streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams), axes = R::AXES[v];
+            if (!job.local && axes != TENSOR) continue;
+            const i64 size = bytes_of(tensor.type(v)), n = tile.count(axes) * size;
+            const char* const next =
+                static_cast<const char*>(tensor.address(v)) + tile.first(axes) * size + n;
+            for (i64 i = n * share / loops / 64 * 64; i < n * (share + 1) / loops; i += 64)
+                __builtin_prefetch(next + i);
         }
-        if (!R::HAS_AXES || !wide) R::template run<C, false>(k, given, tile.count(step.axes), seen);
-        else R::template run<C, true>(k, given, tile.count(step.axes), seen);
+    }
+
+    // A value of fewer axes than the loop is one number for all of it, or for a row, or spread.
+    void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
+        const i64 n = tile.count(step.axes);
+        if constexpr (R::HAS_AXES) {
+            if (!job.by_rows) {
+                C* seen[VALUES];
+                for (u64 values = step.reads | step.writes; values; values &= values - 1) {
+                    const int v = __builtin_ctzll(values);
+                    seen[v] = R::AXES[v] == step.axes ? at[v] : widened(v, step.axes, tile, at[v]);
+                }
+                return R::template run<C, true>(k, given, 1, n, seen);
+            }
+            if (step.axes == TENSOR)
+                return R::template run<C, false>(k, given, tile.rows, tile.columns, at);
+        }
+        R::template run<C, false>(k, given, 1, n, at);
     }
 
     C* widened(int v, int axes, const Tile& tile, C* from) const {
@@ -164,15 +243,12 @@ struct Part {
         return wide_buffer(v);
     }
 
-    const C* follow(const C* x) { return coming ? ahead[--coming] : x; }
-
     template <class Join>
-    void reduce(const Step& step, const Tile& tile, C** at) {
+    void reduce(const Step& step, const Tile& tile, C** at) const {
         const int from = __builtin_ctzll(step.reads);
         if (step.axes == NONE) {
-            double& sum = partials[step.number];
-            const i64 n = tile.count(R::AXES[from]);
-            sum = Join::join(sum, total<Join>(at[from], n, follow(at[from])));
+            double& sum = given.partials[step.number];
+            sum = Join::join(sum, total<Join>(at[from], tile.count(R::AXES[from])));
         } else if constexpr (R::HAS_AXES) {
             if (!job.local) reduce_shared<Join>(step, tile, at[from]);
             else reduce_local<Join>(step, tile, at[from], at[__builtin_ctzll(step.writes)]);
@@ -185,18 +261,18 @@ struct Part {
         const i64 each = tile.count(R::AXES[__builtin_ctzll(step.reads)]) / n;
         if (each == 1) to = x;
         else if (step.axes == COLUMN)
-            column_totals<Join>(x, tile.matrices, job.rows, job.columns, to, sums());
+            column_totals<Join>(x, tile.matrices, job.rows, job.columns, to, doubles());
         else row_totals<Join>(x, n, each, to);
     }
 
     template <class Join>
-    void reduce_shared(const Step& step, const Tile& tile, const C* x) {
+    void reduce_shared(const Step& step, const Tile& tile, const C* x) const {
         if (step.axes == COLUMN)
             return join_rows<Join>(
                 x, tile.rows, tile.columns, column_sums(step.number) + tile.column);
         double* const to = row_sums(step.number) + tile.row;
-        if (tile.rows > 1) return row_totals<Join>(x, tile.rows, tile.columns, to);
-        *to = Join::join(*to, total<Join>(x, tile.columns, follow(x)));
+        if (tile.columns == job.columns) return row_totals<Join>(x, tile.rows, tile.columns, to);
+        *to = Join::join(*to, total<Join>(x, tile.columns));
     }
 };
 
