@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     Linear,
     Program,
     Ref,
+    Stmt,
     Term,
     assigns,
     rebuild,
@@ -88,7 +89,7 @@ class _Inverter:
                 return replace(expr, terms=tuple(map(self._inverted, expr.terms)))
             return expr
 
-        out = []
+        out: list[Stmt] = []
         for stmt in body:
             self.quote = next((a.quote for a in assigns((stmt,))), ())
             out += map_values((stmt,), changed)

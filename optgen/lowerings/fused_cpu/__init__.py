@@ -15,11 +15,11 @@ from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Context, Lowering
+from optgen.lowerings.fused_cpu.calls import call
 from optgen.lowerings.fused_cpu.expressions import constant, variable
 from optgen.lowerings.fused_cpu.loops import LoopPrinter, sweep_loop
 from optgen.lowerings.fused_cpu.phased import phased
 from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.rules import call
 from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
+from optgen.lowerings.fused_cpu.calls import call
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
 from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, shared_passes
@@ -256,33 +256,6 @@ class PhasedRule:
         arguments = printer.arguments("at", "given.")
         first = ["C", *(name for name in self._templates(printer) if name == "SPREAD")]
         return call(step.name, first, printer.flags, arguments, "given.hypers", 16)
-
-
-def call(
-    function: str,
-    first: Sequence[str],
-    flags: Iterable[str],
-    arguments: Sequence[str],
-    hypers: str,
-    column: int,
-) -> list[str]:
-    """Call a template in the variant that the truth of the flags asks for."""
-    flags = list(flags)
-    values = product(("false", "true"), repeat=len(flags))
-    variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
-    if not flags:
-        return listed(f"return {variants[0]}(", arguments, ");", column)
-    before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
-    after = listed(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
-    return [*listed(before, variants, "};", column), *after]
-
-
-def _index(flags: Iterable[str], hypers: str) -> str:
-    text = ""
-    for name in flags:
-        truth = f"truth({hypers}.{variable(name)})"
-        text = f"2 * {f'({text})' if ' ' in text else text} + {truth}" if text else truth
-    return text
 
 
 def _case(step: Step, lines: list[str]) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 # One sqrt without errno is worth a factor of ten: with it no loop that holds one vectorises. The
 # explicit vector width is for compilers that know the machine only as an older one.
-_PORTABLE = ("-O3", "-ffp-contract=off", "-std=c++17", "-fno-math-errno", "-fopenmp-simd")
-_PORTABLE += ("-shared", "-fPIC")
+_LIBRARY = ("-std=c++17", "-shared", "-fPIC")
+_PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
 # A copy of the loop for every branch takes three times as long to compile, and runs no faster.
 _TUNED = (*_NATIVE, "-fno-unswitch-loops")
