@@ -21,7 +21,7 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
 from optgen.runtime.fused_cpu import build_cache, compiler, rows
-from optgen.runtime.fused_cpu.portions import portions
+from optgen.runtime.fused_cpu.portions import Portion, portions
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
@@ -55,17 +55,21 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
 
 def _step_dense(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> bool:
     """Update works of dense gradients; tell whether all could be updated where they lie."""
-    scaled = getattr(optimizer, "grad_scale", None) is not None
-    lying = True
-    for portion in portions(kernel, works):
-        table, copied = gather(kernel, portion.works, scaled, portion.copies)
-        kernel.run(table, optimizer)
-        for original, copy in copied:
-            original.copy_(copy)
-        lying = lying and not portion.copies
+    parts = portions(kernel, works)
+    copied = [_take(kernel, optimizer, part) for part in parts]
     for work in works:
         increment_version(work.params)
-    return lying
+    return not any(copied)
+
+
+def _take(kernel: Kernel, optimizer: "GeneratedOptimizer", part: Portion) -> bool:
+    """Update what one call takes; return whether it had to be copied. The copies end here."""
+    scaled = getattr(optimizer, "grad_scale", None) is not None
+    table, copied = gather(kernel, part.works, scaled, part.copies)
+    kernel.run(table, optimizer)
+    for original, copy in copied:
+        original.copy_(copy)
+    return part.copies
 
 
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
