@@ -46,7 +46,8 @@ class States:
         if len(params) == len(members) and all(map(is_, params, members)):
             self._next = end
             return self._dicts[first:end], True
-        return [self._states.get(param, {}) for param in members], False
+        nothing: dict[str, Any] = {}
+        return [self._states.get(param, nothing) for param in members], False
 
 
 def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) -> Gradients:

@@ -9,6 +9,7 @@ are the same.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -22,6 +23,8 @@ from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
+
+_shape = attrgetter("shape")
 
 
 @dataclass(eq=False, slots=True)
@@ -110,6 +113,9 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work, grads: Gradients) -> 
 def _check_shapes(rule: Rule, work: Work) -> None:
     """A kernel would write beyond a state that is smaller than its parameter."""
     for state, column in zip(rule.states, work.states, strict=True):
+        as_always = state.shape == "like" and not rule.facts
+        if as_always and list(map(_shape, column)) == list(map(_shape, work.params)):
+            continue
         for param, values in zip(work.params, column, strict=False):
             if state.shape == "scalar" or values is None:
                 continue

@@ -1,14 +1,14 @@
 """Create the state of a parameter: torch's keys, dtypes, shapes and devices."""
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import scalar_dtype
+from optgen.runtime.private import foreach_clone, scalar_dtype
 from optgen.runtime.rule import Rule, State
 
 Group = dict[str, Any]
@@ -39,35 +39,64 @@ def ensure(
     """
     left = rule.fresh if ahead else ()
     present = [s for s in rule.states if s.present(group) and s.key not in left]
-    fresh: list[Created] = []
     if not present and rule.step is None:
-        return fresh
-    with _uncollected():
-        for param in params:
-            values = states[param]
-            if rule.step is not None and "step" not in values:
-                values["step"] = 0 if rule.step == "int" else as_scalar(0.0, rule, group, param)
-            elif rule.step == "tensor" and not isinstance(values["step"], Tensor):
-                raise RuntimeError(_NO_TENSOR)
-            for state in present:
-                if rule.facts and not state.suits(param):
-                    continue
-                value = values.get(state.key)
-                if value is None:
-                    values[state.key] = initial(rule, state, group, param, defaults)
-                    if state.key in rule.fresh:
-                        fresh.append((values, state.key))
-                elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
-                    values[state.key] = value.to_dense()
-    return fresh
+        return []
+    params = list(params)
+    with _uncollected(len(params) * (1 + len(present))):
+        dicts = [states[param] for param in params]
+        if rule.step is not None:
+            _ensure_counts(rule, group, params, dicts)
+        made = [_ensure_state(rule, s, group, params, dicts, defaults) for s in present]
+    pairs = zip(present, made, strict=True)
+    return [(each, s.key) for s, given in pairs if s.key in rule.fresh for each in given]
 
 
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
+def _ensure_counts(
+    rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
+) -> None:
+    missing = [place for place, values in enumerate(dicts) if "step" not in values]
+    if rule.step == "tensor" and not all(
+        isinstance(v["step"], Tensor) for v in dicts if "step" in v
+    ):
+        raise RuntimeError(_NO_TENSOR)
+    counted = [params[place] for place in missing]
+    counts = [0] * len(missing) if rule.step == "int" else as_scalars(0.0, rule, group, counted)
+    for place, count in zip(missing, counts, strict=True):
+        dicts[place]["step"] = count
+
+
+def _ensure_state(
+    rule: Rule,
+    state: State,
+    group: Group,
+    params: list[Tensor],
+    dicts: list[dict[str, Any]],
+    defaults: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """Create one state where it is missing; return where it was."""
+    missing = []
+    for place, values in enumerate(dicts):
+        value = values.get(state.key)
+        if value is None:
+            if not rule.facts or state.suits(params[place]):
+                missing.append(place)
+        elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
+            values[state.key] = value.to_dense()
+    made = _made(rule, state, group, [params[place] for place in missing], defaults)
+    for place, value in zip(missing, made, strict=True):
+        dicts[place][state.key] = value
+    return [dicts[place] for place in missing]
+
+
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep the collector out: thousands of new tensors make it search all of torch for 90 ms."""
+def _uncollected(created: int) -> Iterator[None]:
+    """Keep the collector out: thousands of new tensors make it search all of torch for 90 ms.
+
+    It would do so right after, so they are declared old: nothing of them can be garbage yet.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -75,12 +104,24 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+            if created > gc.get_threshold()[0] and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
 
 
 def as_scalar(value: float, rule: Rule, group: Mapping[str, Any], param: Tensor) -> Tensor:
     """A 0-dim tensor where the rule and the group want it, in the dtype of scalars."""
     device = param.device if beside_params(rule, group) else "cpu"
     return torch.full((), value, dtype=scalar_dtype(bool(group.get("fused"))), device=device)
+
+
+def as_scalars(
+    value: float, rule: Rule, group: Mapping[str, Any], params: list[Tensor]
+) -> Sequence[Tensor]:
+    """The same for each of several parameters."""
+    if not params or beside_params(rule, group):
+        return [as_scalar(value, rule, group, param) for param in params]
+    return foreach_clone([as_scalar(value, rule, group, params[0])] * len(params))
 
 
 def beside_params(rule: Rule, group: Mapping[str, Any]) -> bool:
@@ -102,6 +143,19 @@ def store_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
     """Write such counts back, as ints."""
     for values, step in zip(dicts, steps, strict=True):
         values["step"] = int(step)
+
+
+def _made(
+    rule: Rule,
+    state: State,
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    defaults: Mapping[str, Any],
+) -> Sequence[Tensor]:
+    """The first values of a state of several parameters."""
+    if state.init == 0 and state.dtype is None and state.shape == "like":
+        return list(map(torch.zeros_like, params))
+    return [initial(rule, state, group, param, defaults) for param in params]
 
 
 def initial(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -110,3 +112,55 @@ def test_old_numbers_become_tensors_where_scalars_live() -> None:
         (state,) = optimizer.state.values()
         found = [(state[key].item(), state[key].dtype) for key in ("step", "eta", "mu")]
         assert found == [(3, torch.float32), (0.25, torch.float32), (1, torch.float32)]
+
+
+@pytest.fixture
+def collections() -> Iterator[list[str]]:
+    """What the collector of garbage has begun to do since everything was collected."""
+    begun: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        begun.append(f"{phase} {info['generation']}")
+
+    gc.collect()
+    gc.callbacks.append(note)
+    yield begun
+    gc.callbacks.remove(note)
+
+
+def many() -> list[Tensor]:
+    return [Parameter(torch.ones(())) for _ in range(1000)]
+
+
+def test_creating_many_states_starts_no_search_for_garbage(collections: list[str]) -> None:
+    optimizer = optgen.optim.Adam(many())
+    gc.collect()
+    collections.clear()
+    optimizer.init_state()
+
+    assert collections == []
+    assert gc.isenabled()
+    assert len(optimizer.state) == 1000
+
+
+def test_what_was_frozen_stays_so() -> None:
+    """Before a fork, say."""
+    optimizer = optgen.optim.Adam(many())
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        optimizer.init_state()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_each_state_has_memory_of_its_own() -> None:
+    """And the step counts too, although they are made together."""
+    params = [Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = optgen.optim.Adam(params)
+    optimizer.init_state()
+    tensors = [value for values in optimizer.state.values() for value in values.values()]
+
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 9
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -32,6 +33,7 @@ from optgen.runtime.work import Work
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
+_dtype = attrgetter("dtype")
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
 _kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
 _warned: set[str] = set()
@@ -98,8 +100,8 @@ def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
     kernel = _kernel(type(optimizer))
     if isinstance(kernel, str):
         return kernel
-    dtypes = {tensor.dtype.to_real() for tensor in _tensors(work)}  # sparse ones may be complex
-    strange = dtypes - set(CODES)
+    dtypes = set(map(_dtype, _tensors(work)))
+    strange = {dtype.to_real() for dtype in dtypes} - set(CODES)  # sparse ones may be complex
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
 
 

@@ -231,7 +231,7 @@ def _find_traits(layout: Layout) -> None:
 
     Other bits of it may be padding, in which anything stands.
     """
-    straight = [torch.zeros(n, 7, dtype=dtype) for n in range(2, _WORDS) for dtype in CODES]
+    straight = [torch.zeros(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
     words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
     found = [
         i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
