@@ -31,24 +31,26 @@ struct Rule {
         return {one_minus_rho};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict square_avgs, C* __restrict acc_deltas) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict square_avgs, S* __restrict acc_deltas) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C rho = C(hypers.rho);
         const C one_minus_rho = C(scalars.one_minus_rho);
         const C eps = C(hypers.eps);
         const C lr = C(hypers.lr);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C square_avg = square_avgs[i];
-            C acc_delta = acc_deltas[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C square_avg = load(square_avgs + i);
+            C acc_delta = load(acc_deltas + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -67,16 +69,16 @@ struct Rule {
             // p = p - lr * delta
             param = param - lr * delta;
 
-            params[i] = param;
-            square_avgs[i] = square_avg;
-            acc_deltas[i] = acc_delta;
+            store(params + i, param);
+            store(square_avgs + i, square_avg);
+            store(acc_deltas + i, acc_delta);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[ACC_DELTA]);
     }

@@ -33,21 +33,23 @@ struct Rule {
         return {rate};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict state_sums) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict state_sums) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C state_sum = state_sums[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C state_sum = load(state_sums + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -62,15 +64,15 @@ struct Rule {
             // p = p - rate * g / (sqrt(s) + eps)
             param = param - rate * grad / (sqrt(state_sum) + eps);
 
-            params[i] = param;
-            state_sums[i] = state_sum;
+            store(params + i, param);
+            store(state_sums + i, state_sum);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[STATE_SUM]);
     }
 };

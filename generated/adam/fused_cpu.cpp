@@ -42,12 +42,14 @@ struct Rule {
         return {decay, one_minus_beta1, beta2, one_minus_beta2, step_size, scaled_eps};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C, bool AMSGRAD>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S, bool AMSGRAD>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict exp_avgs, C* __restrict exp_avg_sqs,
-        C* __restrict max_exp_avg_sqs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs,
+        S* __restrict max_exp_avg_sqs) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C decay = C(scalars.decay);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
@@ -55,18 +57,18 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C scaled_eps = C(scalars.scaled_eps);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
-        const C not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C exp_avg = exp_avgs[i];
-            C exp_avg_sq = exp_avg_sqs[i];
-            C max_exp_avg_sq = AMSGRAD ? max_exp_avg_sqs[i] : C(0);
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C exp_avg = load(exp_avgs + i);
+            C exp_avg_sq = load(exp_avg_sqs + i);
+            C max_exp_avg_sq = AMSGRAD ? load(max_exp_avg_sqs + i) : C(0);
 
             if (maximize != 0) {
                 // g = -g
@@ -98,17 +100,17 @@ struct Rule {
             // p = p - lr * m_hat / (sqrt(v_hat) + eps)
             param = param - step_size * exp_avg / (sqrt(v_hat_unscaled) + scaled_eps);
 
-            params[i] = param;
-            exp_avgs[i] = exp_avg;
-            exp_avg_sqs[i] = exp_avg_sq;
-            if constexpr (AMSGRAD) max_exp_avg_sqs[i] = max_exp_avg_sq;
+            store(params + i, param);
+            store(exp_avgs + i, exp_avg);
+            store(exp_avg_sqs + i, exp_avg_sq);
+            if constexpr (AMSGRAD) store(max_exp_avg_sqs + i, max_exp_avg_sq);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        constexpr decltype(&sweep<C, false>) variants[] = {sweep<C, false>, sweep<C, true>};
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.amsgrad)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ], streams[MAX_EXP_AVG_SQ]);

@@ -37,24 +37,26 @@ struct Rule {
         return {one_minus_beta1, beta2, step_size};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict exp_avgs, C* __restrict exp_infs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_infs) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C beta2 = C(scalars.beta2);
         const C eps = C(hypers.eps);
         const C step_size = C(scalars.step_size);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C exp_avg = exp_avgs[i];
-            C exp_inf = exp_infs[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C exp_avg = load(exp_avgs + i);
+            C exp_inf = load(exp_infs + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -72,16 +74,16 @@ struct Rule {
             // p = p - lr * m_hat / u
             param = param - step_size * exp_avg / exp_inf;
 
-            params[i] = param;
-            exp_avgs[i] = exp_avg;
-            exp_infs[i] = exp_inf;
+            store(params + i, param);
+            store(exp_avgs + i, exp_avg);
+            store(exp_infs + i, exp_inf);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_INF]);
     }

@@ -42,23 +42,25 @@ struct Rule {
         return {decay, eta_before, mu_before};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict axs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict axs) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C decay = C(scalars.decay);
         const C eta_before = C(scalars.eta_before);
         const C mu_before = C(scalars.mu_before);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
-        const C mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C ax = axs[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C ax = load(axs + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -78,15 +80,15 @@ struct Rule {
                 ax = ax + mu_before * (param - ax);
             }
 
-            params[i] = param;
-            axs[i] = ax;
+            store(params + i, param);
+            store(axs + i, ax);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[AX]);
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[AX]);
     }
 };
 

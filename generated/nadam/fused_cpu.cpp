@@ -56,11 +56,13 @@ struct Rule {
             decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale, scaled_eps};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict exp_avgs, C* __restrict exp_avg_sqs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C decay = C(scalars.decay);
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
@@ -69,17 +71,17 @@ struct Rule {
         const C exp_avg_scale = C(scalars.exp_avg_scale);
         const C grad_scale = C(scalars.grad_scale);
         const C scaled_eps = C(scalars.scaled_eps);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
-        const C not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C exp_avg = exp_avgs[i];
-            C exp_avg_sq = exp_avg_sqs[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C exp_avg = load(exp_avgs + i);
+            C exp_avg_sq = load(exp_avg_sqs + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -104,16 +106,16 @@ struct Rule {
             param = param
                 - (exp_avg_scale * exp_avg + grad_scale * grad) / (sqrt(exp_avg_sq) + scaled_eps);
 
-            params[i] = param;
-            exp_avgs[i] = exp_avg;
-            exp_avg_sqs[i] = exp_avg_sq;
+            store(params + i, param);
+            store(exp_avgs + i, exp_avg);
+            store(exp_avg_sqs + i, exp_avg_sq);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }

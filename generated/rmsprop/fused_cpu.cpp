@@ -31,27 +31,29 @@ struct Rule {
         return {one_minus_alpha};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C, bool MOMENTUM, bool CENTERED>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S, bool MOMENTUM, bool CENTERED>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict square_avgs, C* __restrict momentum_buffers,
-        C* __restrict grad_avgs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict square_avgs, S* __restrict momentum_buffers,
+        S* __restrict grad_avgs) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C alpha = C(hypers.alpha);
         const C one_minus_alpha = C(scalars.one_minus_alpha);
         const C momentum = C(hypers.momentum);
         const C eps = C(hypers.eps);
         const C lr = C(hypers.lr);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C square_avg = square_avgs[i];
-            C momentum_buffer = MOMENTUM ? momentum_buffers[i] : C(0);
-            C grad_avg = CENTERED ? grad_avgs[i] : C(0);
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C square_avg = load(square_avgs + i);
+            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i) : C(0);
+            C grad_avg = CENTERED ? load(grad_avgs + i) : C(0);
 
             if (maximize != 0) {
                 // g = -g
@@ -83,19 +85,19 @@ struct Rule {
                 param = param - lr * grad / (rms + eps);
             }
 
-            params[i] = param;
-            square_avgs[i] = square_avg;
-            if constexpr (MOMENTUM) momentum_buffers[i] = momentum_buffer;
-            if constexpr (CENTERED) grad_avgs[i] = grad_avg;
+            store(params + i, param);
+            store(square_avgs + i, square_avg);
+            if constexpr (MOMENTUM) store(momentum_buffers + i, momentum_buffer);
+            if constexpr (CENTERED) store(grad_avgs + i, grad_avg);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        constexpr decltype(&sweep<C, false, false>) variants[] = {
-            sweep<C, false, false>, sweep<C, false, true>, sweep<C, true, false>,
-            sweep<C, true, true>};
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        constexpr decltype(&sweep<S, false, false>) variants[] = {
+            sweep<S, false, false>, sweep<S, false, true>, sweep<S, true, false>,
+            sweep<S, true, true>};
         return variants[2 * truth(hypers.momentum) + truth(hypers.centered)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[SQUARE_AVG],
             streams[MOMENTUM_BUFFER], streams[GRAD_AVG]);

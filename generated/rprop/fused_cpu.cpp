@@ -35,22 +35,24 @@ struct Rule {
         return {eta_plus, eta_minus, s_min, s_max};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict prevs, C* __restrict state_step_sizes) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict prevs, S* __restrict state_step_sizes) {
+        using C = Computed<S>;
         const C eta_plus = C(scalars.eta_plus);
         const C eta_minus = C(scalars.eta_minus);
         const C s_min = C(scalars.s_min);
         const C s_max = C(scalars.s_max);
-        const C maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = flag<C>(truth(hypers.maximize));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C prev = prevs[i];
-            C state_step_size = state_step_sizes[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C prev = load(prevs + i);
+            C state_step_size = load(state_step_sizes + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -59,26 +61,26 @@ struct Rule {
             // agreement = g * g_prev
             const C agreement = grad * prev;
             // turned = agreement < 0
-            const C turned = agreement < 0;
+            const auto turned = agreement < 0;
             // factor = where(agreement > 0, eta_plus, where(turned, eta_minus, 1))
             // s = clamp(s * factor, s_min, s_max)
             state_step_size = clamp(state_step_size
-                * (agreement > 0 ? eta_plus : (turned ? eta_minus : 1)), s_min, s_max);
+                * where<C>(agreement > 0, eta_plus, where<C>(turned, eta_minus, 1)), s_min, s_max);
             // g_prev = where(turned, 0, g)
-            prev = turned ? 0 : grad;
+            prev = where<C>(turned, 0, grad);
             // p = p - sign(g_prev) * s
             param = param - sign(prev) * state_step_size;
 
-            params[i] = param;
-            prevs[i] = prev;
-            state_step_sizes[i] = state_step_size;
+            store(params + i, param);
+            store(prevs + i, prev);
+            store(state_step_sizes + i, state_step_size);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[PREV],
             streams[STATE_STEP_SIZE]);
     }

@@ -31,24 +31,26 @@ struct Rule {
         return {one_minus_dampening};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C, bool MOMENTUM>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S, bool MOMENTUM>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict momentum_buffers) {
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict momentum_buffers) {
+        using C = Computed<S>;
         const C weight_decay = C(hypers.weight_decay);
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C lr = C(hypers.lr);
-        const C maximize = flag<C>(truth(hypers.maximize));
-        const C has_weight_decay = flag<C>(truth(hypers.weight_decay));
-        const C fresh_momentum_buffer = flag<C>(bool(fresh & 1));
-        const C nesterov = flag<C>(truth(hypers.nesterov));
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const auto fresh_momentum_buffer = flag<C>(bool(fresh & 1));
+        const auto nesterov = flag<C>(truth(hypers.nesterov));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C momentum_buffer = MOMENTUM ? momentum_buffers[i] : C(0);
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i) : C(0);
 
             if (maximize != 0) {
                 // g = -g
@@ -77,15 +79,15 @@ struct Rule {
             // p = p - lr * g
             param = param - lr * grad;
 
-            params[i] = param;
-            if constexpr (MOMENTUM) momentum_buffers[i] = momentum_buffer;
+            store(params + i, param);
+            if constexpr (MOMENTUM) store(momentum_buffers + i, momentum_buffer);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        constexpr decltype(&sweep<C, false>) variants[] = {sweep<C, false>, sweep<C, true>};
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        constexpr decltype(&sweep<S, false>) variants[] = {sweep<S, false>, sweep<S, true>};
         return variants[truth(hypers.momentum)](
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[MOMENTUM_BUFFER]);
     }

@@ -38,22 +38,24 @@ struct Rule {
         return {one_minus_beta1, one_minus_beta2, step_size};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict exp_avgs, C* __restrict exp_avg_sqs) {
+        const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs) {
+        using C = Computed<S>;
         const C one_minus_beta1 = C(scalars.one_minus_beta1);
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
-        const C maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = flag<C>(truth(hypers.maximize));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C exp_avg = exp_avgs[i];
-            C exp_avg_sq = exp_avg_sqs[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = load(params + i);
+            C grad = load(grads + i);
+            C exp_avg = load(exp_avgs + i);
+            C exp_avg_sq = load(exp_avg_sqs + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -66,16 +68,16 @@ struct Rule {
             // p = p - step_size * m / (sqrt(v) + eps)
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
 
-            params[i] = param;
-            exp_avgs[i] = exp_avg;
-            exp_avg_sqs[i] = exp_avg_sq;
+            store(params + i, param);
+            store(exp_avgs + i, exp_avg);
+            store(exp_avg_sqs + i, exp_avg_sq);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(
             hypers, scalars, fresh, n, streams[PARAM], streams[GRAD], streams[EXP_AVG],
             streams[EXP_AVG_SQ]);
     }

@@ -1,9 +1,9 @@
 """Plan -> C++: one call for all tensors, one loop over elements for each set of streams.
 
-The loop is written once, for float and double and for every combination of the flags that decide
-which streams there are. Whatever else a rule branches on is one value for a whole tensor, and the
-compiler moves such a branch out of the loop. What is not arithmetic stands in headers,
-runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with phases.
+The loop is written once, for every type of storage and every combination of the flags that decide
+which streams there are. Whatever else a rule branches on is one value for a whole tensor: a branch
+between vectors, or a select where a compiler makes the vectors. What is not arithmetic stands in
+headers, runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with phases.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     given = ["hypers", "scalars", "fresh", "n", *arrays]
-    chosen = call("sweep", ["C"], printer.flags, given, "hypers", 8)
+    chosen = call("sweep", ["S"], printer.flags, given, "hypers", 8)
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
@@ -119,7 +119,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
         "header": "kernel.h" if plan.algorithm.gradient == "dense" else "rows.h",
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
-        "template": ", ".join(["class C", *(f"bool {flag}" for flag in printer.flags.values())]),
+        "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),
         **laid_out(blocks),
     }
 
@@ -133,7 +133,7 @@ def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
     """The parameters of the sweep; what it does not read has no name."""
     given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
-        f"{'' if stream.stored else 'const '}C* __restrict {variable(plural(stream.name))}"
+        f"{'' if stream.stored else 'const '}S* __restrict {variable(plural(stream.name))}"
         for stream in sweep.streams
     )
     named = (f"{kind} {name}" if printer.uses(name) else kind for name, kind in given.items())

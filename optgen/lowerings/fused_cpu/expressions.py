@@ -50,8 +50,8 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _OWN = (
-    "C CELLS HAS_STEP Hypers STREAMS Scalar Scalars cells fresh has_step hypers i i64 mod n pow "
-    "program rounded scalars streams sweep truth update "
+    "C CELLS Computed HAS_STEP Hypers LANES S STREAMS Scalar Scalars cells fresh has_step hypers i "
+    "i64 load mod n pow program rounded scalars store streams sweep truth update where "
     "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT Given HAS_AXES LAST_PART LOCAL MATRIX "
     "NONE NUMBERS Numbers PASSES Pass ROW ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TENSOR "
     "SPREAD VALUES applies at flag given numbers row rows run run_numbers set sizes sums"
@@ -100,6 +100,8 @@ class Printer:
             case Call("not", (a,)):
                 return f"!{self(a, _PREFIX)}", _PREFIX
             case Call("where", (condition, a, b)):
+                if self.tensors:
+                    return f"where<C>({self(condition)}, {self(a)}, {self(b)})", _ATOM
                 return f"{self(condition, 1)} ? {self(a, 1)} : {self(b, 1)}", _SELECT
             case Call("**", (a, b)):
                 return self._power(a, b)

@@ -60,11 +60,13 @@ class Loop:
     body: Program
     numbers: Mapping[str, str] = field(default_factory=dict)  # and how they are read
     summed: Collection[str] = ()  # names that are read when the body has run
+    several: bool = False  # it may take several elements at once, in what S stores
 
 
 def sweep_loop(sweep: Sweep) -> Loop:
     """The one loop of an elementwise rule."""
-    return Loop([Column(s.name, True, s.stored, s.when) for s in sweep.streams], sweep.body)
+    columns = [Column(s.name, True, s.stored, s.when) for s in sweep.streams]
+    return Loop(columns, sweep.body, several=True)
 
 
 class LoopPrinter:
@@ -87,7 +89,8 @@ class LoopPrinter:
         loads, stores = self.loads(), self.stores()
         parts = [indented(part) for part in (loads, self.body, stores) if part]
         inside = [line for part in parts for line in ("", *part)][1:]
-        loop = ["for (i64 i = 0; i < n; ++i) {", *inside, "}"]
+        step = "i += LANES<C>" if self.loop.several else "++i"
+        loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
@@ -122,7 +125,7 @@ class LoopPrinter:
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
-            lines += folded(f"const C {name} = flag<C>({text});", _COLUMN - 4)
+            lines += folded(f"const auto {name} = flag<C>({text});", _COLUMN - 4)
         return lines
 
     def loads(self) -> list[str]:
@@ -141,7 +144,10 @@ class LoopPrinter:
         for column in (c for c in self.loop.columns if c.stored and not c.left):
             flag = self._flag(column)
             guard = f"if constexpr ({flag}) " if flag else ""
-            lines.append(f"{guard}{variable(plural(column.name))}[i] = {variable(column.name)};")
+            array, value = variable(plural(column.name)), variable(column.name)
+            several = self.loop.several
+            text = f"store({array} + i, {value});" if several else f"{array}[i] = {value};"
+            lines.append(f"{guard}{text}")
         return lines
 
     def uses(self, word: str) -> bool:
@@ -172,12 +178,14 @@ class LoopPrinter:
         loaded = frozenset(c.name for c in self.loop.columns if c.loaded)
         kept = frozenset(self.loop.summed) | {c.name for c in self.loop.columns if c.stored}
         return Statements(
-            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, "auto"
         ).lines(_COLUMN)
 
     def _load(self, column: Column) -> str:
         flag = self._flag(column)
-        text = f"{variable(plural(column.name))}[{self.index(column)}]"
+        array = variable(plural(column.name))
+        several = self.loop.several
+        text = f"load({array} + i)" if several else f"{array}[{self.index(column)}]"
         return f"{flag} ? {text} : C(0)" if flag else text
 
     def index(self, column: Column) -> str:

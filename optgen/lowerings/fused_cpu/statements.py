@@ -6,7 +6,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from optgen.ir.nodes import Assign, Expr, If, Program, assigns, expressions, refs
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Term,
+    assigns,
+    expressions,
+    refs,
+)
+from optgen.ir.words import WORDS
 from optgen.lowerings.fused_cpu.expressions import variable
 from optgen.lowerings.fused_cpu.text import comment, folded, indented
 
@@ -25,6 +38,7 @@ class Statements:
     program: Program
     declared: frozenset[str]
     kept: frozenset[str] = frozenset()  # read after the program
+    truth: str = ""  # the type of what is true or false and never changes, if it has its own
 
     def lines(self, column: int) -> list[str]:
         """The whole program; its lines will stand at that column."""
@@ -48,11 +62,15 @@ class Statements:
                 if position == 0 or program[position - 1].quote != stmt.quote:
                     lines += map(comment, stmt.quote)
                 name = stmt.target.name
-                once = "const " if times[name] == 1 else ""
-                declaration = "" if name in declared else f"{once}{self.type} "
+                declaration = "" if name in declared else self._declaration(stmt, times[name])
                 lines += folded(f"{declaration}{variable(name)} = {self.value(stmt)};", column)
                 declared.add(name)
         return lines
+
+    def _declaration(self, stmt: Assign, times: int) -> str:
+        if times > 1:
+            return f"{self.type} "
+        return f"const {self.truth if self.truth and _is_truth(stmt.value) else self.type} "
 
     def _if(self, stmt: If, declared: set[str], later: frozenset[str], column: int) -> list[str]:
         lines = [f"{self.condition(stmt.condition)} {{"]
@@ -65,6 +83,13 @@ class Statements:
                 return [*lines, f"}} else {first}", *rest]
         arm = indented(self._block(stmt.orelse, set(declared), later, column + 4))
         return [*lines, "} else {", *arm, "}"]
+
+
+def _is_truth(value: Expr) -> bool:
+    match value:
+        case Linear((Term(Const(1), (factor,), ()),)):
+            value = factor
+    return isinstance(value, Call) and WORDS[value.word].sort in ("comparison", "logic")
 
 
 def _assigned(stmt: If) -> list[str]:

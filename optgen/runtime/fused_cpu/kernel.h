@@ -2,12 +2,34 @@
 // The runtime pastes this text, and that of the headers it includes, over the #include line when it
 // builds a kernel. It includes nothing else, so that a build takes a few tenths of a second, and
 // nothing of it depends on a version of torch.
+#include "optgen/runtime/fused_cpu/halves.h"
 #include "optgen/runtime/fused_cpu/program.h"
 
 namespace optgen {
 
-// Streams of other types, and gradients to be unscaled, go through buffers of this many elements.
+// Streams of several types, and gradients to be unscaled, go through buffers of this many elements.
 constexpr i64 TILE = 512;
+
+// A rule's update of n elements. Where they do not fill the last vectors, these are filled in a copy.
+template <class R, class S>
+void update(
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
+    S* const* streams) {
+    constexpr i64 lanes = LANES<Computed<S>>;
+    const i64 rest = n % lanes, whole = n - rest;
+    if (whole) R::update(hypers, scalars, fresh, whole, streams);
+    if (!rest) return;
+    S copy[R::STREAMS][lanes] = {};
+    S* copies[R::STREAMS];
+    for (int s = 0; s < R::STREAMS; ++s) {
+        copies[s] = streams[s] ? copy[s] : nullptr;
+        if (streams[s]) __builtin_memcpy(copy[s], streams[s] + whole, u64(rest) * sizeof(S));
+    }
+    R::update(hypers, scalars, fresh, lanes, copies);
+    for (int s = 0; s < R::STREAMS; ++s)
+        if (s != 1 && streams[s])
+            __builtin_memcpy(streams[s] + whole, copy[s], u64(rest) * sizeof(S));
+}
 
 template <class R>
 struct Kernel : Program<R> {
@@ -28,7 +50,7 @@ struct Kernel : Program<R> {
         start[table.tensors] = at;
     }
 
-    i64 elements() const { return start[table.tensors]; }
+    i64 length() const { return start[table.tensors]; }
 
     template <class C>
     void tiles(i64 t, i64 first, i64 n) const {
@@ -43,7 +65,7 @@ struct Kernel : Program<R> {
                 else read(stored, address(s, t), first, m, streams[s] = buffer[s]);
             }
             if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
-            R::template update<C>(hypers(t), scalars(t), table.fresh[t], m, streams);
+            update<R>(hypers(t), scalars(t), table.fresh[t], m, streams);
             for (int s = 0; s < STREAMS; ++s)
                 if (s != 1 && streams[s] == buffer[s])
                     write(type(s, t), streams[s], address(s, t), first, m);
@@ -58,17 +80,30 @@ struct Kernel : Program<R> {
         if (grads == buffer) write(type(1, t), grads, address(1, t), first, n);
     }
 
-    // Streams that are all of the type computed in are updated where they lie.
-    template <class C>
+    // Streams of one type are updated where they lie.
+    template <class S>
     void span(i64 t, i64 first, i64 n) const {
-        C* streams[STREAMS];
-        for (int s = 0; s < STREAMS; ++s) {
-            const u32 stored = type(s, t);
-            if (stored != TYPE<C> && stored != ABSENT) return tiles<C>(t, first, n);
-            streams[s] = stored ? static_cast<C*>(address(s, t)) + first : nullptr;
+        S* streams[STREAMS];
+        for (int s = 0; s < STREAMS; ++s)
+            streams[s] = type(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
+        update<R>(hypers(t), scalars(t), table.fresh[t], n, streams);
+    }
+
+    // The type of all streams of a tensor, if that is one and nothing keeps it in memory.
+    u32 only_type(i64 t) const {
+        for (int s = 1; s < STREAMS; ++s)
+            if (type(s, t) != type(0, t) && type(s, t) != ABSENT) return ABSENT;
+        return table.grad_scale ? ABSENT : type(0, t);
+    }
+
+    void elements(i64 t, i64 first, i64 n) const {
+        switch (only_type(t)) {
+            case FLOAT32: return span<float>(t, first, n);
+            case FLOAT64: return span<double>(t, first, n);
+            case BFLOAT16: return span<bfloat16>(t, first, n);
+            case FLOAT16: return span<float16>(t, first, n);
+            default: return this->in_double(t) ? tiles<double>(t, first, n) : tiles<float>(t, first, n);
         }
-        if (table.grad_scale) return tiles<C>(t, first, n);
-        R::template update<C>(hypers(t), scalars(t), table.fresh[t], n, streams);
     }
 
     // Updates what lies in [low, high) of the list of elements.
@@ -83,8 +118,7 @@ struct Kernel : Program<R> {
             const i64 last = high - start[t] < table.elements[t] ? high - start[t]
                                                                        : table.elements[t];
             if (run[t] < 0 || first >= last) continue;
-            if (this->in_double(t)) span<double>(t, first, last - first);
-            else span<float>(t, first, last - first);
+            elements(t, first, last - first);
         }
     }
 };
@@ -110,7 +144,7 @@ void step(const Table& table, const Threads& threads) {
     if (threads.count > 1 && kernel.traffic > SERIAL)
         threads.parallel(Region<R>::work, &region, unsigned(threads.count), 0);
     else
-        kernel.range(0, kernel.elements());
+        kernel.range(0, kernel.length());
 }
 
 }  // namespace optgen

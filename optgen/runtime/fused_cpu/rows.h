@@ -145,7 +145,7 @@ struct RowKernel {
                     streams[s] = type(t, s) ? rows + first + at : nullptr;
                 }
                 sum(t, low, at, n, streams[1] = grads);
-                R::template update<C>(
+                optgen::update<R>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], n, streams);
             }
         }
@@ -182,7 +182,7 @@ struct RowKernel {
                     load(t, low + i, at, n, streams, i * n);
                     sum(t, low + i, at, n, buffer[1] + i * n);
                 }
-                R::template update<C>(
+                optgen::update<R>(
                     kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], count * n, streams);
                 for (i64 i = 0; i < count; ++i) store(t, low + i, at, n, streams, i * n);
             }

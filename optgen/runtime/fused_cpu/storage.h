@@ -14,6 +14,8 @@ using u16 = unsigned short;
 #else
 #define APART __attribute__((noipa))
 #endif
+// No copy: vectors are not passed between functions.
+#define INLINE __attribute__((always_inline)) inline
 
 // torch's numbers for the types a stream may be stored in; 0 where a tensor has no such stream.
 enum Type : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
@@ -26,53 +28,65 @@ inline i64 bytes_of(u32 type) {
 }
 
 template <class To, class From>
-inline To bits(From from) {
+INLINE To bits(From from) {
     static_assert(sizeof(To) == sizeof(From), "same size");
     To to;
     __builtin_memcpy(&to, &from, sizeof to);
     return to;
 }
 
-// Storage of 16-bit types, written so that compilers vectorise it. Rounding is to nearest even.
+// Storage of 16-bit types. F is a number and U a word of its size, or both are vectors of them; a code
+// stands in the lower half of its word. Rounding is to nearest even; NaN keeps its upper bits, as where
+// the machine rounds.
 struct bfloat16 {
     u16 code;
-    static float load(bfloat16 x) { return bits<float>(u32(x.code) << 16); }
-    static bfloat16 save(float x) {
-        const u32 u = bits<u32>(x);
-        const u32 rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-        return {u16((u & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+
+    template <class F, class U>
+    static INLINE F widened(U code) {
+        return bits<F>(code << 16);
+    }
+
+    template <class U, class F>
+    static INLINE U narrowed(F x) {
+        const U u = bits<U>(x);
+        const U rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+        return x != x ? (u >> 16) | 0x40 : rounded;
     }
 };
 
 struct float16 {
     u16 code;
-    static float load(float16 x) {
-        const u32 magnitude = u32(x.code & 0x7fff) << 13;
+
+    template <class F, class U>
+    static INLINE F widened(U code) {
+        const U magnitude = (code & 0x7fff) << 13;
         // The product moves the exponent and gives denormals their leading bit.
-        const u32 finite = bits<u32>(bits<float>(magnitude) * 0x1p112f);
-        const u32 special = magnitude | 0x7f800000;
-        return bits<float>((magnitude < 0x0f800000 ? finite : special) | u32(x.code & 0x8000) << 16);
+        const U finite = bits<U>(bits<F>(magnitude) * 0x1p112f);
+        const U special = magnitude | 0x7f800000;
+        return bits<F>((magnitude < 0x0f800000 ? finite : special) | (code & 0x8000) << 16);
     }
-    static float16 save(float x) {
-        const u32 u = bits<u32>(x), magnitude = u & 0x7fffffff;
-        const u32 normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
+
+    template <class U, class F>
+    static INLINE U narrowed(F x) {
+        const U u = bits<U>(x), magnitude = u & 0x7fffffff;
+        const U normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
         // Adding 0.5 leaves a denormal's bits, rounded, at the low end.
-        const u32 denormal = bits<u32>(bits<float>(magnitude) + 0.5f) - 0x3f000000;
-        const u32 special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-        const u32 finite = magnitude < 0x38800000 ? denormal : normal;
-        return {u16((magnitude < 0x47800000 ? finite : special) | (u >> 16 & 0x8000))};
+        const U denormal = bits<U>(bits<F>(magnitude) + 0.5f) - 0x3f000000;
+        const U special = x != x ? (magnitude >> 13 & 0x3ff) | 0x7e00 : U{} + 0x7c00;
+        const U finite = magnitude < 0x38800000 ? denormal : normal;
+        return (magnitude < 0x47800000 ? finite : special) | (u >> 16 & 0x8000);
     }
 };
 
 template <class S, class C>
-inline C load(S x) { return C(S::load(x)); }
+inline C load(S x) { return C(S::template widened<float>(u32(x.code))); }
 template <> inline float load(float x) { return x; }
 template <> inline double load(float x) { return x; }
 template <> inline float load(double x) { return float(x); }
 template <> inline double load(double x) { return x; }
 
 template <class S, class C>
-inline S save(C x) { return S::save(float(x)); }
+inline S save(C x) { return {u16(S::template narrowed<u32>(float(x)))}; }
 template <> inline float save(float x) { return x; }
 template <> inline float save(double x) { return float(x); }
 template <> inline double save(float x) { return x; }
@@ -116,8 +130,8 @@ struct Scalar {
     double rounded(double x) const {
         switch (type) {
             case FLOAT32: return float(x);
-            case BFLOAT16: return bfloat16::load(bfloat16::save(float(x)));
-            case FLOAT16: return float16::load(float16::save(float(x)));
+            case BFLOAT16: return load<bfloat16, double>(save<bfloat16>(x));
+            case FLOAT16: return load<float16, double>(save<float16>(x));
             default: return x;
         }
     }

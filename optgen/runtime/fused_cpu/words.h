@@ -16,6 +16,10 @@ inline double abs(double x) { return __builtin_fabs(x); }
 inline float pow(float x, float y) { return __builtin_powf(x, y); }
 inline double pow(double x, double y) { return __builtin_pow(x, y); }
 template <class C>
+inline C where(bool condition, C x, C y) {
+    return condition ? x : y;
+}
+template <class C>
 inline C sign(C x) { return C((x > 0) - (x < 0)); }
 template <class C>
 inline C maximum(C a, C b) { return a > b || a != a ? a : b; }
@@ -48,7 +52,7 @@ inline bool truth(double x) { return x != 0 && !is_none(x); }
 // compiler: a branch on it becomes a select of vectors, a branch on a bool keeps a loop from becoming
 // one of vectors at all.
 template <class C>
-inline C flag(bool condition) {
+inline auto flag(bool condition) {
     C value = C(condition);
     __asm__("" : "+m"(value));
     return value;

@@ -1,0 +1,76 @@
+// Several numbers of 16 bits, from memory and back, by the machine's own instructions where it has them.
+// Written as such, since their names in compilers change from one version to the next.
+#include "optgen/runtime/fused_cpu/floats.h"
+
+namespace optgen {
+
+template <class S>
+INLINE Floats load(const S* from) {
+    Words pairs;
+    __builtin_memcpy(&pairs, from, sizeof pairs);
+    return {S::template widened<Vector>(pairs & 0xffff), S::template widened<Vector>(pairs >> 16)};
+}
+
+template <class S>
+INLINE Words paired(Floats x) {
+    return S::template narrowed<Words>(x.a) | S::template narrowed<Words>(x.b) << 16;
+}
+
+#if defined(__AVX512BF16__) && VECTOR == 64
+// Whether a number is smaller than any normal one, but not 0.
+INLINE bool is_denormal(Vector x) {
+    u16 found;
+    __asm__("vfpclassps $0x20, %1, %0" : "=k"(found) : "v"(x));
+    return found;
+}
+
+// The machine takes denormal numbers for 0.
+INLINE void store(bfloat16* to, Floats x) {
+    typedef u16 Codes __attribute__((vector_size(VECTOR)));
+    const Codes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    Codes codes;
+    u32 zeros;
+    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
+    __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
+    __asm__("vptestnmw %1, %2, %0" : "=k"(zeros) : "v"(codes), "v"(Codes{} + 0x7fff));
+    if (__builtin_expect(zeros != 0, false) && (is_denormal(x.a) || is_denormal(x.b)))
+        codes = bits<Codes>(paired<bfloat16>(x));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+#else
+INLINE void store(bfloat16* to, Floats x) {
+    const Words pairs = paired<bfloat16>(x);
+    __builtin_memcpy(to, &pairs, sizeof pairs);
+}
+#endif
+
+#if defined(__F16C__) && VECTOR > 16
+typedef u16 Half __attribute__((vector_size(VECTOR / 2)));
+
+INLINE Vector widened(const float16* from) {
+    Half codes;
+    Vector x;
+    __builtin_memcpy(&codes, from, sizeof codes);
+    __asm__("vcvtph2ps %1, %0" : "=v"(x) : "v"(codes));
+    return x;
+}
+INLINE void narrow(Vector x, float16* to) {
+    Half codes;
+    __asm__("vcvtps2ph $0, %1, %0" : "=v"(codes) : "v"(x));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+
+INLINE Floats load(const float16* from) { return {widened(from), widened(from + WIDTH)}; }
+INLINE void store(float16* to, Floats x) {
+    narrow(x.a, to);
+    narrow(x.b, to + WIDTH);
+}
+#else
+INLINE void store(float16* to, Floats x) {
+    const Words pairs = paired<float16>(x);
+    __builtin_memcpy(to, &pairs, sizeof pairs);
+}
+#endif
+
+}  // namespace optgen
