@@ -1,9 +1,15 @@
 """One call on a CUDA machine: is every lowering right there, and how fast is it?
 
-    python benchmarks/gpu.py [--quick] [--compile] [--only AdamW RAdam] [--out FILE]
+    python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
 
-Needs torch with CUDA and Triton, nothing else: generated/ is checked in. Prints tables, writes
-benchmarks/results/gpu-<device>.json, and exits with 1 if a check fails.
+Needs torch with CUDA and Triton, nothing else: generated/ is checked in. Writes each result to
+benchmarks/results/gpu-<device>.jsonl as it comes, and continues that file where a run was ended: by
+--minutes, by a limit of the machine, or by a fault, after which it goes on in a new process with
+what comes next. Exits with 1 if a check failed, with 3 if there is more to do.
+
+    python benchmarks/gpu.py --rehearse
+
+does all of it with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
 
 Written on a machine without a GPU: nothing in this file has run on one. What it launches was
 compiled ahead of time and was right in Triton's interpreter; speed, graph capture and copies to the
@@ -13,71 +19,181 @@ device are unproven until somebody runs this and commits the results.
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import platform
+import subprocess
 import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
+from benchmarks.gpu_results import Result, Results, show
 
-from benchmarks.classes import CLASSES
-from benchmarks.gpu_checks import run_checks
-from benchmarks.gpu_speed import run_speed
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("situations", "trajectories", "speed")
+QUIET = 240.0
+"""Seconds without a result after which a process is taken to hang."""
+BROKEN = 75
+"""The exit status of a process whose device does nothing any more."""
+Work = dict[str, Callable[[], Result]]
 
 
-def main() -> int:
-    """Run everything, print it, write it down."""
-    arguments = parse()
-    if not torch.cuda.is_available():
-        print("there is no CUDA device here")
-        return 2
-    results: dict[str, Any] = {"machine": machine()}
-    print(json.dumps(results["machine"], indent=2))
-    results["checks"] = run_checks(arguments.only, quick=arguments.quick)
-    results["speed"] = run_speed(arguments.only, quick=arguments.quick, compiled=arguments.compile)
-    path = arguments.out or default_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    failed = [check["name"] for check in results["checks"] if not check["right"]]
-    print(f"\n{len(failed)} checks of {len(results['checks'])} failed; written to {path}")
-    for name in failed:
-        print(f"  {name}")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is not done yet, process after process, until all is done or time is up."""
+    given = parse(arguments)
+    if given.worker:
+        return work(given)
+    out = given.out or ROOT / "benchmarks" / "results" / f"gpu-{device_name(given)}.jsonl"
+    command = [sys.executable, __file__, "--worker", "--out", str(out), "--part", *given.part]
+    command += ["--only", *given.only] if given.only else []
+    command += ["--no-compile"] if given.no_compile else []
+    until = time.monotonic() + 60 * given.minutes
+    environment = {**os.environ, "TRITON_INTERPRET": "1"} if given.rehearse else None
+    while (left := until - time.monotonic()) > 0:
+        process = subprocess.Popen([*command, "--minutes", str(left / 60)], env=environment)
+        status = watched(process, out, until)
+        results = Results(out)
+        if results.begun:
+            results.add(results.begun, {"right": False, "raised": f"ended the process: {status}"})
+        elif status not in (0, BROKEN):
+            break
+        if status == 0:
+            return summary(results, out)
+    summary(Results(out), out)
+    return 3
+
+
+def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
+    """The exit status of a process; one that hangs is ended."""
+    seen, size = time.monotonic(), -1
+    while process.poll() is None:
+        time.sleep(0.2)
+        now = out.stat().st_size if out.exists() else 0
+        if now != size:
+            seen, size = time.monotonic(), now
+        if time.monotonic() > min(seen + QUIET, until + 20):
+            process.kill()
+    return process.wait()
+
+
+def work(given: argparse.Namespace) -> int:
+    """In a process of its own: everything that is not done, as long as the device is well."""
+    import torch
+
+    results, until = Results(given.out), time.monotonic() + 60 * given.minutes
+    for name, run in plan(given).items():
+        if name in results.done:
+            continue
+        if time.monotonic() > until:
+            return 3
+        results.begin(name)
+        try:
+            result = run()
+        except Exception as problem:
+            result = {"right": False, "raised": traceback.format_exc()}
+            results.add(name, result)
+            show(name, result)
+            if isinstance(problem, torch.AcceleratorError) or "CUDA error" in str(problem):
+                return BROKEN
+            continue
+        results.add(name, result)
+        show(name, result)
+    return 0
+
+
+def plan(given: argparse.Namespace) -> Work:
+    """What there is to do, by name; imported here, after the choice of the interpreter."""
+    from benchmarks.classes import CLASSES
+    from benchmarks.gpu_checks import Check, situations, trajectories
+    from benchmarks.gpu_speed import comparisons
+
+    def checked(check: Check) -> Callable[[], Result]:
+        def run() -> Result:
+            error, bound = check()
+            return {"right": error <= bound, "error": error, "bound": bound}
+
+        return run
+
+    names = given.only or CLASSES
+    parts: dict[str, Work] = {
+        "situations": {name: checked(check) for name, check in situations(names).items()},
+        "trajectories": {name: checked(check) for name, check in trajectories(names).items()},
+        "speed": comparisons(names, compiled=not given.no_compile),
+    }
+    todo: Work = {"machine": machine}
+    for part in given.part:
+        todo |= {f"{part}: {name}": run for name, run in parts[part].items()}
+    return todo
+
+
+def summary(results: Results, out: Path) -> int:
+    """Say what failed."""
+    failed = list(results.failed())
+    print(
+        f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "
+    )
     return 1 if failed else 0
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small tensors and few rounds")
-    parser.add_argument("--compile", action="store_true", help="also torch.compile(step): minutes")
-    parser.add_argument("--only", nargs="*", default=CLASSES, choices=CLASSES)
+    parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
+    parser.add_argument("--only", nargs="+", metavar="CLASS")
+    parser.add_argument("--minutes", type=float, default=600.0, help="end after so many")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile(step)")
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
 
 
 def machine() -> dict[str, Any]:
     """What the figures depend on."""
+    import torch
     import triton
 
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "device": properties.name,
-        "memory_gb": round(properties.total_memory / 2**30, 1),
-        "multiprocessors": properties.multi_processor_count,
-        "capability": list(torch.cuda.get_device_capability(0)),
+    found: dict[str, Any] = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "triton": triton.__version__,
         "python": platform.python_version(),
     }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "device": properties.name,
+            "memory_gb": round(properties.total_memory / 2**30, 1),
+            "multiprocessors": properties.multi_processor_count,
+            "capability": list(torch.cuda.get_device_capability(0)),
+            "driver": driver(),
+        }
+    return found
 
 
-def default_path() -> Path:
-    device = torch.cuda.get_device_name(0).lower().replace(" ", "-")
-    return Path(__file__).resolve().parent / "results" / f"gpu-{device}.json"
+def driver() -> str:
+    """The driver's version and the clocks, from NVIDIA's own tool where there is one."""
+    asked = "driver_version,clocks.max.sm,clocks.max.memory,power.limit"
+    command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as problem:
+        return f"unknown: {problem}"
+
+
+def device_name(given: argparse.Namespace) -> str:
+    """What the file of results is called after."""
+    if given.rehearse:
+        return "rehearsal"
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here; --rehearse runs everything without one")
+    return torch.cuda.get_device_name(0).lower().replace(" ", "-")
 
 
 if __name__ == "__main__":

@@ -1,252 +1,203 @@
-"""Is every lowering right on CUDA: against torch in float64, in graphs, with a gradient scaler.
+"""Is every lowering right: against the rule in float64, in graphs, with a scaler, past 2**31.
 
-A check that raises is a check that failed: one run on a rare machine should tell everything.
+A check returns its error and the largest one that passes; one that raises has failed.
 """
 
 from __future__ import annotations
 
 import copy
-import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import optgen.optim
-from benchmarks.classes import accepted, accepts, generated, reference
+from benchmarks.classes import generated, reference
+from benchmarks.gpu_cases import (
+    LARGE,
+    STEPS,
+    Exact,
+    bound_of,
+    draw,
+    give_gradients,
+    groups,
+    parameters,
+    refill_gradients,
+    settings_of,
+)
+from benchmarks.gpu_device import DEVICE, REHEARSAL, beside, captured, synchronize
 from optgen import use_lowering
 
-DEVICE = "cuda"
-LOWERINGS = ("forloop", "foreach", "fused_triton")
-SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (100_003,), (64, 33), (8, 16, 3, 3))
-SIZES += ((3, 40_000), (300, 400), (5, 16, 17), (1, 1), (700, 1))
-LARGE = 100_000  # rounding errors are compared on tensors of at least so many elements
-SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
-    "Adam": [{}, {"amsgrad": True, "maximize": True, "weight_decay": 0.1}],
-    "AdamW": [{}],
-    "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
-    "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
-}
-"""What is checked of a class; of any other, its defaults and weight decay."""
-BOUNDS = {"ASGD": 1e-6, "Muon": 5e-3}
-"""The error in float64 where torch itself keeps `eta` in float32, or multiplies in bfloat16."""
-NEVER_EMPTY = ("Adafactor",)
-"""Where torch divides by the number of elements, in Python."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-Check = dict[str, Any]
+LOWERINGS = ("fused_triton", "foreach", "forloop")
+PAST_32_BITS = 2**13 if REHEARSAL else 2**31 + 5000
 Measured = tuple[float, float]
-"""An error, and the largest one that passes."""
+Check = Callable[[], Measured]
+Checks = dict[str, Check]
 
 
-def run_checks(names: Sequence[str], quick: bool) -> list[Check]:
-    """Every check of these classes with its verdict."""
-    steps = 8 if quick else 50
-    checks = []
-    for name in names:
-        for settings in settings_of(name):
-            for dtype in DTYPES:
-                for lowering in LOWERINGS:
-                    label = f"{name} {settings} {str(dtype)[6:]} {lowering}"
-                    run = partial(trajectory, name, settings, dtype, lowering, steps)
-                    checks.append(verdict(label, run))
-        for title, check in (
-            ("replayed from a CUDA graph", graph),
-            ("with a gradient scaler", scaler),
-            ("on a side stream", side_stream),
-            ("resumed by torch from its checkpoint", checkpoint),
-        ):
-            checks.append(verdict(f"{name} {title}", partial(check, name)))
-    if not quick:
-        checks.append(verdict("SGD past 2**31 elements", beyond_32_bits))
-    return checks
+def trajectories(names: Sequence[str]) -> Checks:
+    """Steps of every class in every type through every lowering."""
+    return {
+        f"{name} {settings or ''} {str(dtype)[6:]} {lowering}": partial(
+            trajectory, name, number, dtype, lowering
+        )
+        for name in names
+        for number, settings in enumerate(settings_of(name))
+        for dtype in DTYPES
+        for lowering in LOWERINGS
+    }
 
 
-def settings_of(name: str) -> list[dict[str, Any]]:
-    """The arguments a class is checked with."""
-    decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
-    return SETTINGS.get(name, [{}, *decayed])
+def situations(names: Sequence[str]) -> Checks:
+    """What happens to a step besides being taken."""
+    each = {
+        "replayed from a graph": graph,
+        "with a gradient scaler": scaler,
+        "on another stream": another_stream,
+        "in 20 groups": many_groups,
+        "resumed by torch from its checkpoint": checkpoint,
+        "compiled once": compiled_once,
+    }
+    checks = {f"{n} {title}": partial(check, n) for n in names for title, check in each.items()}
+    whole: Checks = {
+        "SparseAdam": sparse,
+        "AdamW with states in float32 for bfloat16": mixed,
+        "SGD past 2**31 elements": partial(large, "SGD", (PAST_32_BITS,)),
+        "AdamW past 2**31 elements": partial(large, "AdamW", (PAST_32_BITS,)),
+        "Adafactor past 2**31 elements": partial(large, "Adafactor", (PAST_32_BITS // 4096, 4096)),
+    }
+    chosen = {*names, "SparseAdam"}
+    return checks | {title: check for title, check in whole.items() if title.split()[0] in chosen}
 
 
-def bound_of(name: str) -> float:
-    """The error of float64 that passes."""
-    return BOUNDS.get(name, 1e-12)
+def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
+    """Against the rule in float64, from the same rounded values and gradients."""
+    found, exact = trained(name, number, dtype, lowering)
+    if dtype == torch.float64:
+        return exact.error(found), bound_of(name)
+    allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
+    floor = 1e-7 if dtype == torch.float32 else 0.0
+    if REHEARSAL and dtype == torch.bfloat16:
+        floor = 2**-6  # the interpreter truncates where a device rounds
+    return exact.error(found, LARGE), max(allowed * torch_error(name, number, dtype), floor)
 
 
-def verdict(name: str, check: Callable[[], Measured]) -> Check:
-    try:
-        error, bound = check()
-        result: Check = {"name": name, "right": error <= bound, "error": error, "bound": bound}
-    except Exception:
-        result = {"name": name, "right": False, "raised": traceback.format_exc()}
-    print("ok  " if result["right"] else "BAD ", name, result.get("error", ""), flush=True)
-    return result
-
-
-def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype, device: str) -> list[Tensor]:
-    """Values rounded to one type, held in another: unaligned, transposed and with holes, too."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*size: int) -> Tensor:
-        drawn = torch.randn(size, generator=generator, dtype=torch.float64)
-        return drawn.to(rounded).to(dtype).to(device)
-
-    made = [draw(*size) for size in SIZES]
-    made += [draw(1100)[1:1041], draw(25, 44).t(), draw(25, 44)[:, ::2]]
-    some = [tensor for tensor in made if tensor.numel() or name not in NEVER_EMPTY]
-    return accepted(name, [tensor.detach().requires_grad_() for tensor in some])
-
-
-def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:
-    """The same gradients, rounded to a type, wherever and in whatever type the parameters are."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    for i, param in enumerate(params):
-        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(rounded)
-        absent = (i + step) % 7 == 6
-        param.grad = None if absent else grad.to(param.dtype).to(param.device)
-
-
-def groups(params: Sequence[Tensor]) -> list[dict[str, Any]]:
-    return [{"params": params[::2]}, {"params": params[1::2], "lr": 3e-3}]
-
-
-def error(found: Sequence[Tensor], expected: Sequence[Tensor], least: int = 1) -> float:
-    """The largest deviation of a tensor with so many elements, in units of its largest."""
-    errors = []
-    for a, b in zip(found, expected, strict=True):
-        if a.numel() >= least:
-            a64, b64 = a.detach().cpu().double(), b.detach().cpu().double()
-            errors.append(((a64 - b64).abs().max() / b64.abs().max()).item())
-    return max(errors)
+@cache
+def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
+    """What torch's for-loop makes of the same."""
+    params, exact = trained(name, number, dtype, "")
+    return exact.error(params, LARGE)
 
 
 def trained(
-    make: Callable[[Any], torch.optim.Optimizer],
-    params: list[Tensor],
-    rounded: torch.dtype,
-    steps: int,
-    through: AbstractContextManager[Any],
-) -> list[Tensor]:
-    optimizer = make(groups(params))
-    with through:
-        for step in range(steps):
-            give_gradients(params, rounded, step)
+    name: str, number: int, dtype: torch.dtype, lowering: str
+) -> tuple[list[Tensor], Exact]:
+    """Parameters after some steps of ours through a lowering, or of torch's for-loop."""
+    kind: Any = generated(name) if lowering else reference(name)
+    params = parameters(name, dtype, dtype)
+    if not lowering:
+        params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
+    optimizer, exact = kind(groups(params), **settings_of(name)[number]), Exact(name, params)
+    ours = generated(name)(groups(params), **settings_of(name)[number])  # whose group says all
+    for step in range(STEPS):
+        give_gradients(params, dtype, step)
+        exact.step(ours, params)
+        if lowering:
+            with use_lowering(lowering):
+                optimizer.step()
+        else:
             optimizer.step()
-    return params
-
-
-def trajectory(
-    name: str, settings: dict[str, Any], dtype: torch.dtype, lowering: str, steps: int
-) -> Measured:
-    """Against torch's for-loop in float64 from the same rounded values and gradients."""
-    theirs = partial(reference(name), **settings)
-    ours = partial(generated(name), **settings)
-    in_float64 = parameters(name, dtype, torch.float64, "cpu")
-    exact = trained(theirs, in_float64, dtype, steps, nullcontext())
-    start = partial(parameters, name, dtype, dtype, DEVICE)
-    found = trained(ours, start(), dtype, steps, use_lowering(lowering))
-    if dtype == torch.float64:
-        return error(found, exact), bound_of(name)
-    loop = trained(theirs, start(), dtype, steps, nullcontext())
-    allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
-    floor = 1e-7 if dtype == torch.float32 else 0.0
-    return error(found, exact, LARGE), max(allowed * error(loop, exact, LARGE), floor)
+    return params, exact
 
 
 def graph(name: str) -> Measured:
     """Warm up, capture one step, replay it with other gradients and another learning rate."""
-    params, others = (parameters(name, torch.float64, torch.float64, DEVICE) for _ in range(2))
+    params = parameters(name, torch.float64, torch.float64)
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
-    optimizer = generated(name)(params, lr=lr, capturable=True)
-    other = reference(name)(others, lr=1e-3)
+    optimizer, exact = generated(name)(params, lr=lr, capturable=True), Exact(name, params)
+    replay: Callable[[], Any] = optimizer.step
     with use_lowering("fused_triton"):
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for step in range(3):
-                copy_gradients(params, step)
-                optimizer.step()
-        torch.cuda.current_stream().wait_stream(stream)
-        captured = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(captured):
-            optimizer.step()
-    for step in range(6):
-        if step == 5:
+        for step in range(3):
+            refill_gradients(params, step)
+            exact.step(optimizer, params)
+            with beside():
+                replay()
+            synchronize()
+        replay = captured(optimizer.step)
+    for step in range(3, 8):
+        if step == 6:
             lr.fill_(0.1)
-            other.param_groups[0]["lr"] = 0.1
-        copy_gradients(others, step)
-        other.step()
-        if step >= 3:
-            copy_gradients(params, step)
-            captured.replay()
-    torch.cuda.synchronize()
-    return error(params, others), bound_of(name)
-
-
-def copy_gradients(params: Sequence[Tensor], step: int) -> None:
-    """Gradients in the same memory at every step, as a captured backward pass writes them."""
-    generator = torch.Generator().manual_seed(1000 + step)
-    for param in params:
-        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param)
-        if param.grad is None:
-            param.grad = grad.clone()
-        else:
-            param.grad.copy_(grad)
+        refill_gradients(params, step)
+        exact.step(optimizer, params)
+        with use_lowering("fused_triton"):
+            replay()
+    synchronize()
+    return exact.error(params), bound_of(name)
 
 
 def scaler(name: str) -> Measured:
-    """Scaled gradients, twice with an infinity among them, against torch's unfused class."""
-    finals = []
-    for make in (partial(generated(name), fused=True), reference(name)):
-        params = parameters(name, torch.float32, torch.float32, DEVICE)
-        optimizer = make(params)
-        grad_scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
-        for step in range(8):
-            give_gradients(params, torch.float32, step)
-            scale = grad_scaler.scale(torch.ones((), device=DEVICE))
-            for param in params:
-                if param.grad is not None:
-                    param.grad.mul_(scale)
-            if step in (0, 4):
-                params[-1].grad = torch.full_like(params[-1], torch.inf)
+    """Scaled gradients, twice with an infinity among them: those steps are skipped."""
+    params = parameters(name, torch.float32, torch.float32)
+    optimizer, exact = generated(name)(params, fused=not REHEARSAL), Exact(name, params)
+    grad_scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
+    for step in range(6):
+        give_gradients(params, torch.float32, step)
+        if step in (0, 4):
+            params[0].grad = torch.full_like(params[0], torch.inf)
+        else:
+            exact.step(optimizer, params)
+        scale = grad_scaler.scale(torch.ones((), device=DEVICE))
+        for param in params:
+            if param.grad is not None:
+                param.grad.mul_(scale)
+        with use_lowering("fused_triton"):
             grad_scaler.step(optimizer)
-            grad_scaler.update()
-        finals.append(params)
-    return error(*finals), max(1e-6, bound_of(name))
+        grad_scaler.update()
+    return exact.error(params), max(1e-6, bound_of(name))
 
 
-def side_stream(name: str) -> Measured:
+def another_stream(name: str) -> Measured:
     """Steps on another stream, gradients moving at each, the host running ahead."""
-    params, others = (parameters(name, torch.float64, torch.float64, DEVICE) for _ in range(2))
-    optimizer = generated(name)(params)
-    other = reference(name)(others)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream), use_lowering("fused_triton"):
-        for step in range(20):
+    params = parameters(name, torch.float64, torch.float64)
+    optimizer, exact = generated(name)(params), Exact(name, params)
+    with beside(), use_lowering("fused_triton"):
+        for step in range(STEPS):
             give_gradients(params, torch.float64, step)
+            exact.step(optimizer, params)
             optimizer.step()
-    torch.cuda.current_stream().wait_stream(stream)
-    for step in range(20):
-        give_gradients(others, torch.float64, step)
-        other.step()
-    return error(params, others), bound_of(name)
+    synchronize()
+    return exact.error(params), bound_of(name)
+
+
+def many_groups(name: str) -> Measured:
+    """As many groups as there may be, of a few tensors each, lr changing at every step."""
+    params = parameters(name, torch.float64, torch.float64)
+    optimizer, exact = generated(name)(groups(params, 20)), Exact(name, params)
+    for step in range(4):
+        give_gradients(params, torch.float64, step)
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        exact.step(optimizer, params)
+        with use_lowering("fused_triton"):
+            optimizer.step()
+    return exact.error(params), bound_of(name)
 
 
 def checkpoint(name: str) -> Measured:
     """What the default hands out looks like torch's, and torch continues from it."""
-    params = parameters(name, torch.float64, torch.float64, DEVICE)
+    params = parameters(name, torch.float64, torch.float64)
+    params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
     optimizer = generated(name)(params)
     for step in range(3):
         give_gradients(params, torch.float64, step)
         optimizer.step()
     saved = copy.deepcopy(optimizer.state_dict())
-    for values in saved["state"].values():
-        if "step" in values and not values["step"].is_cpu:
-            raise AssertionError("torch keeps `step` on the CPU here")
+    if any("step" in s and not s["step"].is_cpu for s in saved["state"].values()):
+        raise AssertionError("torch keeps `step` on the CPU here")
     others = [t.detach().clone().requires_grad_() for t in params]
     other = reference(name)(others)
     other.load_state_dict(saved)
@@ -255,13 +206,76 @@ def checkpoint(name: str) -> Measured:
         for each, tensors in ((optimizer, params), (other, others)):
             give_gradients(tensors, torch.float64, step)
             each.step()
-    return error(params, others), bound_of(name)
+    pairs = zip(params, others, strict=True)
+    errors = [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
+    return max(errors), max(bound_of(name), 1e-6 if name == "ASGD" else 0.0)
 
 
-def beyond_32_bits() -> Measured:
-    """One tensor of 2**31 + 5000 elements: the last ones must move like the first."""
-    param = torch.ones(2**31 + 5000, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
-    param.grad = torch.ones_like(param)
-    with use_lowering("fused_triton"):
-        optgen.optim.SGD([param], lr=0.5).step()
-    return float((param.detach() != 0.5).sum().item()), 0.0
+def compiled_once(name: str) -> Measured:
+    """How many kernels are compiled anew for other numbers of tensors, values and steps: none."""
+    compiled: list[int] = []
+    for count in (1, 3, 16, 64):
+        made = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
+        params = [tensor.requires_grad_() for tensor in made]
+        optimizer = generated(name)(params, lr=0.1 / count)
+        for step in range(3):
+            refill_gradients(params, step)
+            optimizer.param_groups[0].update(lr=1.0 / (step + 1), weight_decay=step)
+            with use_lowering("fused_triton"):
+                optimizer.step()
+        compiled.append(sum(variants_of(name)))
+    return float(compiled[-1] - compiled[0]), 0.0
+
+
+def variants_of(name: str) -> Iterator[int]:
+    """How many variants there are of every kernel of a class."""
+    module = import_module(f"{generated(name).lowerings}.fused_triton")
+    for kernel in vars(module).values():
+        for cached, *_ in getattr(kernel, "device_caches", {}).values():
+            yield len(cached)
+
+
+def sparse() -> Measured:
+    """Rows of an embedding, against torch's own class."""
+    finals = []
+    for kind in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
+        param = draw((50, 8), 0, torch.float64, torch.float64).requires_grad_()
+        optimizer = kind([param])
+        for step in range(4):
+            rows = torch.arange(step, 50, 3, device=DEVICE)[None]
+            values = draw((rows.numel(), 8), step + 1, torch.float64, torch.float64)
+            param.grad = torch.sparse_coo_tensor(rows, values, param.shape)
+            optimizer.step()
+        finals.append(param.detach())
+    return (finals[0] - finals[1]).abs().max().item(), 1e-12
+
+
+def mixed() -> Measured:
+    """Steps of bfloat16 parameters whose states are float32: closer than with bfloat16 states."""
+    errors = []
+    for kept in (torch.float32, torch.bfloat16):
+        params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
+        optimizer, exact = optgen.optim.AdamW(params), Exact("AdamW", params)
+        optimizer.init_state()
+        for values in optimizer.state.values():
+            values |= {k: v.to(kept) for k, v in values.items() if k != "step"}
+        for step in range(STEPS):
+            give_gradients(params, torch.bfloat16, step)
+            exact.step(optimizer, params)
+            with use_lowering("fused_triton"):
+                optimizer.step()
+        errors.append(exact.error(params, LARGE))
+    return errors[0], 1.01 * errors[1]
+
+
+def large(name: str, size: tuple[int, ...]) -> Measured:
+    """Equal elements of a tensor too large for 32 bits: all must move, and move alike."""
+    ends = []
+    for shape in (size, (64, *size[1:])):
+        param = torch.ones(shape, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+        param.grad = torch.ones_like(param)
+        with use_lowering("fused_triton"):
+            generated(name)([param], lr=0.5).step()
+        ends.append((param.detach().min().item(), param.detach().max().item()))
+    (low, high), (wanted, _) = ends
+    return max(abs(low - wanted), abs(high - wanted)), 0.0 if wanted != 1.0 else -1.0

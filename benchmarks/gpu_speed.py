@@ -1,4 +1,4 @@
-"""How fast is a step on CUDA: ratios in one process, variants interleaved in shuffled rounds."""
+"""How fast a step is on CUDA: variants in one process, in a new order each round."""
 
 from __future__ import annotations
 
@@ -6,41 +6,74 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from math import prod
+from functools import cache, partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import optgen
 from benchmarks.classes import accepted, generated, reference
-from benchmarks.lists import SHAPES, Shape
+from benchmarks.gpu_cases import groups
+from benchmarks.gpu_device import (
+    DEVICE,
+    REHEARSAL,
+    beside,
+    captured,
+    peak_memory,
+    release,
+    synchronize,
+    timed,
+)
+from optgen import use_lowering
+from optgen.bench.lists import LISTS, TensorList
 
+OURS = "optgen fused Triton"
+ROUNDS = 2 if REHEARSAL else 9
+ROUND_MS = 1 if REHEARSAL else 60
+"""About as long as a variant is measured in a round."""
+REHEARSED = TensorList("rehearsal", "a few small ones", [(6, 5), (7,), (3, 2, 3, 3)])
 RESULTS_OF_REDUCTIONS = {"Adafactor": 6, "Muon": 5}
 """Reads and writes of a parameter's size where a rule needs more than one trip, or keeps no more
 than rows and columns."""
+COMPILED = ("2.5e7", "resnet50")
+"""The lists with which `torch.compile(opt.step)` is measured: longer ones take it minutes."""
+ALSO_BFLOAT16 = ("2.5e7", "1e6")
 
 Result = dict[str, Any]
+Make = Callable[[Any], torch.optim.Optimizer]
 
 
-def run_speed(names: Sequence[str], quick: bool, compiled: bool) -> list[Result]:
-    """Times of every variant, by class and list of tensors."""
-    rounds, steps = (3, 5) if quick else (15, 20)
-    results = []
-    bandwidth = copy_bandwidth()
-    print(f"\na copy moves {bandwidth:.0f} GB/s")
-    for name in names:
-        for title, shapes in SHAPES.items():
-            if quick and sum(map(prod, shapes)) > 2_000_000:
-                continue
-            result = compare(name, shapes, rounds, steps, compiled)
-            least = least_streams(name) * 4 * result["elements"] / 1e6
-            result |= {"name": name, "list": title, "copy_gb_per_s": bandwidth}
-            for figures in result["variants"].values():
-                if "device_ms" in figures:
-                    figures["gb_per_s"] = least / figures["device_ms"]
-            results.append(result)
-            show(result)
-    return results
+def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], Result]]:
+    """Every class on every list."""
+    lists = {"rehearsal": REHEARSED} if REHEARSAL else LISTS
+    made: dict[str, Callable[[], Result]] = {"memory": memory}
+    for key, tensors in lists.items():
+        for name in names:
+            types = (torch.float32, torch.bfloat16) if key in ALSO_BFLOAT16 else (torch.float32,)
+            for dtype in types:
+                with_compile = compiled and key in COMPILED and dtype == torch.float32
+                run = partial(compare, name, tensors, dtype, with_compile)
+                made[f"{name}, {tensors.title}, {str(dtype)[6:]}"] = run
+    return made
+
+
+@cache
+def memory() -> Result:
+    """GB/s of plain operations on large tensors: what any kernel may hope for."""
+    size = 4096 if REHEARSAL else 2**28
+    a, b, c = (torch.ones(size, device=DEVICE) for _ in range(3))
+    moved: dict[str, tuple[int, Callable[[], Any]]] = {
+        "copy: 1 read, 1 written": (2, lambda: c.copy_(a)),
+        "add: 2 read, 1 written": (3, lambda: torch.add(a, b, out=c)),
+        "addcmul: 3 read, 1 written": (4, lambda: torch.addcmul(a, b, c, out=c)),
+    }
+    found = {}
+    for title, (streams, run) in moved.items():
+        run()
+        best = min(timed(run, 5)[0] for _ in range(5))
+        found[title] = 4 * size * streams / best / 1e6
+    return {"gb_per_s": found}
 
 
 def least_streams(name: str) -> int:
@@ -51,102 +84,100 @@ def least_streams(name: str) -> int:
     return RESULTS_OF_REDUCTIONS.get(name, 3 + 2 * len(like))
 
 
-def copy_bandwidth() -> float:
-    """Bytes read and written per second by a plain copy of 400 MB."""
-    source = torch.empty(100_000_000, device="cuda")
-    target = torch.empty_like(source)
-    milliseconds = [device_time(lambda: target.copy_(source), 10)[0] for _ in range(5)]
-    return 8e8 / min(milliseconds) / 1e6
-
-
-def variants(name: str, compiled: bool) -> dict[str, Callable[[Any], Any]]:
+def variants(name: str, compiled: bool) -> dict[str, Make]:
     """How to make each optimizer; one that torch does not have is found out by making it."""
     ours, theirs = generated(name), getattr(torch.optim, name)
-    made: dict[str, Callable[[Any], Any]] = {
-        "optgen fused Triton": lambda params: ours(params),
+    made: dict[str, Make] = {
+        OURS: lambda params: ours(params),
+        f"{OURS}, in a graph": lambda params: ours(params, capturable=True),
         "optgen foreach": lambda params: ours(params, foreach=True),
         "torch for-loop": reference(name),
         "torch foreach": lambda params: theirs(params, foreach=True),
         "torch fused": lambda params: theirs(params, fused=True),
+        "torch fused, in a graph": lambda params: theirs(params, fused=True, capturable=True),
     }
     if compiled:
         made["torch compiled"] = lambda params: theirs(params, foreach=True, capturable=True)
     return made
 
 
-def compare(name: str, shapes: Sequence[Shape], rounds: int, steps: int, compiled: bool) -> Result:
+def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) -> Result:
     """First step, then medians over rounds, of every variant on tensors of its own."""
     running: dict[str, Callable[[], Any]] = {}
     figures: dict[str, dict[str, Any]] = {}
+    elements = 0
     for title, make in variants(name, compiled).items():
-        made = [torch.randn(shape, device="cuda", requires_grad=True) for shape in shapes]
-        params = accepted(name, made)
-        for param in params:
-            param.grad = torch.randn_like(param)
+        params = parameters(name, tensors, dtype)
+        elements = sum(param.numel() for param in params)
         try:
-            running[title], figures[title] = start(title, make, params)
-        except (TypeError, RuntimeError) as problem:
-            figures[title] = {"absent": str(problem).splitlines()[0]}
-    times: dict[str, list[tuple[float, float]]] = {title: [] for title in running}
-    for _ in range(rounds):
-        order = list(running)
-        random.shuffle(order)
-        for title in order:
-            times[title].append(device_time(running[title], steps))
+            given = groups(params, tensors.groups) if tensors.groups > 1 else params
+            running[title], figures[title] = started(title, make, given)
+        except Exception as problem:  # torch has no such form, or it cannot be captured
+            figures[title] = {"absent": (str(problem).splitlines() or [repr(problem)])[0]}
+    times = rounds(running)
+    least = least_streams(name) * dtype.itemsize * elements / 1e6
     for title, measured in times.items():
         device, host = zip(*measured, strict=True)
-        figures[title] |= {
-            "device_ms": statistics.median(device),
-            "device_ms_min": min(device),
-            "host_ms": statistics.median(host),
-        }
-    elements = sum(param.numel() for param in params)
+        median = statistics.median(device)
+        figures[title] |= {"device_ms": median, "device_ms_min": min(device)}
+        figures[title] |= {"host_ms": statistics.median(host), "gb_per_s": least / median}
+    running.clear()
+    release()
     return {"tensors": len(params), "elements": elements, "variants": figures}
 
 
-def start(
-    title: str, make: Callable[[Any], Any], params: list[torch.Tensor]
-) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Construct, take the first step, and say how long that took."""
-    torch.cuda.synchronize()
+def rounds(running: dict[str, Callable[[], Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Times of every variant, interleaved."""
+    times: dict[str, list[tuple[float, float]]] = {title: [] for title in running}
+    steps = {
+        title: max(1, min(50, round(ROUND_MS / max(timed(step, 1)[0], 1e-3))))
+        for title, step in running.items()
+    }
+    for _ in range(ROUNDS):
+        order = list(running)
+        random.shuffle(order)
+        for title in order:
+            times[title].append(timed(running[title], steps[title]))
+    return times
+
+
+def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
+    """Parameters of a list with gradients, as far as a class takes them."""
+    shapes = list(dict.fromkeys(tensors.shapes))
+    tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
+    taken = {tuple(param.shape) for param in accepted(name, tried)}
+    made = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
+    for param in made:
+        param.requires_grad_().grad = torch.randn_like(param)
+    return made
+
+
+def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """Construct, take the first step, and say how long that took and what memory later ones do."""
+    synchronize()
     begin = time.perf_counter()
     optimizer = make(params)
-    step = torch.compile(optimizer.step) if title == "torch compiled" else optimizer.step
+    step: Callable[[], Any] = optimizer.step
+    if title == "torch compiled":
+        step = torch.compile(step)
+    if title.startswith(OURS) and REHEARSAL:
+        step = partial(interpreted, step)
     step()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - begin
-    if title == "optgen fused Triton" and "fused Triton" not in optgen.explain(optimizer):
-        raise RuntimeError(f"the default is another lowering: {optgen.explain(optimizer)}")
-    for _ in range(3):
-        step()
-    return step, {"first_step_s": first}
+    synchronize()
+    found = {"first_step_s": time.perf_counter() - begin}
+    if title.startswith(OURS) and not REHEARSAL:
+        taken = optgen.explain(optimizer)
+        if "fused Triton" not in taken:
+            raise RuntimeError(f"the default is another lowering: {taken}")
+    with beside():
+        for _ in range(3):
+            step()
+    synchronize()
+    found["peak_bytes"] = peak_memory(step)
+    return (captured(step) if title.endswith("in a graph") else step), found
 
 
-def device_time(step: Callable[[], Any], steps: int) -> tuple[float, float]:
-    """Milliseconds a call: on the device, and of the host until it has queued everything."""
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    clock = time.perf_counter()
-    begin.record()
-    for _ in range(steps):
-        step()
-    end.record()
-    host = (time.perf_counter() - clock) / steps * 1e3
-    end.synchronize()
-    return begin.elapsed_time(end) / steps, host
-
-
-def show(result: Result) -> None:
-    """A table: milliseconds, bandwidth, and how many times the fused Triton step's time."""
-    print(f"\n{result['name']}, {result['list']}: {result['elements']:,} elements")
-    ours = result["variants"]["optgen fused Triton"].get("device_ms")
-    for title, figures in result["variants"].items():
-        if "absent" in figures:
-            print(f"  {title:22}  -  {figures['absent']}")
-            continue
-        ratio = f"x{figures['device_ms'] / ours:.2f}" if ours else ""
-        print(
-            f"  {title:22} {figures['device_ms']:9.3f} ms {figures['host_ms']:9.3f} host "
-            f"{figures['gb_per_s']:8.0f} GB/s {ratio:>8}  first {figures['first_step_s']:.2f} s",
-            flush=True,
-        )
+def interpreted(step: Callable[[], Any]) -> Any:
+    """A step through Triton where it is not the default."""
+    with use_lowering("fused_triton"):
+        return step()

@@ -1,11 +1,20 @@
-"""What the benchmark on a GPU will call, on the CPU: every class, its arguments, its tensors."""
+"""What the benchmark on a GPU will do, as far as that goes without one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from interpreter import outside
 
 import optgen.optim
-from benchmarks import gpu, gpu_checks, gpu_speed
+from benchmarks import gpu, gpu_cases, gpu_checks, gpu_speed
 from benchmarks.classes import CLASSES
+from benchmarks.gpu_results import Results
 from optgen.runtime import GeneratedOptimizer
 
 
@@ -15,18 +24,92 @@ def test_every_class_with_dense_gradients_is_measured() -> None:
         n for n, k in kinds.items() if isinstance(k, type) and issubclass(k, GeneratedOptimizer)
     }
     assert ours - set(CLASSES) <= {"SparseAdam"}
-    assert set(gpu_checks.SETTINGS) <= set(CLASSES)
-    assert callable(gpu.main)
+    assert set(gpu_cases.SETTINGS) <= set(CLASSES)
+    checks = gpu_checks.situations(CLASSES) | gpu_checks.trajectories(CLASSES)
+    assert {title.split()[0] for title in checks} == {*CLASSES, "SparseAdam"}
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_checks_can_be_made_of_every_class(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_checks, "DEVICE", "cpu")
-    for settings in gpu_checks.settings_of(name):
-        error, bound = gpu_checks.trajectory(name, settings, torch.float64, "forloop", 2)
+    monkeypatch.setattr(gpu_cases, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_checks, "STEPS", 2)
+    monkeypatch.setattr(gpu_cases, "SIZES", ((), (17,), (64, 33), (4, 5, 3, 3)))
+    for number, _ in enumerate(gpu_cases.settings_of(name)):
+        error, bound = gpu_checks.trajectory(name, number, torch.float64, "forloop")
         assert error <= bound
     assert gpu_speed.least_streams(name) >= 3
 
 
 def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> None:
-    assert gpu_checks.settings_of("NAdam") == [{}, {"weight_decay": 0.1}]
+    assert gpu_cases.settings_of("NAdam") == [{}, {"weight_decay": 0.1}]
+
+
+@outside
+def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
+    """All of the script for one class, in processes of its own; what is done is not done again."""
+    pytest.importorskip("triton")
+    out = tmp_path / "results.jsonl"
+    command = [sys.executable, gpu.__file__, "--rehearse", "--only", "SGD", "--out", str(out)]
+    for _ in range(2):
+        environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout + run.stderr
+        lines = out.read_text().splitlines()
+    results = Results(out)
+    assert not results.begun
+    assert len(lines) == 2 * len(results.done)
+    parts = {name.partition(":")[0] for name in results.done}
+    assert parts == {"machine", *gpu.PARTS}
+    (compared,) = (r["variants"] for r in results.done.values() if "variants" in r)
+    assert {t for t, found in compared.items() if "device_ms" not in found} == {
+        "torch fused, in a graph"  # torch's SGD is not capturable
+    }
+
+
+class Faulty:
+    """A process that ends in the middle of what it does, until it has been started often."""
+
+    started = 0
+
+    def __init__(self, command: list[str], env: Any) -> None:
+        Faulty.started += 1
+        results = Results(Path(command[command.index("--out") + 1]))
+        if Faulty.started < 3:
+            results.begin(f"check {Faulty.started}")
+        else:
+            results.add("the rest", {"right": True, "error": 0.0})
+        self._status = -11 if Faulty.started < 3 else 0
+
+    def poll(self) -> int:
+        return self._status
+
+    wait = poll
+
+
+def test_a_fault_ends_a_check_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Faulty)
+    out = tmp_path / "results.jsonl"
+    assert gpu.main(["--out", str(out)]) == 1
+    assert list(Results(out).failed()) == ["check 1", "check 2"]
+    assert Results(out).done["check 1"]["raised"] == "ended the process: -11"
+    assert "3 results, 2 failed checks" in capsys.readouterr().out
+
+
+def test_a_run_out_of_time_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    assert gpu.main(["--out", str(out), "--minutes", "0"]) == 3
+
+
+def test_results_are_a_line_each(tmp_path: Path) -> None:
+    out = tmp_path / "sub" / "results.jsonl"
+    results = Results(out)
+    results.begin("one")
+    assert Results(out).begun == "one"
+    results.add("one", {"right": False})
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [
+        {"name": "one"},
+        {"name": "one", "result": {"right": False}},
+    ]
+    assert list(Results(out).failed()) == ["one"]

@@ -1,0 +1,133 @@
+"""What benchmarks/gpu.py steps: tensors, gradients, settings; and the rule in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.classes import accepted, accepts, generated
+from benchmarks.gpu_device import DEVICE, REHEARSAL
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec.read import read_spec
+
+Sizes = tuple[tuple[int, ...], ...]
+
+_EDGES: Sizes = ((), (1,), (15,), (17,), (64, 33), (8, 16, 3, 3), (5, 16, 17), (1, 1))
+_WIDE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1), (512, 256, 1, 1))
+SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_WIDE)
+STEPS = 2 if REHEARSAL else 30
+LARGE = 1_000 if REHEARSAL else 100_000
+"""Rounding errors are compared on tensors of at least so many elements."""
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
+    "Adam": [{}, {"amsgrad": True, "maximize": True, "weight_decay": 0.1}],
+    "AdamW": [{}],
+    "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
+    "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
+}
+"""What is checked of a class; of any other, its defaults and weight decay."""
+BOUNDS = {"Muon": 5e-3}
+"""The error in float64 where a rule itself multiplies in bfloat16."""
+_SPECS = Path(__file__).resolve().parents[1] / "specs"
+
+
+def settings_of(name: str) -> list[dict[str, Any]]:
+    """The arguments a class is checked with."""
+    decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
+    return SETTINGS.get(name, [{}, *decayed])
+
+
+def bound_of(name: str) -> float:
+    """The error of float64 that passes."""
+    return BOUNDS.get(name, 1e-12)
+
+
+def draw(size: tuple[int, ...], seed: int, rounded: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """Normal numbers, rounded to one type and held in another; the same ones on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+    return drawn.to(rounded).to(dtype).to(DEVICE)
+
+
+def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
+    """Parameters that a class takes: of all sizes, unaligned, transposed, with holes."""
+    made = [draw(size, i, rounded, dtype) for i, size in enumerate(SIZES)]
+    made += [
+        draw((1100,), 100, rounded, dtype)[1:1041],
+        draw((25, 44), 101, rounded, dtype).t(),
+        draw((25, 44), 102, rounded, dtype)[:, ::2],
+        draw((0,), 103, rounded, dtype),
+    ]
+    return accepted(name, [tensor.detach().requires_grad_() for tensor in made])
+
+
+def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:
+    """The same gradients, rounded to a type, in the parameters' own type; some have none."""
+    for i, param in enumerate(params):
+        absent = (i + step) % 7 == 6
+        seed = 1000 * (step + 1) + i
+        param.grad = None if absent else draw(tuple(param.shape), seed, rounded, param.dtype)
+
+
+def refill_gradients(params: Sequence[Tensor], step: int) -> None:
+    """Gradients in the same memory at every step, as a captured backward pass writes them."""
+    for i, param in enumerate(params):
+        grad = draw(tuple(param.shape), 1000 * (step + 1) + i, torch.float64, param.dtype)
+        if param.grad is None:
+            param.grad = grad
+        else:
+            param.grad.copy_(grad)
+
+
+def groups(params: Sequence[Tensor], count: int = 2) -> list[dict[str, Any]]:
+    """The parameters in so many groups, each with a learning rate of its own."""
+    shares = [params[i::count] for i in range(count)]
+    return [
+        {"params": share, "lr": 3e-3 * (1 + i / count)} for i, share in enumerate(shares) if share
+    ]
+
+
+@cache
+def algorithm_of(name: str) -> Algorithm:
+    """The rule of a class, as its spec file says it."""
+    (algorithm,) = read_spec(_SPECS / f"{generated(name).rule.name}.py")
+    return add_maximize(algorithm)
+
+
+class Exact:
+    """The rule run plainly in float64, beside an optimizer that starts from the same values."""
+
+    def __init__(self, name: str, params: Sequence[Tensor]) -> None:
+        self._algorithm = algorithm_of(name)
+        self._states: list[dict[str, Any]] = [{} for _ in params]
+        self.values = [param.detach().double().clone() for param in params]
+
+    def step(self, optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
+        """Take the step that the optimizer is about to take, or has just taken."""
+        owner = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        for i, param in enumerate(params):
+            if param.grad is not None:
+                group, grad = owner[id(param)], param.grad.double()
+                self.values[i], self._states[i] = evaluate(
+                    self._algorithm, group, self.values[i], grad, self._states[i]
+                )
+
+    def error(self, params: Sequence[Tensor], least: int = 1) -> float:
+        """How far the parameters of so many elements have come to lie from it."""
+        return max(_errors(params, self.values, least))
+
+
+def _errors(found: Sequence[Tensor], expected: Sequence[Tensor], least: int) -> Iterator[float]:
+    """The largest deviation of each tensor, in units of its largest element."""
+    yield 0.0
+    for a, b in zip(found, expected, strict=True):
+        if a.numel() >= least:
+            error = (a.detach().double() - b).abs().max() / b.abs().max().clamp(min=1e-300)
+            yield float("inf") if error.isnan() else error.item()

@@ -1,0 +1,88 @@
+"""The device that benchmarks/gpu.py measures: CUDA; in a rehearsal the CPU, Triton interpreted.
+
+A rehearsal takes every way that the real run takes: where only CUDA has a thing, as graphs and
+streams, there is a stand-in that does it at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+REHEARSAL = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if REHEARSAL else "cuda"
+
+Step = Callable[[], Any]
+
+
+def synchronize() -> None:
+    """Wait until the device has done what it was given."""
+    if not REHEARSAL:
+        torch.cuda.synchronize()
+
+
+def beside() -> AbstractContextManager[Any]:
+    """Another stream, which begins after all that has been queued on this one."""
+    if REHEARSAL:
+        return nullcontext()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    return torch.cuda.stream(stream)
+
+
+def captured(step: Step) -> Step:
+    """Capture a step in a graph; what comes back replays it.
+
+    Whoever captures has taken three steps on another stream before, as torch asks.
+    """
+    if REHEARSAL:
+        return step
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def timed(step: Step, steps: int) -> tuple[float, float]:
+    """Milliseconds a step: on the device, and of the host until it has queued everything."""
+    synchronize()
+    clock = time.perf_counter()
+    if REHEARSAL:
+        for _ in range(steps):
+            step()
+        host = (time.perf_counter() - clock) / steps * 1e3
+        return host, host
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    clock = time.perf_counter()
+    for _ in range(steps):
+        step()
+    host = (time.perf_counter() - clock) / steps * 1e3
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / steps, host
+
+
+def peak_memory(step: Step) -> int:
+    """Bytes that a step takes beyond what there is before it."""
+    if REHEARSAL:
+        step()
+        return 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def release() -> None:
+    """Give back the memory that nobody holds any more."""
+    if not REHEARSAL:
+        torch.cuda.empty_cache()
