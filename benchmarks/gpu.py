@@ -109,6 +109,7 @@ def plan(given: argparse.Namespace) -> Work:
     """What there is to do, by name; imported here, after the choice of the interpreter."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situations, trajectories
+    from benchmarks.gpu_device import spare_the_compiler
     from benchmarks.gpu_speed import comparisons
 
     def checked(check: Check) -> Callable[[], Result]:
@@ -118,6 +119,7 @@ def plan(given: argparse.Namespace) -> Work:
 
         return run
 
+    spare_the_compiler()
     names = given.only or CLASSES
     parts: dict[str, Work] = {
         "situations": {name: checked(check) for name, check in situations(names).items()},

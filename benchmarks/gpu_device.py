@@ -7,9 +7,11 @@ streams, there is a stand-in that does it at once.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -86,3 +88,17 @@ def release() -> None:
     """Give back the memory that nobody holds any more."""
     if not REHEARSAL:
         torch.cuda.empty_cache()
+
+
+def spare_the_compiler() -> None:
+    """Let torch's optimizers step where SymPy is missing: they import torch's compiler for nothing.
+
+    In its place stands a module that has what they call of it.
+    """
+    try:
+        import sympy  # noqa: F401
+    except ImportError:
+        bystander: Any = ModuleType("torch._dynamo")
+        bystander.disable = lambda function, *_, **__: function
+        bystander.graph_break = lambda *_, **__: None
+        sys.modules["torch._dynamo"] = torch._dynamo = bystander
