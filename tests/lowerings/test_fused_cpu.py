@@ -114,12 +114,20 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
         pytest.skip("only g++ reports on vectors in this form")
     width = widest(tmp_path)
     report = build(text, tmp_path, "-fopt-info-vec-optimized")
-    lines = fused_cpu.complete(text).splitlines()
+    lines = fused_cpu.complete(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
     head = re.compile(r"for \(i64 i = 0; i < n; (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
     variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type
     found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report).count(str(width))
     assert found >= variants - 2 * ("decltype" in text), report
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "sparse_adam"])
+def test_rows_compile_without_a_warning(name: str, tmp_path: Path) -> None:
+    (algorithm,) = (each for each in ALGORITHMS if each.module == name)
+    text = f"#define OPTGEN_ROWS\n{emit.render(algorithm, FUSED_CPU, None)}"
+
+    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
 
 
 def test_names_that_mean_something_in_cpp_step_aside() -> None:

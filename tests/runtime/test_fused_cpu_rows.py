@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
-from optgen.runtime import fused_cpu
+from optgen.runtime import fused_cpu, rows
+from optgen.runtime.fused_cpu import build_cache
 
 Size = tuple[int, ...]
 
@@ -151,6 +154,31 @@ def test_an_index_that_is_no_row_is_an_error_and_nothing_else(wrong: int) -> Non
 
     assert [(param == 1).all().item() for param in params] == [True, True]
     assert [state["step"].item() for state in optimizer.state.values()] == [0, 0]
+
+
+def test_without_a_library_for_rows_they_are_taken_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be a cached build of the rest, and no compiler."""
+    expected = stepped((30, 3), "forloop")
+    taken: list[object] = []
+
+    def missing(name: str, source: str) -> Path:
+        raise build_cache.NoCompilerError(name)
+
+    def noted(*args: Any) -> rows.Touched:
+        taken.append(args)
+        return rows.touched(*args)
+
+    assert not isinstance(fused_cpu._kernel(SparseAdam), str)
+    monkeypatch.setattr(build_cache, "library", missing)
+    monkeypatch.setattr(fused_cpu, "touched", noted)
+    monkeypatch.setattr(fused_cpu.rows, "_functions", {})
+    found = stepped((30, 3), "fused_cpu")
+
+    assert len(taken) == 4
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
 def test_a_gradient_scaler_is_obeyed() -> None:

@@ -116,7 +116,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     }
     return {
         "form": "fused_cpu_sweep.cpp.jinja",
-        "header": "kernel.h" if plan.algorithm.gradient == "dense" else "rows.h",
+        "header": "kernel.h",
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),

@@ -77,8 +77,11 @@ def _take(kernel: Kernel, optimizer: "GeneratedOptimizer", part: Portion) -> boo
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
     """Update works of which some have sparse gradients."""
     sparse = [work for work in works if work.trait.rows]
-    rows.step(kernel, optimizer, [work for work in sparse if rows.fits(work)])
-    taken = [touched(optimizer.rule, work) for work in sparse if not rows.fits(work)]
+    update = rows.function(kernel)
+    suited = [work for work in sparse if update and rows.fits(work)]
+    if update and suited:
+        rows.step(kernel, update, optimizer, suited)
+    taken = [touched(optimizer.rule, work) for work in sparse if work not in suited]
     dense = [*(work for work in works if not work.trait.rows), *(each.rows for each in taken)]
     if dense:
         _step_dense(kernel, optimizer, dense)
@@ -125,8 +128,8 @@ def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
     second = Thread(target=reader)  # two compilers take no longer than one
     second.start()
     try:
-        library = build_cache.library(cls.rule.name, complete(path.read_text()))
-        return Kernel(cls, library)
+        source = complete(path.read_text())
+        return Kernel(cls, build_cache.library(cls.rule.name, source), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:

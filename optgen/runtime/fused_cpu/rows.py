@@ -9,15 +9,17 @@ of any others are taken in Python, and the kernel for dense tensors updates thos
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import c_void_p
+from contextlib import suppress
+from ctypes import c_int64, c_void_p
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu import build_cache, compiler, threads
 from optgen.runtime.fused_cpu.table import Kernel, gather
 from optgen.runtime.gradients import reals
 from optgen.runtime.layout import is_plain
@@ -27,10 +29,26 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 
+_functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
+
+
 class _Rows(ctypes.Structure):
     """`Rows` of rows.h, field by field."""
 
     _fields_ = [("indices", c_void_p), ("values", c_void_p), ("rows", c_void_p)]
+
+
+def function(kernel: Kernel) -> Any | None:
+    """The compiled function, from a library of its own; None where that cannot be had."""
+    if kernel not in _functions:
+        found: Any = None
+        with suppress(build_cache.NoCompilerError, compiler.CompileError, OSError):
+            source = f"#define OPTGEN_ROWS\n{kernel.source}"
+            library = build_cache.library(f"{kernel.rule.name}_rows", source)
+            found = ctypes.CDLL(str(library)).optgen_step_rows
+            found.argtypes, found.restype = (c_void_p, c_void_p, c_void_p), c_int64
+        _functions[kernel] = found
+    return _functions[kernel]
 
 
 def fits(work: Work) -> bool:
@@ -39,11 +57,11 @@ def fits(work: Work) -> bool:
     return one and all(map(is_plain, chain(work.params, *work.states)))
 
 
-def step(kernel: Kernel, optimizer: "GeneratedOptimizer", works: Sequence[Work]) -> None:
-    """Update the rows that the gradients of these works touch."""
+def step(
+    kernel: Kernel, update: Any, optimizer: "GeneratedOptimizer", works: Sequence[Work]
+) -> None:
+    """Update the rows that the gradients of these works touch, by the compiled function."""
     grads = [grad for work in works for grad in work.grads]
-    if not grads:
-        return
     values = [[_in_order(grad._values()) for grad in work.grads] for work in works]
     indices = [grad._indices().contiguous() for grad in grads]
     dense = [replace(work, grads=reals(column)) for work, column in zip(works, values, strict=True)]
@@ -57,7 +75,7 @@ def step(kernel: Kernel, optimizer: "GeneratedOptimizer", works: Sequence[Work])
         table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
     table.set_scale(optimizer)
     rows = _Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
-    wrong = kernel.step_rows(
+    wrong = update(
         ctypes.addressof(table.struct),
         ctypes.addressof(rows),
         ctypes.addressof(threads.current()),

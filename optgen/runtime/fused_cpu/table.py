@@ -95,8 +95,8 @@ class Table:
 class Kernel:
     """A compiled rule: its library, and the streams it takes in the order of the table."""
 
-    def __init__(self, cls: "type[GeneratedOptimizer]", library: Path) -> None:
-        self.rule = cls.rule
+    def __init__(self, cls: "type[GeneratedOptimizer]", library: Path, source: str) -> None:
+        self.rule, self.source = cls.rule, source
         self.row = Row(cls)
         self.like, self.scalar = _states(cls.rule)
         self._library = ctypes.CDLL(str(library))
@@ -110,10 +110,6 @@ class Kernel:
         self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
         names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
         self.parts = [self._function(name) for name in names]
-        if cls.rule.gradient != "dense":
-            self.step_rows = self._library.optgen_step_rows
-            self.step_rows.argtypes = (c_void_p, c_void_p, c_void_p)
-            self.step_rows.restype = c_int64
 
     def _fact(self, name: str) -> bool:
         return hasattr(self._library, name)
