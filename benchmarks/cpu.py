@@ -4,8 +4,8 @@
     python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
 
 Without arguments it measures everything, merges it into benchmarks/results/cpu.json cell by cell,
-holds it to the targets and draws the picture. --resume leaves out what the file has, so a run can
-be interrupted; --try writes nothing; --verdict measures nothing.
+holds it to the targets, draws the picture, and puts a summary into the README. --resume leaves out
+what the file has, so a run can be interrupted; --try writes nothing; --verdict measures nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from optgen.bench import cells, report, results, suite
 from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget
 from optgen.bench.picture import draw
+from optgen.bench.summary import markdown
 from optgen.bench.targets import of_machine
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
 from optgen.cli import bench
 from optgen.cli.catalogue import columns
 
-RESULTS = Path(__file__).resolve().parent / "results" / "cpu.json"
+ROOT = Path(__file__).resolve().parents[1]
+README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"
+MARKS = ("<!-- by benchmarks/cpu.py -->", "<!-- end -->")
 
 
 def main() -> int:
@@ -73,6 +76,17 @@ def judge(path: Path) -> None:
     print(columns(report.verdict_table(found)))
     print("\n".join(report.misses(found)))
     draw(kept, path.with_suffix(".png"))
+    if path == RESULTS:
+        README.write_text(with_summary(README.read_text(encoding="utf-8"), kept), encoding="utf-8")
+
+
+def with_summary(text: str, kept: results.Results) -> str:
+    """The README with these results between its two marks."""
+    before, begin, rest = text.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not end:
+        raise ValueError(f"the README has lost its marks, {' and '.join(MARKS)}")
+    return f"{before}{begin}\n\n{markdown(kept)}\n\n{end}{after}"
 
 
 def wanted(arguments: argparse.Namespace) -> list[results.Cell]:

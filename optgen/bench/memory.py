@@ -2,12 +2,14 @@
 
 Linux keeps the most that a process ever had in memory (VmHWM) and lets it start anew. That counts
 pages, whoever took them: torch's allocator, a kernel's, Python's. What was freed earlier would not
-show, so it is given back to the system before, and Python takes its objects from malloc too.
+show, so it is given back to the system before, and Python takes its objects from malloc too. The
+first steps are looked at, so that what is kept from one to the next counts.
 """
 
 import ctypes
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -16,9 +18,10 @@ from optgen.bench import process
 from optgen.bench.lists import LISTS
 from optgen.bench.results import Cell, Figures
 from optgen.bench.variants import Stepper, forms, gradients, suited
+from optgen.runtime import GeneratedOptimizer
 
 _STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_TIMES = 5
+_STEPS = 5
 
 
 def peaks(cell: Cell) -> Figures:
@@ -31,28 +34,35 @@ def peaks(cell: Cell) -> Figures:
 
 
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
-    """In a process of its own: the most of several steps, after some that made the state."""
+    """In a process of its own: the most of the first steps of each form, less new state."""
     torch.set_num_threads(threads)
     taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
     figures: Figures = {}
-    for title in forms(name, kind):
+    for title in forms(name, kind):  # which has loaded everything: it has taken steps
         stepper = Stepper(name, title, taken, kind)
         stepper.take(gradients(taken, kind))
-        for _ in range(3):
-            stepper.step()
+        if isinstance(stepper.optimizer, GeneratedOptimizer):
+            stepper.optimizer.init_state()
+        had = _state_bytes(stepper)
+        found = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - had)
         params = sum(param.nbytes for param in stepper.params)
-        found = max(peak(stepper.step) for _ in range(_TIMES))
         figures[title] = {"bytes": found, "of_params": found / params}
     return figures
 
 
-def peak(function: Callable[[], object]) -> int:
+def peak(function: Callable[[], object], times: int = 1) -> int:
     """By how many bytes the process grows while it calls a function."""
     ctypes.CDLL(None).malloc_trim(0)
     _PEAK.write_text("5")
     before = _status("VmRSS")
-    function()
+    for _ in range(times):
+        function()
     return _status("VmHWM") - before
+
+
+def _state_bytes(stepper: Stepper) -> int:
+    values = chain.from_iterable(state.values() for state in stepper.optimizer.state.values())
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def _status(name: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import optgen.optim
 from optgen.bench import busy, cells, compiled, first_step, memory, process, report
 from optgen.bench.first_step import COLD, WARM
 from optgen.bench.lists import LISTS, TensorList
@@ -102,7 +103,25 @@ def test_peaks_of_every_form() -> None:
     found = memory.measured("Adam", "small", "float32", torch.get_num_threads())
 
     assert set(found) == set(forms("Adam", torch.float32))
-    assert found[OURS]["bytes"] >= 0
+    assert found[OURS]["bytes"] < 1e6
+
+
+def test_what_is_kept_counts_and_state_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    monkeypatch.setitem(LISTS, "small", TensorList("small", "", [(1_000_000,)]))
+    step = optgen.optim.SGD.step
+
+    def hoarding(self: Any) -> None:
+        step(self)
+        if not kept and self.param_groups[0]["params"][0].numel() > 1000:
+            kept.append(torch.ones(2_000_000))
+
+    monkeypatch.setattr(optgen.optim.SGD, "step", hoarding)
+
+    found = memory.measured("SGD", "small", "float32", torch.get_num_threads())
+
+    assert 7e6 < found[OURS]["bytes"] < 10e6
+    assert abs(found[FUSED]["bytes"]) < 1e6
 
 
 def test_a_process_that_begins() -> None:

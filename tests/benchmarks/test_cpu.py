@@ -1,0 +1,91 @@
+"""The benchmark of a CPU: what is asked for, what is kept, and what the README shows of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import cpu
+from optgen.bench.lists import LISTS, TensorList
+from optgen.bench.results import Cell, load
+from optgen.bench.suite import Suite
+from optgen.bench.variants import LIMIT, OURS
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["cpu.py", *arguments])
+    return cpu.main()
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setattr("optgen.bench.measure._CACHES", 1000)
+    monkeypatch.setitem(LISTS, "1e6", TensorList("1e6", "", [(3, 4)]))
+    return tmp_path / "cpu.json"
+
+
+ASKED = ("--parts", "step", "--lists", "1e6", "--dtype", "float32", "--threads", "1")
+
+
+def test_results_are_kept_and_judged(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out)) == 0
+
+    assert set(load(out)) == {Cell("step", "SGD", "1e6")}
+    printed = capsys.readouterr().out
+    assert "1/1 SGD, 1e6, float32, 1 thread: " in printed
+    assert "not measured" in printed
+
+
+def test_what_is_there_is_left_out(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out)) == 0
+    assert run(monkeypatch, "--only", "SGD", "ASGD", *ASKED, "--out", str(out), "--resume") == 0
+
+    assert "1/1 ASGD" in capsys.readouterr().out
+    assert {cell.name for cell in load(out)} == {"SGD", "ASGD"}
+
+
+def test_a_cell_that_fails_is_said_and_the_others_measured(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(suite: Suite, cell: Cell) -> dict[str, dict[str, float]]:
+        if cell.name == "SGD":
+            raise RuntimeError("no memory")
+        return {OURS: {"median": 1.0, "min": 1.0}, LIMIT: {"median": 0.5, "min": 0.5}}
+
+    monkeypatch.setattr(Suite, "run", failing)
+
+    assert run(monkeypatch, "--only", "SGD", "Adam", *ASKED, "--out", str(out)) == 1
+
+    assert "failed: SGD, 1e6" in capsys.readouterr().out
+    assert {cell.name for cell in load(out)} == {"Adam"}
+
+
+def test_trying_writes_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "--only", "SGD", *ASKED, "--out", str(out), "--try") == 0
+
+    assert not out.exists()
+
+
+def test_the_readme_shows_the_results() -> None:
+    text = cpu.README.read_text(encoding="utf-8")
+
+    assert cpu.with_summary(text, load(cpu.RESULTS)) == text
+
+
+def test_a_summary_says_what_was_measured_only() -> None:
+    figures = {OURS: {"median": 2.0}, LIMIT: {"median": 1.9}, "torch for-loop": {"median": 30.0}}
+    text = cpu.with_summary(
+        f"a\n{cpu.MARKS[0]}\nold\n{cpu.MARKS[1]}\nb\n", {Cell("step", "AdamW", "gpt2"): figures}
+    )
+
+    assert "old" not in text
+    assert "| AdamW, like GPT-2 small, float32 | 2 ms | 95% | 30 ms | 30 ms |" in text
+    assert text.startswith("a\n")
+    assert text.endswith("\nb\n")
