@@ -125,15 +125,19 @@ def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
     if reason := excess(cls.rule):
         return reason
     path = Path(module.__file__).with_name("fused_cpu.cpp")
-    second = Thread(target=reader)  # two compilers take no longer than one
-    second.start()
+    name, source = cls.rule.name, complete(path.read_text())
+    beside = [Thread(target=reader)]  # two compilers take no longer than one
+    if cls.rule.gradient == "sparse_only":
+        beside.append(Thread(target=rows.library, args=(name, source)))
+    for thread in beside:
+        thread.start()
     try:
-        source = complete(path.read_text())
-        return Kernel(cls, build_cache.library(cls.rule.name, source), source)
+        return Kernel(cls, build_cache.library(name, source), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:
-        second.join()  # and by the time a kernel runs it is known whether there is a reader
+        for thread in beside:
+            thread.join()  # and by the time a kernel runs it is known whether there is a reader
     if message not in _warned:
         _warned.add(message)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)

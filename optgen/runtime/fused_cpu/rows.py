@@ -9,10 +9,10 @@ of any others are taken in Python, and the kernel for dense tensors updates thos
 import ctypes
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from ctypes import c_int64, c_void_p
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -38,14 +38,20 @@ class _Rows(ctypes.Structure):
     _fields_ = [("indices", c_void_p), ("values", c_void_p), ("rows", c_void_p)]
 
 
+def library(name: str, source: str) -> Path | None:
+    """Where the kernel for rows lies, a library of its own; None where it cannot be had."""
+    try:
+        return build_cache.library(f"{name}_rows", f"#define OPTGEN_ROWS\n{source}")
+    except (build_cache.NoCompilerError, compiler.CompileError, OSError):
+        return None
+
+
 def function(kernel: Kernel) -> Any | None:
-    """The compiled function, from a library of its own; None where that cannot be had."""
+    """The compiled function for rows, if there is one."""
     if kernel not in _functions:
-        found: Any = None
-        with suppress(build_cache.NoCompilerError, compiler.CompileError, OSError):
-            source = f"#define OPTGEN_ROWS\n{kernel.source}"
-            library = build_cache.library(f"{kernel.rule.name}_rows", source)
-            found = ctypes.CDLL(str(library)).optgen_step_rows
+        path, found = library(kernel.rule.name, kernel.source), None
+        if path is not None:
+            found = ctypes.CDLL(str(path))["optgen_step_rows"]
             found.argtypes, found.restype = (c_void_p, c_void_p, c_void_p), c_int64
         _functions[kernel] = found
     return _functions[kernel]
