@@ -1,0 +1,61 @@
+"""Any number of threads leaves the same bits, whatever the algorithm and the type."""
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from parity.classes import PLAIN
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+from optgen.runtime.fused_cpu import threads
+
+# More than one thread is used from 16 MB on. No boundary of a tensor lies where threads meet.
+COUNTS = (1_900_003, 17, 900_001, 128, 1_600_063)
+
+
+@functools.cache
+def values(step: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(n, generator=generator).to(dtype) for n in COUNTS]
+
+
+@pytest.fixture
+def several() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    values.cache_clear()
+
+
+def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
+    """Parameters and states after some steps with so many threads."""
+    torch.set_num_threads(count)
+    assert threads.current().parallel
+    assert threads.current().count == count
+    params = [Parameter(value.clone()) for value in values(0, dtype)]
+    optimizer = getattr(optgen.optim, name)(params)
+    for step in (1, 2):
+        for param, grad in zip(params, values(step, dtype), strict=True):
+            param.grad = grad
+        optimizer.step()
+    assert optgen.explain(optimizer).startswith("group 0: fused C++")
+    return [*params, *(s for p in params for s in optimizer.state[p].values())]
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_same_bits(name: str, dtype: torch.dtype) -> None:
+    alone = stepped(name, dtype, 1)
+
+    for count in (2, 3):
+        found = stepped(name, dtype, count)
+        assert all(map(torch.equal, found, alone))
