@@ -110,7 +110,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lists", nargs="*", default=list(LISTS), choices=list(LISTS))
     parser.add_argument("--dtype", nargs="*", default=["float32", "bfloat16"])
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2])
-    parser.add_argument("--seconds", type=float, default=2.5, help="of measuring in a cell")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of measuring in a cell")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")
     parser.add_argument("--try", dest="try_", action="store_true", help="write nothing")
     parser.add_argument("--verdict", action="store_true", help="measure nothing")

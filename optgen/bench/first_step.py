@@ -28,7 +28,7 @@ def first_steps(cell: Cell) -> Figures:
     tensors = suited(cell.name, LISTS[cell.tensors])
     request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
     request["shapes"] = tensors.shapes
-    figures: Figures = {COLD: _summary(_cold(request, 2)), WARM: _summary(_warm(request, 3))}
+    figures: Figures = {COLD: _summary(_cold(request, 1)), WARM: _summary(_warm(request, 3))}
     for title in (DEFAULT, FUSED):
         if title in forms(cell.name, getattr(torch, cell.dtype)):
             figures[title] = process.ask(__name__, request | {"title": title})

@@ -77,6 +77,7 @@ def describe_machine() -> dict[str, Any]:
         "processor": model or platform.processor(),
         "cores": os.cpu_count(),
         "converts_bfloat16": any("avx512_bf16" in line.split() for line in lines),
+        "load": os.getloadavg(),
         "system": platform.system(),
         "torch": torch.__version__,
         "python": platform.python_version(),

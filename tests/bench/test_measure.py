@@ -1,9 +1,9 @@
-"""Rounds of samples: who takes part, for how long, and what comes of it."""
+"""Rounds of samples: who takes part, for how long, and what comes of it. The clock is ours."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pytest
 from torch import Tensor, zeros
@@ -12,70 +12,86 @@ from optgen.bench import measure
 from optgen.bench.measure import Budget, compare, seconds_of
 
 
-class Sleeper:
-    """A variant whose steps take so long; it notes what it was given."""
+@dataclass
+class Clock:
+    """Time passes only in steps."""
 
-    def __init__(self, seconds: float, log: list[str], name: str) -> None:
-        self._seconds, self._log, self._name = seconds, log, name
-        self.given: list[int] = []
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Stub:
+    """A variant whose steps take so long; it notes when it was given which gradients."""
+
+    seconds: float
+    clock: Clock
+    name: str = ""
+    log: list[str] = field(default_factory=list)
+    given: list[int] = field(default_factory=list)
 
     def take(self, gradients: Sequence[Tensor]) -> None:
-        self._log.append(self._name)
+        self.log.append(self.name)
         self.given.append(gradients[0].data_ptr())
 
     def step(self) -> None:
-        time.sleep(self._seconds)
+        self.clock.now += self.seconds
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_LONG", 0.002)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(measure, "_CACHES", 1000)
+    return Clock()
 
 
-def test_the_slow_one_has_its_share_and_no_more() -> None:
-    log: list[str] = []
-    both = {"quick": Sleeper(0.0005, log, "quick"), "slow": Sleeper(0.01, log, "slow")}
+def test_the_slow_one_has_its_share_and_no_more(clock: Clock) -> None:
+    both = {"quick": Stub(0.001, clock), "slow": Stub(0.1, clock)}
 
-    found = compare(both, lambda: [zeros(3)], Budget(0.1, most=8, least=2))
+    found = compare(both, lambda: [zeros(3)], Budget(1.0, most=15, least=2, clock=clock))
 
-    assert found["slow"]["samples"] < found["quick"]["samples"] == 8
-    assert found["slow"]["samples"] >= 2
-    for figures in found.values():
-        assert figures["min"] <= figures["median"]
-        assert figures["cold_min"] <= figures["cold"]
-    assert found["slow"]["median"] > found["quick"]["median"] > 0.5
+    assert found["quick"]["samples"] == 15
+    assert found["slow"]["samples"] == 3  # of a cold step and a repeated one each
+    assert found["quick"] == pytest.approx(
+        {"median": 1, "min": 1, "cold": 1, "cold_min": 1, "samples": 15}
+    )
+    assert found["slow"]["median"] == pytest.approx(100)
 
 
-def test_gradients_move_from_round_to_round() -> None:
-    one = Sleeper(0, [], "")
+def test_the_least_is_taken_whatever_it_costs(clock: Clock) -> None:
+    found = compare({"one": Stub(5, clock)}, lambda: [zeros(1)], Budget(0, least=3, clock=clock))
 
-    compare({"one": one}, lambda: [zeros(1000)], Budget(1, most=4))
+    assert found["one"]["samples"] == 3
+
+
+def test_gradients_move_from_round_to_round(clock: Clock) -> None:
+    one = Stub(0.01, clock)
+
+    compare({"one": one}, lambda: [zeros(1000)], Budget(10, most=4, clock=clock))
 
     assert all(a != b for a, b in zip(one.given, one.given[1:], strict=False))
 
 
-def test_the_order_changes() -> None:
+def test_the_order_changes(clock: Clock) -> None:
     log: list[str] = []
-    three = {name: Sleeper(0, log, name) for name in "abc"}
+    three = {name: Stub(0.01, clock, name, log) for name in "abc"}
 
-    compare(three, lambda: [zeros(1)], Budget(1, most=15))
+    compare(three, lambda: [zeros(1)], Budget(100, most=15, clock=clock))
 
     rounds = {tuple(log[i : i + 3]) for i in range(3, len(log), 3)}
     assert len(rounds) > 1
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
 
 
-def test_what_no_cache_holds_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_ENDLESS", 0.0)
+def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
+    one = Stub(0.3, clock)
 
-    found = compare({"one": Sleeper(0.001, [], "")}, lambda: [zeros(1)], Budget(1, most=3))["one"]
+    compare({"one": one}, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
 
-    assert found["cold"] == found["median"]
+    assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up goes by the real time
 
 
-def test_a_sample_is_long_enough() -> None:
-    begin = time.perf_counter()
-
-    assert 0 < seconds_of(lambda: None) < 1e-4
-    assert time.perf_counter() - begin >= 0.002
+def test_a_sample_is_long_enough(clock: Clock) -> None:
+    assert seconds_of(Stub(0.003, clock).step, clock) == pytest.approx(0.003)
+    assert clock.now == pytest.approx(0.021)
