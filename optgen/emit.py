@@ -147,12 +147,17 @@ def render_all(
     *,
     catalogued: bool = False,
 ) -> dict[str, str]:
-    """Every file of an algorithm's folder, by name."""
-    return {
-        lowering.filename: render(algorithm, lowering, ruff, base, catalogued=catalogued)
+    """Every file of an algorithm, by its path in the folder that is called after the spec file."""
+    within = Path(algorithm.folder).relative_to(algorithm.module)
+    texts = {
+        str(within / lowering.filename): render(algorithm, lowering, ruff, base, catalogued=catalogued)
         for lowering in LOWERINGS
         if lowering.applies(algorithm)
     }
+    if algorithm.is_function:
+        header = _header(algorithm.module, "#", catalogued)
+        texts["__init__.py"] = f'{header}"""Functions over lists of tensors, each in a folder."""\n'
+    return texts
 
 
 def _format(text: str, ruff: str) -> str:
@@ -184,10 +189,10 @@ def changes(folder: Path, texts: Mapping[str, str]) -> Iterable[Change]:
 
 
 def leftovers(folder: Path, keep: Iterable[str] = ()) -> Iterable[Change]:
-    """Generated files of a folder that nothing generates any more."""
-    kept = set(keep)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.name in kept or not path.is_file() or path.suffix not in (".py", ".cpp"):
+    """Generated files of a folder, by their paths in it, that nothing generates any more."""
+    kept = {folder / name for name in keep}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if path in kept or not path.is_file() or path.suffix not in (".py", ".cpp"):
             continue
         old = _text(path)
         if _is_ours(old):

@@ -156,6 +156,10 @@ def _generate(spec: Spec) -> dict[str, str]:
     from optgen.spec.read import read_spec
 
     first, *others = read_spec(spec)
+    if first.is_function:
+        hint = "optgen build FILE --out DIR writes the function"
+        message = f"`{first.name}` is a function over lists, and load makes classes of optimizers"
+        raise SpecError(first.place, message, hint, first.source)
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)

@@ -19,6 +19,7 @@ from optgen.cli.checkout import (
     specs_folder,
 )
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import assigns
 from optgen.spec.base import read_base
 from optgen.spec.errors import SpecError, shown_in
 from optgen.spec.read import read_specs
@@ -102,12 +103,19 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
             continue
         right.append(path)
         for algorithm in algorithms:
-            states = ", ".join(state.key for state in algorithm.states) or "none"
-            yield f"{algorithm.name}: ok (state: {states})"
+            yield f"{algorithm.name}: ok ({_told(algorithm)})"
     try:
         _read(right)
     except SpecError as error:
         yield error
+
+
+def _told(algorithm: Algorithm) -> str:
+    """What an author may want to see that the reader has understood."""
+    if algorithm.is_function:
+        written = {stmt.target.name for stmt in assigns(algorithm.rule)}
+        return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
+    return f"state: {', '.join(state.key for state in algorithm.states) or 'none'}"
 
 
 def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
@@ -129,7 +137,9 @@ def _changes(wanted: Targets) -> list[emit.Change]:
 
 def _differences(wanted: Targets) -> Iterator[emit.Change]:
     ruff = emit.require_ruff()
-    texts = {a.module: _render(a, ruff) for a in _read(wanted.specs)}
+    texts: dict[str, dict[str, str]] = {}
+    for algorithm in _read(wanted.specs):
+        texts.setdefault(algorithm.module, {}).update(_render(algorithm, ruff))
     for module, files in texts.items():
         yield from emit.changes(wanted.out / module, files)
     if wanted.whole and wanted.out.is_dir():
@@ -144,7 +154,7 @@ def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
     seen: dict[str, Algorithm] = {}
     for algorithm in algorithms:
         other = seen.setdefault(algorithm.module, algorithm)
-        if other is not algorithm:
+        if other is not algorithm and not (other.is_function and algorithm.is_function):
             raise SpecError(
                 algorithm.place,
                 f"`{other.name}` is generated into {algorithm.module}/ already",
@@ -156,7 +166,7 @@ def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     """Folders whose last generated file went, with the bytecode Python left there."""
-    for folder in set(folders):
+    for folder in sorted(set(folders), reverse=True):  # what is inside comes first
         left = [p for p in folder.rglob("*") if p.is_file()]
         if all(p.suffix == ".pyc" for p in left):
             for path in left:

@@ -9,11 +9,16 @@ from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.read import read_specs
 
 _HEADER = ("name", "class", "state", "paper")
+_FUNCTIONS = ("name", "function", "lists")
 
 
 def table() -> str:
-    """One line for each algorithm."""
-    return columns([_HEADER, *(_row(a) for a in read_specs(catalogue().values()))])
+    """One line for each optimizer; below, the functions over lists."""
+    algorithms = read_specs(catalogue().values())
+    parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
+    functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
+    parts += [columns([_FUNCTIONS, *functions])] if functions else []
+    return "\n\n".join(parts)
 
 
 def _row(algorithm: Algorithm) -> tuple[str, ...]:

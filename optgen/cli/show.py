@@ -49,9 +49,8 @@ def generated(name: str, lowering: str) -> str:
     algorithms = _read(name)
     for algorithm in algorithms:
         if not chosen.applies(algorithm):
-            raise typer.BadParameter(
-                f"{algorithm.name} has no {lowering} of its own: see {algorithm.base}"
-            )
+            other = algorithm.base or ("function" if algorithm.is_function else "optimizer")
+            raise typer.BadParameter(f"{algorithm.name} has no {lowering} of its own: see {other}")
     ruff = emit.find_ruff()
     texts: list[str] = []
     for algorithm in algorithms:

@@ -114,7 +114,7 @@ class Require:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One optimizer, as its spec says it.
+    """One optimizer, or one function over lists of tensors, as its spec says it.
 
     `param`, `grad` and `step` are the letters the rule uses for the parameter, its gradient and the
     number of steps taken (None: the rule keeps no step); `counter` says whether a checkpoint has it
@@ -122,6 +122,10 @@ class Algorithm:
     of group keys is not the spec's own; `*` in `keywords` starts what is keyword-only.
     `scalar_device` is where the count and scalar states live in a group that is neither fused nor
     capturable: on the CPU, or with the parameter.
+
+    `lists` are what a function (`@elementwise`) is handed, in the author's order; an optimizer has
+    none. One tensor of each is updated as a parameter is: `param` is the first list that the rule
+    writes, `grad` the first that it only reads, and all others are `states` that are handed over.
     """
 
     name: str
@@ -142,6 +146,7 @@ class Algorithm:
     gradient: Gradient = "dense"
     sparse_hint: str = ""
     scalar_device: ScalarDevice = "cpu"
+    lists: tuple[str, ...] = ()
     source: str = field(default="", compare=False, repr=False)
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -151,6 +156,26 @@ class Algorithm:
         whole = {*REDUCTIONS, *MATRIX_WORDS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
         return not any(isinstance(node, Call) and node.word in whole for node in nodes)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function over lists, with neither a class nor a state of its own."""
+        return bool(self.lists)
+
+    @property
+    def stem(self) -> str:
+        """What its kernels are called after: a spec file may hold several functions."""
+        return self.name if self.is_function else self.module
+
+    @property
+    def folder(self) -> str:
+        """Where its generated files stand: a function's in a folder within that of its file."""
+        return f"{self.module}/{self.name}" if self.is_function else self.module
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """What has the parameter's shape, in the order in which every lowering takes it."""
+        return (self.param, self.grad, *(s.symbol for s in self.tensor_states()))
 
     def state(self, symbol: str) -> State | None:
         """The state written `symbol` in the rule, if there is one."""

@@ -36,6 +36,9 @@ def _phase(phase: Phase, number: int) -> Iterator[str]:
 
 
 def _header(algorithm: Algorithm) -> str:
+    if algorithm.is_function:
+        hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
+        return f"function {algorithm.name}({', '.join(algorithm.lists)} * {hypers})"
     inputs = ", ".join(n for n in (algorithm.param, algorithm.grad, algorithm.step) if n)
     states = ", ".join(f"{s.symbol}={s.key}" for s in algorithm.states)
     hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
@@ -19,18 +19,21 @@ PlanPass = Callable[[Plan], Plan]
 class Lowering:
     """One generated file: `lower` turns an algorithm into everything its template needs.
 
-    A derived algorithm (`base=`) shares its base's rule, so only its class file is written.
+    A derived algorithm (`base=`) shares its base's rule, so only its class file is written. `of` is
+    what the file is of: a "rule", or a class or a function that takes its steps through one.
     """
 
     name: str
     filename: str
     template: str
     lower: Callable[[Algorithm], Context]
-    of_rule: bool = True
+    of: Literal["rule", "optimizer", "function"] = "rule"
 
     def applies(self, algorithm: Algorithm) -> bool:
         """Whether this algorithm has such a file."""
-        return algorithm.base is None or not self.of_rule
+        if self.of == "rule":
+            return algorithm.base is None
+        return algorithm.is_function is (self.of == "function")
 
 
 def planned(

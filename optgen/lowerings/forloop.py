@@ -50,7 +50,8 @@ def lower(algorithm: Algorithm) -> Context:
     functions = []
     for facts in cases(algorithm):
         functions.append(bucket_function(planned(facts, "early"), _loop))
-        functions.append(_functional(planned(facts, "whole")))
+        if not algorithm.is_function:  # whose lists neither autograd nor a capture looks into
+            functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
 
 

@@ -74,11 +74,15 @@ class _Typesetter:
         self.written: set[str] = set()
 
     def lines(self) -> Iterator[str]:
-        param = self.symbols.at(self.algorithm.param)
-        loss = rf"\nabla_{{{param}}} f_t({self._ref(self.algorithm.param)})"
-        yield rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
+        if not self.algorithm.is_function:
+            yield self._gradient()
         rule = _fold(self.algorithm.rule, self.algorithm)
         yield from self._program(rule, 0, frozenset((self.algorithm.param,)))
+
+    def _gradient(self) -> str:
+        param = self.symbols.at(self.algorithm.param)
+        loss = rf"\nabla_{{{param}}} f_t({self._ref(self.algorithm.param)})"
+        return rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
 
     def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
         """The lines of some statements; `later` are the names that statements after them read."""

@@ -9,7 +9,9 @@ from optgen.ir.nodes import Assign, Call, If, Ref
 
 
 def add_maximize(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with the flag `maximize`."""
+    """The same algorithm with the flag `maximize`; a function over lists has no gradient."""
+    if algorithm.is_function:
+        return algorithm
     grad = Ref(algorithm.grad)
     negate = Assign(grad, Call("neg", (grad,)), (f"{grad.name} = -{grad.name}",))
     flag = Hyper("maximize", "flag", False)

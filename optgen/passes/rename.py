@@ -14,12 +14,16 @@ from optgen.ir.variables import is_free
 def rename(algorithm: Algorithm) -> Algorithm:
     """p, g, t and the state's letters become param, grad, step and the checkpoint's keys.
 
+    The lists of a function keep the author's names.
+
     What a printer would confuse with another name steps aside: a state with `state_` in front (one
     called `step_size` beside a hyperparameter `step_sizes`), a local of the rule with an underscore
     or more behind. Hyperparameters keep their names, which callers know.
     """
     keys = {s.symbol: s.key for s in algorithm.states}
     wanted = {algorithm.param: "param", algorithm.grad: "grad"}
+    if algorithm.is_function:
+        wanted = {name: name for name in wanted}
     if algorithm.step:
         wanted[algorithm.step] = "step"
     wanted |= keys
@@ -35,8 +39,8 @@ def rename(algorithm: Algorithm) -> Algorithm:
             taken.add(f"fresh_{ideal}")  # which the runtime calls by the key
     return replace(
         algorithm,
-        param="param",
-        grad="grad",
+        param=names[algorithm.param],
+        grad=names[algorithm.grad],
         step="step" if algorithm.step else None,
         states=tuple(replace(s, symbol=names[s.symbol]) for s in algorithm.states),
         rule=rename_program(

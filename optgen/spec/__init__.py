@@ -3,7 +3,7 @@
 See docs/spec-language.md for the whole grammar on one page.
 """
 
-from optgen.spec.declare import Spec, choice, fixed, flag, hyper, optimizer, state
+from optgen.spec.declare import Spec, choice, elementwise, fixed, flag, hyper, optimizer, state
 from optgen.spec.functions import (
     abs,
     clamp,
@@ -43,6 +43,7 @@ __all__ = [
     "col_mean",
     "col_sum",
     "cols",
+    "elementwise",
     "exp",
     "factored",
     "fixed",

@@ -101,7 +101,7 @@ def check_rule(
         source.error(
             node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
         )
-    for state in algorithm.states:
+    for state in () if algorithm.is_function else algorithm.states:
         if state.symbol not in scope.read:
             source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
         if state.symbol not in scope.written:
@@ -114,7 +114,7 @@ def check_rule(
         if not used:
             message = f"hyperparameter `{hyper.name}` is never used"
             source.error_at(hyper.place, message, "leave it out")
-    if algorithm.grad not in scope.read:
+    if algorithm.grad not in scope.read and not algorithm.is_function:
         message = f"the rule never reads the gradient `{algorithm.grad}`"
         source.error(node.args.posonlyargs[1], message, "read it: it is what a step goes by")
     for name, place in scope.locals.items():

@@ -87,6 +87,15 @@ def optimizer(
     return _as_written
 
 
+def elementwise(function: Callable[..., None]) -> Spec:
+    """Mark a function as a rule over parallel lists of tensors, for which there is no class.
+
+    Before `/` stand the lists, after `*` the numbers; the rule is that of one tensor of each list,
+    element by element. What it assigns to a list is stored there; one list at least is only read.
+    """
+    return _as_written(function)
+
+
 def _as_written(function: Callable[..., None]) -> Spec:
     """The function's text, where Python can find it."""
     try:

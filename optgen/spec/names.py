@@ -18,7 +18,7 @@ ADDED = ("maximize", "foreach", "fused", "capturable", "differentiable")
 YIELDING = frozenset(WORDS).difference(BY_ELEMENT, FACTS)
 """Words that a spec may give away, `norm` or `rows`, as long as it does not call them."""
 
-DECLARATIONS = ("optimizer", "state", "hyper", "flag", "choice", "fixed", "require")
+DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
 _FIXED = PYTHON.union(_INPUTS, *map(relatives, _INPUTS), ("state_steps",))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm
+from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Place
 from optgen.ir.words import CALLABLE
 from optgen.spec.checks import (
@@ -21,6 +21,14 @@ from optgen.spec.checks import (
     check_shapes,
 )
 from optgen.spec.declare import Spec
+from optgen.spec.elementwise import (
+    check_elementwise,
+    check_function,
+    check_name,
+    is_elementwise,
+    lists_of,
+    roles,
+)
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
 from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
@@ -129,7 +137,8 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                 source.error(
                     node,
                     f"`{source.quote(node).split()[0]}` has no place in a spec file",
-                    "allowed: from optgen.spec import …, constants, helper functions, @optimizer",
+                    "allowed: from optgen.spec import …, constants, helper functions, @optimizer, "
+                    "@elementwise",
                 )
     if not specs:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
@@ -200,20 +209,20 @@ def _algorithm(
     helpers: Mapping[str, ast.FunctionDef],
 ) -> Algorithm:
     signature = Signature(source, constants, node)
-    param, grad, step = signature.inputs()
+    given = (
+        _function(source, node)
+        if is_elementwise(node)
+        else _optimizer(source, node, constants, signature)
+    )
     algorithm = Algorithm(
         name=node.name,
         module=module,
         doc=ast.get_docstring(node) or "",
-        states=signature.states(),
         hypers=signature.hypers(),
         rule=(),
-        param=param,
-        grad=grad,
-        step=step,
         source=source.whole,
         place=source.place(node),
-        **_decorator(source, node, constants),
+        **given,
     )
     if not algorithm.doc:
         source.error(node, f"`{node.name}` has no docstring", "say in one line what it is")
@@ -230,8 +239,40 @@ def _algorithm(
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
     check_branches(source, rule)
+    if algorithm.is_function:
+        check_function(source, algorithm, scope, node)
+        check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
     return algorithm
+
+
+def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
+    """What a function's signature and decorator say, its hyperparameters apart."""
+    check_name(source, node)
+    lists = lists_of(source, node)
+    param, grad, states = roles(source, node, lists)
+    return {
+        "paper": "",
+        "lists": lists,
+        "param": param,
+        "grad": grad,
+        "step": None,
+        "states": tuple(State(name, name) for name in states),
+    }
+
+
+def _optimizer(
+    source: Source, node: ast.FunctionDef, constants: Mapping[str, Any], signature: Signature
+) -> dict[str, Any]:
+    """What an optimizer's signature and decorator say, its hyperparameters apart."""
+    param, grad, step = signature.inputs()
+    return {
+        "param": param,
+        "grad": grad,
+        "step": step,
+        "states": signature.states(),
+        **_decorator(source, node, constants),
+    }
 
 
 def _decorator(

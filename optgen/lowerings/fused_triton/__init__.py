@@ -75,6 +75,7 @@ def context(plan: Plan) -> dict[str, Any]:
             "width": prologue.width,
             "prologue": prologue.lines(),
             "prologue_shapes": False,
+            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler has a say
         },
         "loads": [*print_loads(sweep.streams), *print_numbers(row, sweep.body)],
         "body": print_sweep(sweep.body, row),

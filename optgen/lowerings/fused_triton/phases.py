@@ -69,6 +69,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "scalar_types": prologue.scalar_types(),
         "width": prologue.width,
         "prologue": numbers,
+        "scaled": True,
         "prologue_shapes": uses("shape", "\n".join(numbers)),
         "kernels": kernels,
         "needs": lines | most | {"locals": tuple(names)},

@@ -30,7 +30,7 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
         "algorithm": algorithm,
         "base": base,
         "docstring": docstring(algorithm, [*positional, *keyword_only]),
-        "rule": _rule(algorithm) if base is None else _derived_rule(algorithm, base),
+        "rule": rule_of(algorithm) if base is None else _derived_rule(algorithm, base),
         "positional": positional,
         "keyword_only": keyword_only,
         "checks": checks(algorithm, base),
@@ -46,11 +46,11 @@ OPTIMIZER = Lowering(
     filename=FILENAME,
     template=TEMPLATE,
     lower=optimizer_context,
-    of_rule=False,
+    of="optimizer",
 )
 
 
-def _rule(algorithm: Algorithm) -> dict[str, str]:
+def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """The arguments of `Rule` that are not its defaults, as Python text."""
     planned = plans(algorithm)
     asked = {s.key for plan in planned for s in plan.fresh()}
@@ -58,7 +58,7 @@ def _rule(algorithm: Algorithm) -> dict[str, str]:
     facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {
-        "name": literal(algorithm.module),
+        "name": literal(algorithm.stem),
         "states": _tuple(map(_state, algorithm.states)),
         "hypers": literal(tuple(h.name for h in planned[0].algorithm.hypers)),
         "step": _step(algorithm),
@@ -85,7 +85,7 @@ def _unless(usual: str, given: str) -> str:
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
     """What a derived class changes of its base's rule."""
-    own, theirs = _rule(algorithm), _rule(base)
+    own, theirs = rule_of(algorithm), rule_of(base)
     kept = ("sparse_hint", "fixed")
     return {key: own[key] for key in kept if key in own and own[key] != theirs.get(key)}
 

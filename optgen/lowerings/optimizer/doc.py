@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
+from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument, literal
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.latex import to_latex
@@ -50,17 +51,41 @@ _FACTS = {
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     """The lines of the docstring, indented as they stand in the class, from the second on."""
-    summary, *rest = algorithm.doc.replace('"""', "'''").strip().splitlines()
-    first, *more = _wrapped(summary, "    ", first='    r"""')
-    lines = [first.removeprefix('    r"""'), *more, *(f"    {line}".rstrip() for line in rest)]
-    lines += ["", "    .. math::", *_rule(algorithm)]
-    lines += ["", "    Args:", *_arguments(algorithm, arguments)]
+    params = "params: Parameters to optimize, or dicts that make groups of them; both may have names."
+    lines = list(_head(algorithm))
+    lines += ["", "    Args:", *_item(params), *_arguments(algorithm, arguments)]
     lines += ["", "    Raises:", *_raises(algorithm)]
     states = list(_states(algorithm))
     lines += ["", "    State:", *states] if states else []
     if algorithm.paper:
         lines += ["", f"    Paper: {algorithm.paper}"]
     return lines
+
+
+def function_docstring(
+    algorithm: Algorithm, lists: Mapping[str, str], arguments: Iterable[Argument]
+) -> list[str]:
+    """The same of a function; `lists` are its lists by the names in the rule."""
+    symbols = Symbols(algorithm)
+    lines = list(_head(algorithm))
+    lines += ["", "    Args:"]
+    for name, given in lists.items():
+        written = any(a.target.name == name for a in assigns(algorithm.rule))
+        role = "updated in place" if written else "only read"
+        lines += _item(f"{given} (list[Tensor]): :math:`{symbols.at(name)}` each, {role}.")
+    lines += _arguments(algorithm, arguments)
+    messages = "; or: ".join(["An argument is outside its range", *_messages(algorithm)])
+    wrong = f"ValueError: {messages}; or the lists have no equal lengths and shapes."
+    return [*lines, "", "    Raises:", *_item(wrong)]
+
+
+def _head(algorithm: Algorithm) -> Iterator[str]:
+    """What it is, and the rule."""
+    summary, *rest = algorithm.doc.replace('"""', "'''").strip().splitlines()
+    first, *more = _wrapped(summary, "    ", first='    r"""')
+    yield from (first.removeprefix('    r"""'), *more)
+    yield from (f"    {line}".rstrip() for line in rest)
+    yield from ("", "    .. math::", *_rule(algorithm))
 
 
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
@@ -84,8 +109,6 @@ def _rule(algorithm: Algorithm) -> Iterator[str]:
 def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
     symbols = Symbols(algorithm)
     read = drop_unread(algorithm).hypers
-    text = "params: Parameters to optimize, or dicts that make groups of them; both may have names."
-    yield from _item(text)
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
         about = _ADDED[argument.name] if hyper is None else _about(hyper, symbols, hyper in read)
@@ -130,14 +153,17 @@ def _bounds(bounds: Bounds, each: str) -> str:
 
 
 def _raises(algorithm: Algorithm) -> Iterator[str]:
-    messages = (r.message.replace("{shape}", "…") for r in algorithm.requires)
-    wrong = ["An argument is outside its range", *messages]
+    wrong = ["An argument is outside its range", *_messages(algorithm)]
     if algorithm.gradient == "sparse_only":
         wrong.append("A parameter is sparse or complex")
     yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
     if not algorithm.elementwise:
         yield from _item("RuntimeError: A parameter is complex, or a process holds a part of it.")
+
+
+def _messages(algorithm: Algorithm) -> Iterator[str]:
+    return (r.message.replace("{shape}", "…") for r in algorithm.requires)
 
 
 def _states(algorithm: Algorithm) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Algorithm -> the function over lists: its arguments, checks, docstring, and its rule as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import assigns
+from optgen.ir.variables import plural
+from optgen.lowerings.base import Lowering
+from optgen.lowerings.optimizer import rule_of
+from optgen.lowerings.optimizer.arguments import Argument, annotation, literal
+from optgen.lowerings.optimizer.checks import checks
+from optgen.lowerings.optimizer.doc import function_docstring
+from optgen.passes.rename import rename
+
+
+def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
+    """What the template lays out: arguments in the author's order, lists in that of the rule."""
+    given = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
+    hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
+    stored = {a.target.name for a in assigns(algorithm.rule)}
+    lists = {name: given[name] for name in algorithm.lists}
+    return {
+        "algorithm": algorithm,
+        "docstring": function_docstring(algorithm, lists, hypers),
+        "rule": rule_of(algorithm),
+        "written": literal(tuple(name in stored for name in algorithm.tensors)),
+        "lists": list(lists.values()),
+        "columns": list(given.values()),
+        "hypers": hypers,
+        "checks": checks(algorithm, None),
+    }
+
+
+FUNCTION = Lowering(
+    name="function",
+    filename="__init__.py",
+    template="function.py.jinja",
+    lower=function_context,
+    of="function",
+)
