@@ -81,6 +81,7 @@ class State:
     being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
     ("factored": it has rows and columns).
     Without `rows` it changes as a whole: with it, a sparse gradient is taken as a dense one.
+    Of a function it is a list that is handed over, and may be one that is only read, not `written`.
     """
 
     symbol: str
@@ -91,6 +92,7 @@ class State:
     when: str | None = None
     eager: bool = False
     rows: bool = True
+    written: bool = True
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 

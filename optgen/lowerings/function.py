@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import assigns
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Lowering
 from optgen.lowerings.optimizer import rule_of
@@ -20,13 +19,11 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     """What the template lays out: arguments in the author's order, lists in that of the rule."""
     given = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
-    stored = {a.target.name for a in assigns(algorithm.rule)}
     lists = {name: given[name] for name in algorithm.lists}
     return {
         "algorithm": algorithm,
         "docstring": function_docstring(algorithm, lists, hypers),
         "rule": rule_of(algorithm),
-        "written": literal(tuple(name in stored for name in algorithm.tensors)),
         "lists": list(lists.values()),
         "columns": list(given.values()),
         "hypers": hypers,

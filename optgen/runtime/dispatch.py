@@ -13,7 +13,7 @@ from optgen.runtime import unfused
 from optgen.runtime.assemble import States, assemble, visible
 from optgen.runtime.collect import release, survey, with_gradient
 from optgen.runtime.private import foreach_devices
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Lowered, Rule
 from optgen.runtime.state import Group
 from optgen.runtime.work import Work
 
@@ -157,11 +157,11 @@ def choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
 def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
     group, rule, wish = work.group, optimizer.rule, forced()
     if wish is not None:
-        if reason := _why_not(optimizer, work, wish):
+        if reason := why_not(optimizer, work, wish):
             name = type(optimizer).__name__
             raise RuntimeError(f"{name} cannot take a step through {wish!r}: {reason}")
         return wish, "asked for by use_lowering"
-    if reason := _only_forloop(work):
+    if reason := only_forloop(work):
         return "forloop", reason
     if group.get("fused"):
         return _explicitly_fused(optimizer, work)
@@ -178,17 +178,18 @@ def _choose(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
     device = work.trait.device
     if device not in FUSED:
         return _best_unfused(rule, work, f"no fused lowering for {device} tensors")
-    if reason := _why_not(optimizer, work, FUSED[device]):
+    if reason := why_not(optimizer, work, FUSED[device]):
         return _best_unfused(rule, work, reason)
     if work.trait.rows and device != "cpu":  # a table anew in every step, for few rows
         return _best_unfused(rule, work, "sparse gradients")
     return FUSED[device], _contents(work)
 
 
-def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
+def why_not(owner: Lowered, work: Work, lowering: str) -> str:
+    """Say in a few words why a lowering cannot take this work; nothing if it can."""
     if lowering == "forloop":
         return ""
-    if reason := _only_forloop(work):
+    if reason := only_forloop(work):
         return f"only the for-loop can: {reason}"
     if lowering == "foreach":
         return ""
@@ -200,10 +201,10 @@ def _why_not(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> str:
         return f"the tensors are on {work.trait.device}"
     from optgen.runtime import fused_cpu
 
-    return fused_cpu.why_not(optimizer, work)
+    return fused_cpu.why_not(owner, work)
 
 
-def _only_forloop(work: Work) -> str:
+def only_forloop(work: Work) -> str:
     """The reason why nothing but the for-loop can take this work, if there is one."""
     if work.group.get("differentiable"):
         return "differentiable"
@@ -217,7 +218,7 @@ def _only_forloop(work: Work) -> str:
 def _explicitly_fused(optimizer: "GeneratedOptimizer", work: Work) -> tuple[str, str]:
     device = work.trait.device
     lowering = FUSED.get(device)
-    reason = _why_not(optimizer, work, lowering) if lowering else f"no kernel for {device} tensors"
+    reason = why_not(optimizer, work, lowering) if lowering else f"no kernel for {device} tensors"
     if reason and work.trait.rows:
         raise RuntimeError(f"`_fused_{optimizer.rule.name}` does not support sparse gradients")
     if lowering is None or reason:

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class State:
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always there
     eager: bool = False  # made by the constructor, not by the first step
     rows: bool = True  # false: it changes as a whole, and a sparse gradient is taken as a dense one
+    written: bool = True  # false: of a function, a list that it only reads
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar"):
@@ -99,6 +100,16 @@ def _place(key: str, value: object, choices: tuple[str | None, ...]) -> int:
     if value not in choices:
         raise ValueError(f"Invalid {key} value: {value}")
     return choices.index(value)
+
+
+class Lowered(Protocol):
+    """What lowerings were generated for: an optimizer, or a function over lists."""
+
+    @property
+    def rule(self) -> Rule: ...
+
+    @property
+    def lowerings(self) -> str: ...  # the package that holds them
 
 
 def truth(value: object) -> bool:

@@ -56,8 +56,8 @@ def lists_of(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
 
 def roles(
     source: Source, node: ast.FunctionDef, lists: tuple[str, ...]
-) -> tuple[str, str, tuple[str, ...]]:
-    """The first list that the rule writes, the first that it only reads, and all others."""
+) -> tuple[str, str, dict[str, bool]]:
+    """The first list that the rule writes, the first that it only reads; whether it writes others."""
     stores = {
         n.id
         for stmt in node.body
@@ -72,7 +72,8 @@ def roles(
     if not read:
         message = "the rule writes every list, and one at least must be only read"
         source.error(node, message, "a value on the way has a name of its own")
-    return written[0], read[0], tuple(n for n in lists if n not in (written[0], read[0]))
+    others = (name for name in lists if name not in (written[0], read[0]))
+    return written[0], read[0], {name: name in stores for name in others}
 
 
 def check_function(

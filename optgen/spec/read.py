@@ -250,14 +250,14 @@ def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
     """What a function's signature and decorator say, its hyperparameters apart."""
     check_name(source, node)
     lists = lists_of(source, node)
-    param, grad, states = roles(source, node, lists)
+    param, grad, others = roles(source, node, lists)
     return {
         "paper": "",
         "lists": lists,
         "param": param,
         "grad": grad,
         "step": None,
-        "states": tuple(State(name, name) for name in states),
+        "states": tuple(State(name, name, written=written) for name, written in others.items()),
     }
 
 

@@ -16,7 +16,6 @@ _update = Elementwise(
         tensor_hypers=(),
     ),
     lowerings=__name__,
-    written=(True, False),
 )
 
 

@@ -94,7 +94,7 @@ def _state(state: State) -> str:
     usual = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
-        for name in ("init", "shape", "dtype", "when", "eager", "rows")
+        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written")
         if getattr(state, name) != getattr(usual, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"

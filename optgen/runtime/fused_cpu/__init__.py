@@ -27,6 +27,7 @@ from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
+from optgen.runtime.rule import Lowered
 from optgen.runtime.unfused import skipped
 from optgen.runtime.work import Work
 
@@ -41,7 +42,7 @@ _warned: set[str] = set()
 
 def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     """Update every parameter of the groups that has a gradient."""
-    kernel = _kernel(type(optimizer))
+    kernel = _kernel(optimizer)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
     if skipped(optimizer):
@@ -55,7 +56,15 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     optimizer._repeat = None
 
 
-def _step_dense(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> bool:
+def update(function: Lowered, work: Work) -> None:
+    """Update the lists of a function."""
+    kernel = _kernel(function)
+    if isinstance(kernel, str):
+        raise RuntimeError(kernel)
+    _step_dense(kernel, function, [work])
+
+
+def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:
     """Update works of dense gradients; tell whether all could be updated where they lie."""
     parts = portions(kernel, works)
     copied = [_take(kernel, optimizer, part) for part in parts]
@@ -98,9 +107,9 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
     return True
 
 
-def why_not(optimizer: "GeneratedOptimizer", work: Work) -> str:
+def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
-    kernel = _kernel(type(optimizer))
+    kernel = _kernel(owner)
     if isinstance(kernel, str):
         return kernel
     dtypes = set(map(_dtype, _tensors(work)))
@@ -112,27 +121,27 @@ def _tensors(work: Work) -> Iterator[Tensor]:
     return chain(work.params, work.grads, *work.states, work.steps)
 
 
-def _kernel(cls: "type[GeneratedOptimizer]") -> Kernel | str:
-    module = sys.modules[cls.lowerings]
+def _kernel(owner: Lowered) -> Kernel | str:
+    module = sys.modules[owner.lowerings]
     kernel = _kernels.get(module)
     if kernel is None:
-        kernel = _kernels[module] = _load(cls, module)
+        kernel = _kernels[module] = _load(owner, module)
     return kernel
 
 
-def _load(cls: "type[GeneratedOptimizer]", module: ModuleType) -> Kernel | str:
+def _load(owner: Lowered, module: ModuleType) -> Kernel | str:
     assert module.__file__ is not None
-    if reason := excess(cls.rule):
+    if reason := excess(owner.rule):
         return reason
     path = Path(module.__file__).with_name("fused_cpu.cpp")
-    name, source = cls.rule.name, complete(path.read_text())
+    name, source = owner.rule.name, complete(path.read_text())
     beside = [Thread(target=reader)]  # two compilers take no longer than one
-    if cls.rule.gradient == "sparse_only":
+    if owner.rule.gradient == "sparse_only":
         beside.append(Thread(target=rows.library, args=(name, source)))
     for thread in beside:
         thread.start()
     try:
-        return Kernel(cls, build_cache.library(name, source), source)
+        return Kernel(owner, build_cache.library(name, source), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:

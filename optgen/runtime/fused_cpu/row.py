@@ -3,12 +3,11 @@
 from array import array
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from optgen.runtime.rule import NONE
+from optgen.runtime.elementwise import Elementwise
+from optgen.runtime.rule import NONE, Lowered
 
-if TYPE_CHECKING:
-    from optgen.runtime.optimizer import GeneratedOptimizer
 
 
 class Cell(NamedTuple):
@@ -19,12 +18,12 @@ class Cell(NamedTuple):
 
 
 class Row:
-    """How a kernel's rows are laid out: as the constructor of its class declares the arguments."""
+    """How a kernel's rows are laid out: as its constructor or function declares the arguments."""
 
-    def __init__(self, cls: "type[GeneratedOptimizer]") -> None:
-        self._rule = cls.rule
-        hints = _hints(cls)
-        self._cells = [_cell(key, hints.get(key)) for key in cls.rule.hypers]
+    def __init__(self, owner: Lowered) -> None:
+        self._rule = owner.rule
+        hints = _hints(owner)
+        self._cells = [_cell(key, hints.get(key)) for key in owner.rule.hypers]
 
     def __call__(self, values: Iterable[Any]) -> "array[float]":
         """The row of a group's values, which stand in the rule's order."""
@@ -41,10 +40,14 @@ class Row:
         return row
 
 
-def _hints(cls: "type[GeneratedOptimizer]") -> dict[str, Any]:
-    """The constructor's annotations in the generated class, whose subclasses may have others."""
-    for base in reversed(cls.__mro__):
-        if vars(base).get("lowerings") == cls.lowerings:
+def _hints(owner: Lowered) -> dict[str, Any]:
+    """The function's annotations; or the constructor's in the generated class, whose subclasses may
+    have others."""
+    if isinstance(owner, Elementwise):
+        return get_type_hints(owner.signature)
+    kind = owner if isinstance(owner, type) else type(owner)
+    for base in reversed(kind.__mro__):
+        if vars(base).get("lowerings") == owner.lowerings:
             return get_type_hints(vars(base)["__init__"])
     return {}
 

@@ -3,7 +3,7 @@
 import ctypes
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_int64, c_void_p
 from itertools import chain
 from operator import add, attrgetter
@@ -19,10 +19,9 @@ from optgen.runtime.fused_cpu.calls import Call, calls_of
 from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.private import data_ptr, numel
 from optgen.runtime.properties import cols, rows
-from optgen.runtime.rule import Rule, State
+from optgen.runtime.rule import Lowered, Rule, State
 
 if TYPE_CHECKING:
-    from optgen.runtime.optimizer import GeneratedOptimizer
     from optgen.runtime.work import Work
 
 # torch's numbers of the types that kernels know, as kernel.h has them too.
@@ -85,7 +84,7 @@ class Table:
         self.rows = array("d", chain.from_iterable(self.hypers))
         self.struct.hypers = self.rows.buffer_info()[0]
 
-    def set_scale(self, optimizer: "GeneratedOptimizer") -> None:
+    def set_scale(self, optimizer: Lowered) -> None:
         """Have gradients divided by what a gradient scaler multiplied them by."""
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
@@ -95,10 +94,10 @@ class Table:
 class Kernel:
     """A compiled rule: its library, and the streams it takes in the order of the table."""
 
-    def __init__(self, cls: "type[GeneratedOptimizer]", library: Path, source: str) -> None:
-        self.rule, self.source = cls.rule, source
-        self.row = Row(cls)
-        self.like, self.scalar = _states(cls.rule)
+    def __init__(self, owner: Lowered, library: Path, source: str) -> None:
+        self.rule, self.source = owner.rule, source
+        self.row = Row(owner)
+        self.like, self.scalar = _states(owner.rule)
         self._library = ctypes.CDLL(str(library))
         self.asks_shapes = self._fact("optgen_shapes")
         self.by_matrix = self._fact("optgen_by_matrix")
@@ -143,7 +142,7 @@ class Kernel:
         vector = torch.empty(0, device="cpu")
         return self.needed(group, vector), self.needed(group, vector[None])
 
-    def run(self, table: Table, optimizer: "GeneratedOptimizer") -> None:
+    def run(self, table: Table, optimizer: Lowered) -> None:
         """Update all tensors of a table. The interpreter's lock is released in the parts."""
         table.set_scale(optimizer)
         for position, part in enumerate(self.parts):
@@ -195,6 +194,7 @@ def gather(
 
     Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
     """
+    read = [column for work in works for column in _only_read(kernel.rule, work, scaled)]
     table = Table(kernel, sum(len(work.params) for work in works), len(works))
     copied: Copied = []
     first = 0
@@ -203,8 +203,16 @@ def gather(
         _fill(table, first, index, work, copied if copies else None)
         first += len(work.params)
     table.set_hypers()
-    grads = set() if scaled else {id(grad) for work in works for grad in work.grads if copied}
-    return table, [pair for pair in copied if id(pair[0]) not in grads]
+    kept = {id(tensor) for column in read for tensor in column if copied}
+    return table, [pair for pair in copied if id(pair[0]) not in kept]
+
+
+def _only_read(rule: Rule, work: "Work", scaled: bool) -> Iterator[list[Tensor]]:
+    """The lists of a work that a kernel does not write to."""
+    states = zip(rule.states, work.states, strict=True)
+    yield from (column for state, column in states if not state.written)
+    if not scaled:
+        yield work.grads
 
 
 def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | None) -> None:

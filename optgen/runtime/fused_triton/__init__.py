@@ -29,7 +29,7 @@ from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
-    from optgen.runtime.rule import Rule
+    from optgen.runtime.rule import Lowered, Rule
 
 Group = dict[str, Any]
 _dtype = attrgetter("dtype")
@@ -78,7 +78,7 @@ class Roster:
     """The buckets of all tensors that take part in a step, and how to find them again."""
 
     def __init__(
-        self, optimizer: GeneratedOptimizer, works: list[Work], staging: Staging | None
+        self, optimizer: Lowered, works: list[Work], staging: Staging | None
     ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
@@ -120,7 +120,7 @@ class Roster:
             return False
         return all(b.fits(_streams(self._rule, b.shares, works)) for b in self._buckets)
 
-    def update(self, optimizer: GeneratedOptimizer, works: list[Work]) -> None:
+    def update(self, optimizer: Lowered, works: list[Work]) -> None:
         """Launch every bucket's kernels."""
         values = list(chain.from_iterable(flatten(w.group, self._rule) for w in works))
         for hypers in self._hypers.values():
