@@ -150,7 +150,9 @@ def render_all(
     """Every file of an algorithm, by its path in the folder that is called after the spec file."""
     within = Path(algorithm.folder).relative_to(algorithm.module)
     texts = {
-        str(within / lowering.filename): render(algorithm, lowering, ruff, base, catalogued=catalogued)
+        str(within / lowering.filename): render(
+            algorithm, lowering, ruff, base, catalogued=catalogued
+        )
         for lowering in LOWERINGS
         if lowering.applies(algorithm)
     }

@@ -1,9 +1,9 @@
 """One backend, one file or folder: what an algorithm's generated folder holds."""
 
 from optgen.lowerings.base import Lowering
-from optgen.lowerings.function import FUNCTION
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
+from optgen.lowerings.function import FUNCTION
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_triton import FUSED_TRITON
 from optgen.lowerings.optimizer import OPTIMIZER

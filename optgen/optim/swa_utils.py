@@ -1,4 +1,164 @@
-"""The mirror of torch.optim.swa_utils: torch's own averaging, which works on any model."""
+"""The mirror of torch.optim.swa_utils: running means of a model's weights, in one sweep.
 
-from torch.optim.swa_utils import *
-from torch.optim.swa_utils import __all__ as __all__
+The means are the rules `ema` and `swa` of specs/averaging.py. What these cannot take, whole numbers
+and tensors of other classes, torch's function for one tensor updates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import swa_utils as _torch
+from torch.optim.swa_utils import SWALR, get_ema_avg_fn, get_swa_avg_fn, update_bn
+
+from optgen.generated.averaging.ema import ema
+from optgen.generated.averaging.swa import swa
+from optgen.runtime.elementwise import obstacle
+from optgen.runtime.gradients import all_plain
+from optgen.runtime.private import group_tensors
+
+__all__ = [
+    "SWALR",
+    "AveragedModel",
+    "get_ema_avg_fn",
+    "get_ema_multi_avg_fn",
+    "get_swa_avg_fn",
+    "get_swa_multi_avg_fn",
+    "update_bn",
+]
+
+Count = Tensor | int
+MultiAvgFn = Callable[[Any, Any, Any], None]
+_device = attrgetter("device")
+
+
+@dataclass(frozen=True)
+class _Update:
+    """How lists of means follow lists of tensors. It is data, so what holds one can be pickled."""
+
+    decay: float | None = None  # None: all count the same
+
+    def __call__(
+        self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
+    ) -> None:
+        """Update the means in place."""
+        if obstacle((averaged, current)):
+            rows = list(zip(averaged, current, strict=True))
+            strange = [bool(obstacle([[tensor] for tensor in row])) for row in rows]
+            self._by_torch([row for row, so in zip(rows, strange, strict=True) if so], num_averaged)
+            rest = [row for row, so in zip(rows, strange, strict=True) if not so]
+            averaged, current = [mean for mean, _ in rest], [tensor for _, tensor in rest]
+        if self.decay is None:
+            swa(list(averaged), list(current), count=num_averaged)
+        else:
+            ema(list(averaged), list(current), decay=self.decay)
+
+    def _by_torch(self, rows: Sequence[tuple[Tensor, Tensor]], num_averaged: Count) -> None:
+        """The same for tensors that our rules cannot take."""
+        one = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
+        with torch.no_grad():
+            for mean, tensor in rows:
+                mean.copy_(one(mean, tensor, num_averaged))
+
+
+_all_the_same = _Update()
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
+    """Return a function that moves lists of means towards lists of tensors, by a share 1 - decay.
+
+    Args:
+        decay: the share of a mean that stays, in [0, 1].
+
+    Raises:
+        ValueError: decay is outside that range.
+    """
+    get_ema_avg_fn(decay)  # raises it
+    return _Update(decay)
+
+
+def get_swa_multi_avg_fn() -> MultiAvgFn:
+    """Return a function that adds lists of tensors to means in which all count the same."""
+    return _all_the_same
+
+
+class AveragedModel(_torch.AveragedModel):
+    """A copy of a model whose weights are a running mean of the model's.
+
+    It is torch's class (arguments, attributes, checkpoints), so what asks `isinstance` of that one
+    knows it; only the update is ours. By default all models count the same, as in stochastic weight
+    averaging; `multi_avg_fn=get_ema_multi_avg_fn(0.999)` is an exponential moving average.
+
+    Args:
+        model (Module): The model; it is copied.
+        device (device, optional): Where the mean is kept. Default: where the model is.
+        avg_fn (callable, optional): `avg_fn(mean, tensor, count)`, the new mean of one tensor.
+        multi_avg_fn (callable, optional): `multi_avg_fn(means, tensors, count)`, which updates
+            lists in place.
+        use_buffers (bool): Average buffers too; else each update copies them. Default: False.
+
+    Raises:
+        AssertionError: Both functions are given.
+    """
+
+    def update_parameters(self, model: Module) -> None:
+        """Let the mean follow the model; the first time, copy it."""
+        means, tensors = self._pairs(model)
+        if self.n_averaged.item() == 0:
+            _copy(means, tensors)
+        elif self.avg_fn is not None and self.multi_avg_fn is None:
+            self._average_each(means, tensors)
+        elif isinstance(update := self.multi_avg_fn or _all_the_same, _Update):
+            update(means, _beside(means, tensors), self.n_averaged)
+        else:
+            self._average_lists(update, means, tensors)
+        if not self.use_buffers:
+            buffers = list(zip(self.module.buffers(), model.buffers(), strict=True))
+            _copy([ours for ours, _ in buffers], [given for _, given in buffers])
+        self.n_averaged += 1
+
+    def _pairs(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
+        """What is averaged, and what of the model it follows."""
+        means, tensors = list[Tensor](self.parameters()), list[Tensor](model.parameters())
+        if self.use_buffers:
+            means = [*self.module.parameters(), *self.module.buffers()]
+            tensors = [*tensors, *model.buffers()]
+        count = min(len(means), len(tensors))
+        return means[:count], tensors[:count]
+
+    def _average_each(self, means: list[Tensor], tensors: list[Tensor]) -> None:
+        """Update through the caller's function for one tensor."""
+        assert self.avg_fn is not None
+        for mean, tensor in zip(means, tensors, strict=True):
+            old, given = mean.detach(), tensor.detach().to(mean.device)
+            old.copy_(self.avg_fn(old, given, self.n_averaged.to(mean.device)))
+
+    def _average_lists(
+        self, update: MultiAvgFn, means: list[Tensor], tensors: list[Tensor]
+    ) -> None:
+        """Update through the caller's function for lists of one device and dtype."""
+        given = [tensor.detach() for tensor in _beside(means, tensors)]
+        groups = group_tensors([[mean.detach() for mean in means], given])
+        for (device, _), (ours, theirs) in groups.items():
+            update(ours, theirs, self.n_averaged.to(device))
+
+
+def _beside(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors on the devices of their means."""
+    devices = list(map(_device, means))
+    if devices == list(map(_device, tensors)):
+        return tensors
+    return [tensor.detach().to(place) for tensor, place in zip(tensors, devices, strict=True)]
+
+
+@torch.no_grad()
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if all(map(all_plain, (targets, sources))) and targets:
+        torch._foreach_copy_(targets, sources)
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)

@@ -1,6 +1,6 @@
 """What a gradient, a parameter or a state looks like to a lowering."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -146,6 +146,6 @@ def _real(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def all_plain(tensors: list[Tensor]) -> bool:
+def all_plain(tensors: Sequence[Tensor]) -> bool:
     """Tell whether all these tensors are memory and no more."""
     return all(map(plain, set(map(type, tensors))))

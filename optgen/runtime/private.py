@@ -93,6 +93,14 @@ def foreach_devices() -> list[str]:
     return _foreach_utils._get_foreach_kernels_supported_devices()
 
 
+def group_tensors(
+    lists: list[list[Tensor]],
+) -> dict[tuple[torch.device, torch.dtype], list[list[Tensor]]]:
+    """Split parallel lists into those of one device and dtype, as torch's optimizers do."""
+    groups = _foreach_utils._group_tensors_by_device_and_dtype(cast(Any, lists))
+    return {key: cast(list[list[Tensor]], columns) for key, (columns, _) in groups.items()}
+
+
 def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
     """Copy a list of tensors; by one call where torch has it."""
     clone = getattr(torch, "_foreach_clone", None)

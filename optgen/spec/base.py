@@ -21,8 +21,8 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
     """
     if algorithm.base is None:
         return None
-    known = (a for path in sorted(specs.glob("[!_]*.py")) for a in read_spec(path))
-    catalogue = {a.name: a for a in known if not a.is_function}
+    specified = (a for path in sorted(specs.glob("[!_]*.py")) for a in read_spec(path))
+    catalogue = {a.name: a for a in specified if not a.is_function}
     base = catalogue.get(algorithm.base)
     if base is None:
         hint = did_you_mean(algorithm.base, catalogue, f"there are {', '.join(catalogue)}")

@@ -57,7 +57,7 @@ def lists_of(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
 def roles(
     source: Source, node: ast.FunctionDef, lists: tuple[str, ...]
 ) -> tuple[str, str, dict[str, bool]]:
-    """The first list that the rule writes, the first that it only reads; whether it writes others."""
+    """The first list that is written, the first only read; of all others, whether it is written."""
     stores = {
         n.id
         for stmt in node.body

@@ -51,7 +51,9 @@ _FACTS = {
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
     """The lines of the docstring, indented as they stand in the class, from the second on."""
-    params = "params: Parameters to optimize, or dicts that make groups of them; both may have names."
+    params = (
+        "params: Parameters to optimize, or dicts that make groups of them; both may have names."
+    )
     lines = list(_head(algorithm))
     lines += ["", "    Args:", *_item(params), *_arguments(algorithm, arguments)]
     lines += ["", "    Raises:", *_raises(algorithm)]

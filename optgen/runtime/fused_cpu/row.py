@@ -9,7 +9,6 @@ from optgen.runtime.elementwise import Elementwise
 from optgen.runtime.rule import NONE, Lowered
 
 
-
 class Cell(NamedTuple):
     """One hyperparameter's place in the row."""
 

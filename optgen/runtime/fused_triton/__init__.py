@@ -77,9 +77,7 @@ def _update_rows(optimizer: GeneratedOptimizer, works: list[Work]) -> None:
 class Roster:
     """The buckets of all tensors that take part in a step, and how to find them again."""
 
-    def __init__(
-        self, optimizer: Lowered, works: list[Work], staging: Staging | None
-    ) -> None:
+    def __init__(self, optimizer: Lowered, works: list[Work], staging: Staging | None) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
         self._needs: Mapping[tuple[bool, ...], Needs] = getattr(self._module, "NEEDS", {})
