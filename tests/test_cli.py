@@ -344,7 +344,7 @@ def test_a_lowering_that_does_not_exist() -> None:
 
     assert result.exit_code == 2
     message = " ".join(result.output.split())
-    assert "for --lowering: 'Forloop' is not one of optimizer, forloop, foreach," in message
+    assert "'Forloop' is not one of optimizer, function, forloop, foreach," in message
 
 
 def test_new_makes_a_spec_that_builds(outside: Path) -> None:

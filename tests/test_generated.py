@@ -13,12 +13,13 @@ from optgen.emit import MARK
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted(p.stem for p in (ROOT / "specs").glob("*.py") if p.stem != "__init__")
-FILES = sorted(p for p in (ROOT / "generated").glob("*/*") if p.suffix in (".py", ".cpp"))
+GENERATED = ROOT / "generated"
+FILES = sorted(p for p in GENERATED.glob("*/**/*") if p.suffix in (".py", ".cpp"))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every generated file below a folder, by its path in it."""
-    files = (p for p in folder.glob("*/*") if p.suffix in (".py", ".cpp"))
+    files = (p for p in folder.glob("*/**/*") if p.suffix in (".py", ".cpp"))
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
@@ -37,7 +38,7 @@ def test_regenerated_bytes(seed: str, tmp_path: Path) -> None:
 
 
 def test_every_spec_is_generated() -> None:
-    assert SPECS == sorted({p.parent.name for p in FILES})
+    assert SPECS == sorted({p.relative_to(GENERATED).parts[0] for p in FILES})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "generated")))
@@ -46,7 +47,7 @@ def test_header(path: Path) -> None:
     first, second, _ = path.read_text(encoding="utf-8").split("\n", 2)
     comment = "//" if path.suffix == ".cpp" else "#"
 
-    assert first == f"{comment} {MARK} from specs/{path.parent.name}.py."
+    assert first == f"{comment} {MARK} from specs/{path.relative_to(GENERATED).parts[0]}.py."
     assert second == f"{comment} Do not edit: change the spec, then run optgen build."
 
 

@@ -62,6 +62,17 @@ def evaluate(
     return values[algorithm.param], ({"step": step} if algorithm.step else {}) | new_state
 
 
+def evaluate_function(
+    algorithm: Algorithm, hypers: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What a function over lists makes of one tensor of each: those it writes, by name."""
+    others = {s.key: tensors[s.symbol].double() for s in algorithm.states}
+    given = (tensors[algorithm.param], tensors[algorithm.grad])
+    param, state = evaluate(algorithm, hypers, *given, others)
+    written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
+    return {algorithm.param: param, **written}
+
+
 def facts_of(param: Tensor) -> dict[str, bool | float]:
     """The properties of a parameter that a rule may ask, by their words; sizes it lacks are 1."""
     sizes = (1, 1, *param.shape)

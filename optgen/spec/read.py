@@ -21,7 +21,8 @@ from optgen.spec.checks import (
     check_shapes,
 )
 from optgen.spec.declare import Spec
-from optgen.spec.elementwise import (
+from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.lists import (
     check_elementwise,
     check_function,
     check_name,
@@ -29,7 +30,6 @@ from optgen.spec.elementwise import (
     lists_of,
     roles,
 )
-from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
 from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
 from optgen.spec.requires import check_defaults, read_require, split_requires

@@ -66,7 +66,7 @@ def module_of(name: str, folder: Path) -> ModuleType:
     """A package with the class and its kernels, written to a folder and imported from there."""
     algorithm = algorithm_of(name)
     for lowering in LOWERINGS:
-        if lowering.filename in ("__init__.py", "fused_triton.py"):
+        if lowering.name in ("optimizer", "fused_triton"):
             text = render(algorithm, lowering, ruff=None)
             (folder / lowering.filename).write_text(text, encoding="utf-8")
     title = f"phased_{next(COUNT)}"

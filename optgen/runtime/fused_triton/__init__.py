@@ -105,10 +105,13 @@ class Roster:
             [works[share.group].fresh[name][i] for share in shares for i in share.indices]
             for name in rule.fresh
         ]
-        states = {state.key: state.shape for state in rule.states if state.shape != "scalar"}
+        like = [state for state in rule.states if state.shape != "scalar"]
+        states = {state.key: state.shape for state in like}
+        kept = frozenset((1, *(i for i, state in enumerate(like, 2) if not state.written)))
         streams = _streams(rule, shares, works)
         needs = self._needs.get(key.facts)
-        return Bucket(key, shares, states, streams, fresh, hypers.values, self._staging, needs)
+        known = (states, streams, fresh, hypers.values, self._staging, needs)
+        return Bucket(key, shares, *known, kept)
 
     def fits(self, works: list[Work]) -> bool:
         """Whether the buckets still hold: the same tensors, in the same layouts."""

@@ -104,9 +104,11 @@ class Bucket:
         hypers: Tensor,
         staging: Staging | None,
         needs: Needs | None = None,
+        kept: frozenset[int] = frozenset((1,)),
     ) -> None:
+        """`kept` are the streams that kernels only read, unless they unscale gradients."""
         self.key, self.shares, self.hypers = key, shares, hypers
-        self._states = list(states)
+        self._states, self._kept = list(states), kept
         tensors = streams[: len(key.types)]
         like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
         _check_shapes([*tensors[:2], *like])
@@ -225,7 +227,7 @@ class Bucket:
         for stream, i in self._copied:
             original = streams[stream][i]
             streams[stream][i] = copy = self._copy_of(original, streams[0][i])
-            if stream != 1 or self.loss_scale is not None:  # a gradient is written when unscaled
+            if stream not in self._kept or (stream == 1 and self.loss_scale is not None):
                 swapped.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups

@@ -1,0 +1,138 @@
+"""Functions over lists through every lowering, against the rule run plainly in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, inside, outside, run_inside
+from lowerings.list_rules import ALGORITHMS, CASES, functions, settings_of
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.generated.averaging.ema import ema
+from optgen.generated.averaging.swa import swa
+from optgen.ir.evaluate import evaluate_function
+from optgen.spec.read import read_spec
+
+SPEC = Path(__file__).parents[2] / "specs" / "averaging.py"
+AVERAGING = {a.name: a for a in read_spec(SPEC)}
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+SIZES = ((3, 4), (), (0,), (1031,)) if INTERPRETED else ((3, 4), (), (0,), (1031,), (2**18 + 3,))
+BOUNDS = {torch.float64: 1e-12, torch.float32: 3e-7, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+Function = Callable[..., None]
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
+    return functions(tmp_path_factory.mktemp("lists"))
+
+
+def columns(names: tuple[str, ...], dtype: torch.dtype, seed: int = 0) -> dict[str, list[Tensor]]:
+    """A list for each name, of tensors of all sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: [torch.randn(size, generator=generator).to(dtype) for size in SIZES] for name in names
+    }
+
+
+def check(
+    function: Function, algorithm: Any, given: dict[str, Any], dtype: torch.dtype, times: int = 3
+) -> None:
+    """Each step from the values that the step before has left."""
+    lists = columns(algorithm.lists, dtype)
+    for _ in range(times):
+        rows = zip(*lists.values(), strict=True)
+        expected = [
+            evaluate_function(algorithm, given, dict(zip(lists, row, strict=True))) for row in rows
+        ]
+        before = {name: [t.clone() for t in column] for name, column in lists.items()}
+        function(*lists.values(), **given)
+        for name, column in lists.items():
+            for i, tensor in enumerate(column):
+                wanted = expected[i].get(name, before[name][i].double())
+                given_to_it = [old[i].double() for old in before.values()]
+                largest = torch.cat([t.flatten() for t in (wanted, *given_to_it)]).abs().sum()
+                scale = (largest / max(1, wanted.numel())).item()  # terms may cancel each other
+                assert tensor.dtype is dtype
+                torch.testing.assert_close(
+                    tensor.double(), wanted, rtol=BOUNDS[dtype], atol=BOUNDS[dtype] * scale
+                )
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [(ema, {"decay": 0.9}), (ema, {"decay": 0.1}), (swa, {"count": 3})],
+    ids=["ema", "ema from the other end", "swa"],
+)
+def test_averaging(function: Function, given: Any, lowering: str, dtype: torch.dtype) -> None:
+    with use_lowering(lowering):
+        check(function, AVERAGING[function.__name__], given, dtype)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_any_number_of_lists(
+    name: str, given: dict[str, Any], lowering: str, made: dict[str, Function]
+) -> None:
+    algorithm = ALGORITHMS[name]
+    for dtype in (torch.float64, torch.float32):
+        with use_lowering(lowering):
+            check(made[name], algorithm, settings_of(algorithm, given), dtype)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_list_that_is_only_read_is_not_written(
+    lowering: str, made: dict[str, Function]
+) -> None:
+    """Not even with what it holds: here one element stands for all."""
+    if lowering == "foreach":
+        pytest.skip("pieces of lists are the same for every lowering of torch's operations")
+    area = [torch.zeros(6, 5, dtype=torch.float16)]
+    low, high = [torch.tensor(1.0).expand(6, 5)], [torch.tensor(3.0).half().expand(6, 5)]
+    versions = (low[0]._version, high[0]._version, area[0]._version)
+    with use_lowering(lowering):
+        made["trapezoid"](low, high, area, width=0.5)
+
+    assert torch.equal(area[0], torch.ones(6, 5).half())
+    assert (low[0]._version, high[0]._version) == versions[:2]
+    assert area[0]._version > versions[2]
+
+
+@inside
+def test_a_table_is_kept_between_calls() -> None:
+    from optgen.generated.averaging import ema as module
+
+    module._update._rosters.clear()
+    for _ in range(3):
+        lists = columns(("a", "b"), torch.float32).values()
+        with use_lowering("fused_triton"):
+            ema(*lists)
+    assert len(module._update._rosters) == 1
+    with use_lowering("fused_triton"):
+        for size in range(1, 9):
+            ema([torch.ones(size)], [torch.ones(size)])
+    assert len(module._update._rosters) == 4
+    assert not any(work.params for work, _ in module._update._rosters)
+
+
+@outside
+def test_the_checks_are_those_of_an_optimizer(made: dict[str, Function]) -> None:
+    with pytest.raises(ValueError, match="Invalid decay value: 1.5"):
+        ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
+    with pytest.raises(ValueError, match="Tensor count must be 1-element"):
+        swa([torch.ones(2)], [torch.ones(2)], count=torch.ones(2))
+    with pytest.raises(ValueError, match="Invalid width value: 0"):
+        made["trapezoid"]([torch.ones(2)], [torch.ones(2)], [torch.ones(2)], width=0)
