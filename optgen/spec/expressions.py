@@ -187,7 +187,8 @@ class Expressions:
             )
         if name in WORDS or name in self.scope.helpers:
             self.source.error(node, f"`{name}` is a function", f"call it: {name}(…)")
-        if name == "t" and self.scope.algorithm.step is None:
+        algorithm = self.scope.algorithm
+        if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "the number of steps is handed over: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
         self.source.error(

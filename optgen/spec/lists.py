@@ -64,6 +64,7 @@ def roles(
         for n in ast.walk(stmt)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
+    _check_calls(source, node)
     written = [name for name in lists if name in stores]
     read = [name for name in lists if name not in stores]
     if not written:
@@ -74,6 +75,22 @@ def roles(
         source.error(node, message, "a value on the way has a name of its own")
     others = (name for name in lists if name not in (written[0], read[0]))
     return written[0], read[0], {name: name in stores for name in others}
+
+
+def _check_calls(source: Source, node: ast.FunctionDef) -> None:
+    """Words for whole tensors, before anything else could be said of how they are called."""
+    for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
+        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        if name in _WHOLE:
+            source.error(call, *_too_much(name))
+        if name == "fresh":
+            hint = "hand over a flag: first=flag(False)"
+            source.error(call, "a function remembers nothing, so nothing is `fresh`", hint)
+
+
+def _too_much(word: str) -> tuple[str, str]:
+    message = f"`{word}` looks at a whole tensor, and the rule is @elementwise"
+    return message, "only an @optimizer's rule may do so"
 
 
 def check_function(
@@ -90,10 +107,9 @@ def check_function(
 
 
 def check_elementwise(source: Source, algorithm: Algorithm) -> None:
-    """No word looks at a whole tensor."""
+    """No word looks at a whole tensor, in helpers neither."""
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):
         for node in walk(expr):
             if isinstance(node, Call) and node.word in _WHOLE:
-                message = f"`{node.word}` looks at a whole tensor, and the rule is @elementwise"
-                source.error_at(node.place, message, "only an @optimizer's rule may do so")
+                source.error_at(node.place, *_too_much(node.word))

@@ -94,9 +94,7 @@ def test_any_number_of_lists(
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-def test_a_list_that_is_only_read_is_not_written(
-    lowering: str, made: dict[str, Function]
-) -> None:
+def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, Function]) -> None:
     """Not even with what it holds: here one element stands for all."""
     if lowering == "foreach":
         pytest.skip("pieces of lists are the same for every lowering of torch's operations")
@@ -130,7 +128,7 @@ def test_a_table_is_kept_between_calls() -> None:
 
 @outside
 def test_the_checks_are_those_of_an_optimizer(made: dict[str, Function]) -> None:
-    with pytest.raises(ValueError, match="Invalid decay value: 1.5"):
+    with pytest.raises(ValueError, match=r"Invalid decay value: 1\.5"):
         ema([torch.ones(2)], [torch.ones(2)], decay=1.5)
     with pytest.raises(ValueError, match="Tensor count must be 1-element"):
         swa([torch.ones(2)], [torch.ones(2)], count=torch.ones(2))
