@@ -5,6 +5,7 @@ and tensors of other classes, torch's function for one tensor updates.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -17,7 +18,7 @@ from torch.optim.swa_utils import SWALR, get_ema_avg_fn, get_swa_avg_fn, update_
 
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
-from optgen.runtime.elementwise import obstacle
+from optgen.runtime.elementwise import UnfitError, obstacle
 from optgen.runtime.gradients import all_plain
 from optgen.runtime.private import group_tensors
 
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 Count = Tensor | int
+Rows = list[tuple[Tensor, Tensor]]
 MultiAvgFn = Callable[[Any, Any, Any], None]
 _device = attrgetter("device")
 
@@ -46,23 +48,39 @@ class _Update:
         self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
     ) -> None:
         """Update the means in place."""
-        if obstacle((averaged, current)):
-            rows = list(zip(averaged, current, strict=True))
-            strange = [bool(obstacle([[tensor] for tensor in row])) for row in rows]
-            self._by_torch([row for row, so in zip(rows, strange, strict=True) if so], num_averaged)
-            rest = [row for row, so in zip(rows, strange, strict=True) if not so]
-            averaged, current = [mean for mean, _ in rest], [tensor for _, tensor in rest]
-        if self.decay is None:
-            swa(list(averaged), list(current), count=num_averaged)
-        else:
-            ema(list(averaged), list(current), decay=self.decay)
+        with suppress(UnfitError):
+            self._in_one_sweep(averaged, current, num_averaged)
+            return
+        fit, others = _apart(averaged, current)
+        self._by_torch(others, num_averaged)
+        self._in_one_sweep([mean for mean, _ in fit], [tensor for _, tensor in fit], num_averaged)
 
-    def _by_torch(self, rows: Sequence[tuple[Tensor, Tensor]], num_averaged: Count) -> None:
+    def _in_one_sweep(
+        self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
+    ) -> None:
+        if self.decay is None:
+            swa(averaged, current, count=num_averaged)
+        else:
+            ema(averaged, current, decay=self.decay)
+
+    def _by_torch(self, rows: Rows, num_averaged: Count) -> None:
         """The same for tensors that our rules cannot take."""
         one = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
         with torch.no_grad():
             for mean, tensor in rows:
                 mean.copy_(one(mean, tensor, num_averaged))
+
+
+def _apart(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Rows, Rows]:
+    """The pairs of tensors that our rules can take, and the others."""
+    rows: tuple[Rows, Rows] = ([], [])
+    known: dict[Any, bool] = {}
+    for row in zip(averaged, current, strict=True):
+        kind = tuple((type(tensor), tensor.dtype) for tensor in row)
+        if kind not in known or not all_plain(row):
+            known[kind] = bool(obstacle([[tensor] for tensor in row]))
+        rows[known[kind]].append(row)
+    return rows
 
 
 _all_the_same = _Update()

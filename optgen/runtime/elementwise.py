@@ -22,11 +22,17 @@ from optgen.runtime.rule import Rule
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
+    from optgen.runtime.fused_cpu.again import Again
     from optgen.runtime.fused_triton import Roster
 
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
-_KEPT = 4  # tables on devices: so many models that are averaged take turns without a new one
+_KEPT = 4  # so many models that are averaged take turns without a new table
+_CPU = (None, "fused_cpu")
+
+
+class UnfitError(TypeError):
+    """There are tensors in the lists that no rule can take; nothing was changed."""
 
 
 class Elementwise:
@@ -35,15 +41,17 @@ class Elementwise:
     def __init__(self, rule: Rule, lowerings: str) -> None:
         self.rule, self.lowerings = rule, lowerings
         self.written = (True, False, *(state.written for state in rule.states))
+        self._known: dict[int, Again] = {}  # by the length of the lists
         self._rosters: list[tuple[Work, Roster]] = []
         self._captured: list[Roster] = []  # a graph reads its own for as long as it is replayed
         self._rostering = Lock()
 
     def __call__(self, *lists: Sequence[Tensor], **hypers: Any) -> None:
         """Update the lists that the rule writes, in place."""
-        if not any(lists):
+        columns = [column if type(column) is list else list(column) for column in lists]
+        if not any(columns) or self._again(columns, hypers):
             return
-        work = self._work(lists, hypers)
+        work = self._work(columns, hypers)
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -58,16 +66,30 @@ class Elementwise:
         function: Callable[..., None] = getattr(sys.modules[self.lowerings], self.rule.name)
         return function
 
-    def _work(self, lists: Sequence[Sequence[Tensor]], hypers: dict[str, Any]) -> Work:
+    def _again(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
+        """Do what the last call with lists as long did, if nothing speaks against it."""
+        known = self._known.get(len(lists[0]))
+        if known is None or dispatch.forced() not in _CPU or not known.run(lists, hypers):
+            return False
+        self._tell_autograd(lists[2:])
+        return True
+
+    def _tell_autograd(self, others: list[list[Tensor]]) -> None:
+        """Of what changes, kernels count the versions of the first list only."""
+        for column, written in zip(others, self.written[2:], strict=True):
+            if written:
+                increment_version(column)
+
+    def _work(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Work:
         """The lists as an optimizer's parameters, gradients and states."""
         if reason := obstacle(lists):
-            raise TypeError(f"{self.rule.name} {reason}")
-        params, grads, *states = map(reals, map(list, lists))
+            raise UnfitError(f"{self.rule.name} {reason}")
+        params, grads, *states = map(reals, lists)
         shapes = list(map(_shape, params))
         if any(list(map(_shape, column)) != shapes for column in (grads, *states)):
             raise ValueError(f"the lists of {self.rule.name} have no equal lengths and shapes")
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
-        found = traits(self.rule, list(lists[0]), params, grads, ordinary)
+        found = traits(self.rule, lists[0], params, grads, ordinary)
         work = Work(hypers, params, params, grads, states, [], [], {}, found, [])
         work.divide()
         return work
@@ -75,13 +97,12 @@ class Elementwise:
     def _update(self, work: Work) -> None:
         lowering = self._choose(work)
         if lowering.startswith("fused"):
-            stored = zip(work.states, self.written[2:], strict=True)
-            others = [tensor for column, written in stored if written for tensor in column]
+            others = work.states  # a kept work lets go of them
             self._fused(work, lowering)
-            increment_version(others)
+            self._tell_autograd(others)
         else:
             update = unfused.load(self.lowerings, lowering, "update")
-            hypers = {key: _number(value) for key, value in work.group.items()}
+            hypers = {key: _number(work.group[key]) for key in self.rule.hypers}
             for columns, _ in unfused.buckets(self.rule, work, by_value=True):
                 update(*self._of_one_dtype(columns), **hypers)
 
@@ -106,14 +127,17 @@ class Elementwise:
             yield column if written else [tensor.to(first.dtype) for tensor, first in pairs]
 
     def _fused(self, work: Work, lowering: str) -> None:
-        """Update through a kernel, which tells autograd of the parameters only."""
         if lowering == "fused_triton":
             with self._rostering:
                 self._fused_triton(work)
             return
         from optgen.runtime import fused_cpu
 
-        fused_cpu.update(self, work)
+        known = fused_cpu.update(self, work)
+        if known is not None and not work.columns:
+            for length in list(self._known)[_KEPT - 1 :]:
+                del self._known[length]
+            self._known = {len(work.params): known, **self._known}
 
     def _fused_triton(self, work: Work) -> None:
         """Update through a table that is kept, if one fits; it holds no tensor between calls."""

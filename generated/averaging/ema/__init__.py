@@ -2,6 +2,8 @@
 # Do not edit: change the spec, then run optgen build.
 """ema: the function; the lowerings of its rule are beside this file."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
@@ -20,8 +22,8 @@ _update = Elementwise(
 
 
 def ema(
-    averages: list[Tensor],
-    params: list[Tensor],
+    averages: Sequence[Tensor],
+    params: Sequence[Tensor],
     *,
     decay: float = 0.999,
 ) -> None:
@@ -34,8 +36,8 @@ def ema(
         \end{aligned}
 
     Args:
-        averages (list[Tensor]): :math:`\text{average}` each, updated in place.
-        params (list[Tensor]): :math:`\text{param}` each, only read.
+        averages (sequence of Tensor): :math:`\text{average}` each, updated in place.
+        params (sequence of Tensor): :math:`\text{param}` each, only read.
         decay (float): Decay, in [0, 1]; :math:`\text{decay}` in the rule. Default: 0.999.
 
     Raises:

@@ -2,6 +2,8 @@
 # Do not edit: change the spec, then run optgen build.
 """swa: the function; the lowerings of its rule are beside this file."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from optgen.runtime.elementwise import Elementwise
@@ -20,8 +22,8 @@ _update = Elementwise(
 
 
 def swa(
-    averages: list[Tensor],
-    params: list[Tensor],
+    averages: Sequence[Tensor],
+    params: Sequence[Tensor],
     *,
     count: float | Tensor = 0,
 ) -> None:
@@ -34,8 +36,8 @@ def swa(
         \end{aligned}
 
     Args:
-        averages (list[Tensor]): :math:`\text{average}` each, updated in place.
-        params (list[Tensor]): :math:`\text{param}` each, only read.
+        averages (sequence of Tensor): :math:`\text{average}` each, updated in place.
+        params (sequence of Tensor): :math:`\text{param}` each, only read.
         count (float or Tensor): How many it is the mean of; :math:`\text{count}` in the rule.
             Default: 0.
 

@@ -74,7 +74,7 @@ def function_docstring(
     for name, given in lists.items():
         written = any(a.target.name == name for a in assigns(algorithm.rule))
         role = "updated in place" if written else "only read"
-        lines += _item(f"{given} (list[Tensor]): :math:`{symbols.at(name)}` each, {role}.")
+        lines += _item(f"{given} (sequence of Tensor): :math:`{symbols.at(name)}` each, {role}.")
     lines += _arguments(algorithm, arguments)
     messages = "; or: ".join(["An argument is outside its range", *_messages(algorithm)])
     wrong = f"ValueError: {messages}; or the lists have no equal lengths and shapes."

@@ -22,6 +22,7 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
 from optgen.runtime.fused_cpu import build_cache, compiler, rows
+from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.portions import Portion, portions
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
@@ -56,12 +57,13 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     optimizer._repeat = None
 
 
-def update(function: Lowered, work: Work) -> None:
-    """Update the lists of a function."""
+def update(function: Lowered, work: Work) -> Again | None:
+    """Update the lists of a function; return what can do so again, if all could where they lie."""
     kernel = _kernel(function)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
-    _step_dense(kernel, function, [work])
+    lying = _step_dense(kernel, function, [work])
+    return Again.of(kernel, len(work.params)) if lying else None
 
 
 def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:

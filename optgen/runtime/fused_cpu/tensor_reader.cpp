@@ -46,7 +46,7 @@ u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
 struct Request {
     const Layout* layout;
     i64 groups;
-    const Object* lists;  // [group]: its list of parameters
+    const Object* lists;  // [group]: its list of parameters; of a function [stream]
     const u64* needed;    // [group][2]: the streams its tensors must have, vectors and those of more
                           // dimensions; none if the group must have no gradients
     Object state;         // the optimizer's: a dict by parameter
@@ -126,6 +126,14 @@ bool is_dense(const Layout& layout, const Tensor& tensor) {
         if (d == shape.dimensions) return false;
         filled *= shape.sizes[d];
     }
+    return true;
+}
+
+bool same_shape(const Layout& layout, const Tensor& a, const Tensor& b) {
+    const Shape x(layout, a), y(layout, b);
+    if (x.dimensions != y.dimensions) return false;
+    for (i64 d = 0; d < x.dimensions; ++d)
+        if (x.sizes[d] != y.sizes[d]) return false;
     return true;
 }
 
@@ -383,6 +391,29 @@ struct Reader {
         });
     }
 
+    // The lists of a function, which has no optimizer: one for each stream.
+    bool columns() const {
+        for (i64 stream = 0; stream < request.streams; ++stream)
+            if (layout.list_size(request.lists[stream]) != request.tensors) return false;
+        for (i64 t = 0; t < request.tensors; ++t) {
+            request.types[t] = 0;
+            Tensor first, tensor;
+            for (i64 stream = 0; stream < request.streams; ++stream) {
+                const Object object = layout.list_item(request.lists[stream], t);
+                if (!is_tensor(object)) return false;
+                if (!read(layout, object + layout.implementation, tensor)) return false;
+                if (stream == 0) first = tensor;
+                if (stream == 0 && !is_dense(layout, first)) return false;
+                if (!same_shape(layout, tensor, first)) return false;
+                if (!same_walk(layout, tensor, first)) return false;
+                put(stream, t, tensor);
+            }
+            request.params[t] = layout.list_item(request.lists[0], t);
+            request.elements[t] = first.elements;
+        }
+        return true;
+    }
+
     i64 end_of_block(i64 first) const {
         return first + BLOCK < request.tensors ? first + BLOCK : request.tensors;
     }
@@ -394,7 +425,10 @@ struct Reader {
             for (i64 t = last; t < end_of_block(last); ++t) fetch(request.params[t]);
             if (!parameters(first, last)) return false;
         }
-        if (!states() || !complete()) return false;
+        return states() && complete() && take_step();
+    }
+
+    bool take_step() const {
         bump_versions();
         call_kernel();
         return true;
@@ -413,6 +447,12 @@ i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 int optgen_repeat(const Request* request) {
     const Reader reader{*request, *request->layout};
     return reader.run();
+}
+
+// The same for the lists of a function: `lists` has one for each stream.
+int optgen_update(const Request* request) {
+    const Reader reader{*request, *request->layout};
+    return reader.columns() && reader.take_step();
 }
 
 }

@@ -120,6 +120,8 @@ class Reader:
             raise UnknownLayoutError("C++ and ctypes lay structs out in different ways")
         self.repeat = library.optgen_repeat
         self.repeat.argtypes = (c_void_p,)
+        self.update = library.optgen_update
+        self.update.argtypes = (c_void_p,)
 
 
 @cache

@@ -1,0 +1,299 @@
+"""Averaged models beside torch's: the same means, buffers, checkpoints and errors."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import swa_utils as torchs
+from training.digits import Network, batches, digits
+
+from optgen.optim import SGD, swa_utils
+
+BOUND = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}
+
+
+class Small(nn.Module):
+    """Parameters of two sizes, one of them tied; buffers of real and of whole numbers."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(5, 4, dtype=dtype), nn.BatchNorm1d(4, dtype=dtype)
+        self.second = nn.Linear(4, 5, bias=False, dtype=dtype)
+        self.tied = self.second
+        self.frozen = nn.Parameter(torch.arange(3), requires_grad=False)
+        self.register_buffer("hidden", torch.ones(2, dtype=dtype), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x)))
+
+
+def walk(model: nn.Module, seed: int) -> None:
+    """As if training had changed the model, whole numbers included."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            tensor.add_((10 * noise if not tensor.is_floating_point() else noise).to(tensor.dtype))
+
+
+def options(module: Any, name: str) -> dict[str, Any]:
+    """A way to average, with functions of ours or of torch's."""
+    return {
+        "default": dict,
+        "ema lists": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.9)},
+        "ema lists, short": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.25)},
+        "copies": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.0)},
+        "nothing": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(1.0)},
+        "swa": lambda: {"avg_fn": module.get_swa_avg_fn()},
+        "ema": lambda: {"avg_fn": module.get_ema_avg_fn(0.9)},
+        "one's own": lambda: {"avg_fn": lambda mean, tensor, count: (mean + tensor) / (count + 2)},
+        "one's own lists": lambda: {"multi_avg_fn": halve},
+    }[name]()
+
+
+def halve(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
+    """Lists of one device and dtype, as torch promises, detached."""
+    assert len({(t.device, t.dtype) for t in (*means, *tensors)}) == 1
+    assert not any(t.requires_grad for t in (*means, *tensors))
+    assert count.dtype is torch.int64
+    for mean, tensor in zip(means, tensors, strict=True):
+        mean.copy_((mean + tensor) / 2)
+
+
+WAYS = (
+    *("default", "ema lists", "ema lists, short", "copies", "nothing"),
+    *("swa", "ema", "one's own", "one's own lists"),
+)
+
+
+def alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
+    """Everything a checkpoint holds, and what it does not."""
+    expected = {**theirs.state_dict(), **dict(theirs.named_buffers())}
+    found = {**ours.state_dict(), **dict(ours.named_buffers())}
+    assert list(found) == list(expected)
+    for key, tensor in found.items():
+        assert (tensor.dtype, tensor.shape) == (expected[key].dtype, expected[key].shape)
+        wide = torch.complex128 if tensor.is_complex() else torch.float64
+        error = (tensor.to(wide) - expected[key].to(wide)).abs().max().item()
+        assert error <= bound * max(1, expected[key].to(wide).abs().max().item()), key
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("use_buffers", [False, True], ids=["copied", "averaged"])
+@pytest.mark.parametrize("way", WAYS)
+def test_updates(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
+    model = Small(dtype)
+    pair = [
+        module.AveragedModel(model, use_buffers=use_buffers, **options(module, way))
+        for module in (swa_utils, torchs)
+    ]
+    for seed in range(5):
+        walk(model, seed)
+        for averaged in pair:
+            averaged.update_parameters(model)
+        if seed == 0:
+            assert all(map(torch.equal, pair[0].module.parameters(), model.parameters()))
+    assert pair[0].n_averaged == 5
+    alike(*pair, BOUND[dtype])
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_whole_numbers_in_lists(decay: float | None) -> None:
+    """torch's own mean of equal weights divides whole numbers in a way that it refuses itself."""
+    one = swa_utils.get_swa_avg_fn() if decay is None else swa_utils.get_ema_avg_fn(decay)
+    several = (
+        swa_utils.get_swa_multi_avg_fn() if decay is None else swa_utils.get_ema_multi_avg_fn(decay)
+    )
+    means = [torch.arange(5), torch.ones(3), torch.arange(2)]
+    tensors = [torch.arange(5) * 7, torch.zeros(3), torch.tensor([2, 3])]
+    expected = [
+        mean.clone().copy_(one(mean.float(), tensor.float(), 3))
+        for mean, tensor in zip(means, tensors, strict=True)
+    ]
+    several(means, tensors, torch.tensor(3))
+
+    for mean, value in zip(means, expected, strict=True):
+        torch.testing.assert_close(mean, value)
+
+
+def train(module: Any, kind: type, way: str, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """A network with batch norm on digits, its mean from the second epoch on."""
+    torch.manual_seed(seed)
+    network = Network(sparse=False)
+    averaged = module.AveragedModel(network, **options(module, way))
+    optimizer = kind(network.parameters(), lr=0.1, momentum=0.9)
+    scheduler = module.SWALR(optimizer, swa_lr=0.03, anneal_epochs=2)
+    for epoch in range(2):
+        for images, labels in islice(batches(1, 64), 8):
+            optimizer.zero_grad()
+            F.cross_entropy(network(images), labels).backward()
+            optimizer.step()
+            if epoch or way != "default":
+                averaged.update_parameters(network)
+        scheduler.step()
+    module.update_bn(digits()[0][:600].split(100), averaged)
+    return network, averaged
+
+
+@pytest.mark.parametrize("way", ["default", "ema lists"])
+def test_digits(way: str) -> None:
+    """The mean of a trained network, with the statistics of its own activations."""
+    _, ours = train(swa_utils, SGD, way)
+    _, theirs = train(torchs, torch.optim.SGD, way)
+    images, labels = (part[:600] for part in digits())
+    losses = []
+    for model in (ours, theirs):
+        assert model.training
+        with torch.no_grad():
+            losses.append(F.cross_entropy(model.eval()(images), labels).item())
+    assert abs(losses[0] - losses[1]) < 0.05 * losses[1]
+    assert losses[0] < 2.0  # as good as guessing: 2.3
+    norms = [m for m in ours.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert {m.num_batches_tracked.item() for m in norms} == {6}
+    assert {m.momentum for m in norms} == {0.3}
+
+
+def test_update_bn_equals_torchs() -> None:
+    """Of two equal models."""
+    network, averaged = train(swa_utils, SGD, "ema lists")
+    twin = torchs.AveragedModel(network)
+    twin.load_state_dict(averaged.state_dict())
+    torchs.update_bn(digits()[0][:600].split(100), twin)
+
+    alike(averaged, twin, 1e-6)
+
+
+@pytest.mark.parametrize("way", ["default", "ema lists"])
+@pytest.mark.parametrize(("source", "target"), [(swa_utils, torchs), (torchs, swa_utils)])
+def test_checkpoints_both_ways(source: Any, target: Any, way: str) -> None:
+    model, file = Small(torch.float64), io.BytesIO()
+    kept = source.AveragedModel(model, **options(source, way))
+    for seed in range(3):
+        walk(model, seed)
+        kept.update_parameters(model)
+    torch.save(kept.state_dict(), file)
+    file.seek(0)
+    loaded = target.AveragedModel(Small(torch.float64), **options(target, way))
+    loaded.load_state_dict(torch.load(file))
+    assert loaded.n_averaged == 3
+    assert "module.first.weight" in loaded.state_dict()
+    for seed in range(3, 5):
+        walk(model, seed)
+        for averaged in (kept, loaded):
+            averaged.update_parameters(model)
+    alike(loaded, kept, 1e-12)
+
+
+def test_copies_go_their_own_ways() -> None:
+    model = Small()
+    averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
+    averaged.update_parameters(model)
+    deep, pickled = copy.deepcopy(averaged), pickle.loads(pickle.dumps(averaged))
+    walk(model, 1)
+    for each in (deep, pickled):
+        each.update_parameters(model)
+        assert each.n_averaged == 2
+
+    assert averaged.n_averaged == 1
+    assert not torch.equal(averaged.module.first.weight, deep.module.first.weight)
+    alike(deep, pickled, 0)
+
+
+def test_it_is_torchs_class() -> None:
+    averaged = swa_utils.AveragedModel(Small(), "cpu", None, None, True)
+
+    assert isinstance(averaged, torchs.AveragedModel)
+    assert averaged.use_buffers
+    assert (averaged.avg_fn, averaged.multi_avg_fn) == (None, None)
+    assert averaged.n_averaged.dtype is torch.int64
+    assert averaged.eval()(torch.ones(2, 5)).shape == (2, 5)
+
+
+def test_the_mean_of_a_model_in_bfloat16_may_be_kept_in_float32() -> None:
+    """torch's lists have to be of one type; these are not."""
+    model = Small(torch.bfloat16)
+    averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
+    averaged.module.float()
+    averaged.update_parameters(model)
+    before = averaged.module.first.weight.clone()
+    walk(model, 3)
+    averaged.update_parameters(model)
+
+    expected = torch.lerp(before, model.first.weight.float(), 0.1)
+    torch.testing.assert_close(averaged.module.first.weight, expected)
+
+
+def test_the_mean_may_be_on_another_device() -> None:
+    model = nn.Linear(3, 2)
+    averaged = swa_utils.AveragedModel(model, device="meta")
+    averaged.n_averaged = torch.tensor(0)
+    for _ in range(2):
+        averaged.update_parameters(model)
+
+    assert averaged.module.weight.device.type == "meta"
+    assert averaged.n_averaged == 2
+
+
+def test_complex_parameters() -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.randn(3, 4, dtype=torch.complex64))
+    ours, theirs = swa_utils.AveragedModel(model), torchs.AveragedModel(model)
+    for seed in range(4):
+        with torch.no_grad():
+            model.weight.add_(torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)))
+        ours.update_parameters(model)
+        theirs.update_parameters(model)
+    alike(ours, theirs, 1e-6)
+
+
+def test_layouts() -> None:
+    """A model in another memory format than its mean, and a parameter with holes."""
+    model = nn.Conv2d(3, 4, 3).double()
+    pair = [module.AveragedModel(model) for module in (swa_utils, torchs)]
+    model.to(memory_format=torch.channels_last)
+    model.bias = nn.Parameter(torch.randn(8, dtype=torch.float64)[::2])
+    for seed in range(3):
+        walk(model, seed)
+        for averaged in pair:
+            averaged.update_parameters(model)
+    alike(*pair, 1e-12)
+
+
+@pytest.mark.parametrize("make", ["get_ema_avg_fn", "get_ema_multi_avg_fn"])
+@pytest.mark.parametrize("decay", [-0.1, 1.5])
+def test_errors_of_a_decay(make: str, decay: float) -> None:
+    messages = []
+    for module in (swa_utils, torchs):
+        with pytest.raises(ValueError) as raised:
+            getattr(module, make)(decay)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+
+
+def message(call: Callable[[], Any]) -> tuple[type, str]:
+    with pytest.raises(Exception) as raised:
+        call()
+    return type(raised.value), str(raised.value)
+
+
+def test_other_errors() -> None:
+    found = []
+    for module in (swa_utils, torchs):
+        both = {**options(module, "ema"), **options(module, "ema lists")}
+        averaged = module.AveragedModel(nn.BatchNorm1d(3))
+        found.append(
+            [
+                message(lambda m=module, b=both: m.AveragedModel(nn.Linear(1, 1), **b)),
+                message(lambda a=averaged: a.update_parameters(nn.Linear(1, 3))),
+            ]
+        )
+    assert found[0] == found[1]

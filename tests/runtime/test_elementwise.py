@@ -1,0 +1,243 @@
+"""Functions over lists when they run: which tensors they take, which lowering, and what is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed
+
+from optgen import use_lowering
+from optgen.generated.averaging import ema as generated
+from optgen.generated.averaging.ema import ema
+from optgen.optim import swa_utils
+from optgen.runtime import fused_cpu, unfused
+from optgen.runtime.elementwise import UnfitError
+from optgen.runtime.fused_cpu import again
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+
+
+def pair(*sizes: Any, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor], list[Tensor]]:
+    return tuple([torch.randn(size, dtype=dtype) for size in sizes] for _ in range(2))
+
+
+def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> None:
+    """Twice: the first call looks at everything, the next may not."""
+    for _ in range(2):
+        expected = [
+            m + (t.to(m.dtype) - m) * (1 - decay) for m, t in zip(means, tensors, strict=True)
+        ]
+        ema(means, tensors, decay=decay)
+        for mean, value in zip(means, expected, strict=True):
+            torch.testing.assert_close(mean, value)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_types_beside_one_another(lowering: str) -> None:
+    """In one list, and in two lists at one place."""
+    means = [torch.randn(5), torch.randn(3, dtype=torch.float64), torch.randn(4).half()]
+    tensors = [torch.randn(5).double(), torch.randn(3).bfloat16(), torch.randn(4)]
+    with use_lowering(lowering):
+        check(means, tensors)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_layouts(lowering: str) -> None:
+    means, tensors = pair((4, 6), (6, 4), (3, 8), (2, 3, 4, 5))
+    means[0], tensors[1] = torch.randn(8, 12).double()[::2, ::2], torch.randn(4, 6).double().t()
+    means[2] = means[2].t().contiguous().t()
+    tensors[3] = tensors[3].to(memory_format=torch.channels_last)
+    with use_lowering(lowering):
+        check(means, tensors)
+
+
+def test_negatives_in_memory() -> None:
+    numbers = torch.randn(6, dtype=torch.complex128)
+    means, tensors = [numbers.conj().imag, torch.ones(2).double()], pair(6, 2)[0]
+    assert means[0].is_neg()
+    check(means, tensors)
+    check(tensors, [numbers.conj().imag, torch.zeros(2).double()])
+    with use_lowering("fused_cpu"), pytest.raises(RuntimeError, match="holds their negatives"):
+        ema(means, tensors)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_complex_numbers(lowering: str) -> None:
+    with use_lowering(lowering):
+        check(*pair(5, (2, 3), dtype=torch.complex128))
+
+
+def test_one_tensor_twice() -> None:
+    """It is moved twice, and not by two threads at once."""
+    mean, (tensors, others) = torch.zeros(1 << 21), pair(1 << 21, 1 << 21, dtype=torch.float32)
+    expected = mean.lerp(tensors[0], 0.5).lerp(tensors[1], 0.5)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ema(others, tensors, decay=0.5)  # after which lists as long need no look
+        ema([mean, mean], tensors, decay=0.5)
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(mean, expected)
+
+
+def test_no_graph_and_a_new_version() -> None:
+    means, tensors = ([torch.ones(3, requires_grad=True)] for _ in range(2))
+    squares = (means[0] ** 2).sum()
+    for version in (1, 2):
+        ema(means, tensors)
+        assert means[0]._version == version
+        assert means[0].grad_fn is None
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        squares.backward()
+    assert torch.is_grad_enabled()
+
+
+def test_what_is_not_taken() -> None:
+    ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
+    for wrong in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
+        with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+            ema(ones, wrong)
+    ema(ones, ones)  # lists as long, of which the next call knows
+    with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+        ema(ones, [torch.zeros(3, 2), torch.zeros(4)])
+    with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+        ema([torch.ones(2, dtype=torch.complex64)], [torch.ones(2)])
+    with pytest.raises(UnfitError, match=r"ema takes real or complex numbers, not torch\.int64"):
+        ema(ones, [torch.ones(2, 3), torch.arange(4)])
+    with pytest.raises(RuntimeError, match="cannot run through 'fused_triton'"):  # noqa: SIM117
+        with use_lowering("fused_triton"):
+            ema(ones, ones)
+    assert torch.equal(ones[0], kept)
+    ema([], [])
+    ema((), [])
+
+
+def test_numbers_may_be_tensors() -> None:
+    means, tensors = pair(3, 4)
+    for lowering in LOWERINGS:
+        with use_lowering(lowering):
+            for count in (torch.tensor(1), torch.tensor([3]), 7.0):
+                expected = [
+                    m.lerp(t, 1 / (float(count) + 1)) for m, t in zip(means, tensors, strict=True)
+                ]
+                swa_utils.get_swa_multi_avg_fn()(means, tensors, count)
+                torch.testing.assert_close(means, expected)
+
+
+def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(again, "reader", lambda: None)
+    generated._update._known.clear()
+    check(*pair(3, (4, 5)))
+    assert not generated._update._known
+
+
+def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With other tensors, numbers and types, as long as there are as many; of few lengths."""
+    if again.reader() is None:
+        return
+    generated._update._known.clear()
+    ema(*pair(3, 4))
+    gathered: list[object] = []
+    monkeypatch.setattr(fused_cpu, "update", lambda *given: gathered.append(given))
+    for dtype in (torch.float64, torch.bfloat16):
+        means, tensors = pair(5, (6, 2), dtype=dtype)
+        expected = [m.lerp(t, 0.75) for m, t in zip(means, tensors, strict=True)]
+        ema(tuple(means), tensors, decay=0.25)
+        torch.testing.assert_close(means, expected)
+    assert not gathered
+    ema(*pair(5))
+    assert len(gathered) == 1
+
+
+def test_few_lengths_are_kept() -> None:
+    for length in range(1, 9):
+        ema(*pair(*[2] * length))
+    assert len(generated._update._known) <= 4
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    generated._update._known.clear()
+    monkeypatch.setattr(fused_cpu, "why_not", lambda owner, work: "no compiler")
+    taken: list[str] = []
+    load = unfused.load
+    monkeypatch.setattr(unfused, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
+    check(*pair(3, (4, 5)))
+    assert taken == ["forloop", "forloop"]
+
+
+def test_two_threads() -> None:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for _ in range(50):
+                check(*pair(3, 4, 5))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Iterator[Any]:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        yield distributed.init_device_mesh("cpu", (1,))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+def test_shards(mesh: Any) -> None:
+    """Of one placement, a sweep over the local shards; of two, torch's operations."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def placed(tensor: Tensor, placement: Any) -> Tensor:
+        return distribute_tensor(tensor.clone(), mesh, [placement])
+
+    (mean, plain), (tensor, other) = pair((4, 3), 5)
+    for placements in ((Shard(0), Shard(0)), (Shard(0), Replicate()), (Shard(0), Shard(1))):
+        sharded = [placed(mean, placements[0]), plain.clone()]
+        given = [placed(tensor, placements[1]), other]
+        if placements[0] == placements[1]:
+            with use_lowering("fused_cpu"):
+                ema(sharded, given, decay=0.9)
+        else:
+            with pytest.raises(UnfitError, match="that processes share in one way only"):
+                ema(sharded, given, decay=0.9)
+            swa_utils.get_ema_multi_avg_fn(0.9)(sharded, given, 0)
+        torch.testing.assert_close(sharded[0].full_tensor(), mean.lerp(tensor, 0.1))
+        torch.testing.assert_close(sharded[1], plain.lerp(other, 0.1))
+
+
+def test_a_tensor_of_another_class() -> None:
+    class Loud(Tensor):
+        """Whose operations are its own."""
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    means, tensors = (
+        [torch.ones(3).as_subclass(Loud), torch.ones(2)],
+        [torch.zeros(3), torch.zeros(2)],
+    )
+    with pytest.raises(UnfitError, match="takes no tensors of class Loud"):
+        ema(means, tensors)
+    swa_utils.get_ema_multi_avg_fn(0.5)(means, tensors, 0)
+    assert [m.tolist() for m in means] == [[0.5] * 3, [0.5] * 2]
