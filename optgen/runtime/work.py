@@ -1,12 +1,15 @@
 """A work: the tensors of one group in one step, and what is known of them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
 from optgen.runtime.gradients import Trait
 from optgen.runtime.private import is_contiguous
+from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
 
 
@@ -44,6 +47,12 @@ class Work:
     def contiguous(self) -> bool:
         """Tell whether every gradient is."""
         return all(map(is_contiguous, self.grads))
+
+    def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
+        """The tensors that a kernel does not write to; gradients it writes where they are scaled."""
+        states = zip(rule.states, self.states, strict=True)
+        columns = [column for state, column in states if not state.written]
+        return chain(*columns, () if scaled else self.grads)
 
     def take(self, other: "Work") -> None:
         """Take over the tensors of another work of the same types."""

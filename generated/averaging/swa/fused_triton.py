@@ -24,9 +24,9 @@ def swa_scalars(rows, hypers, scalars, tensors):
     row = rows + tl.program_id(0)
     hyper = hypers + tl.load(row + GROUP * tensors) * 1
     scalars += tl.program_id(0) * SCALARS
-    count = tl.load(hyper)
+    count_ = tl.load(hyper)
 
-    scaled_count = 1 / (count + 1)
+    scaled_count = 1 / (count_ + 1)
 
     tl.store(scalars, scaled_count)
 

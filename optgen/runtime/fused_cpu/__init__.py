@@ -75,7 +75,7 @@ def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:
     return not any(copied)
 
 
-def _take(kernel: Kernel, optimizer: "GeneratedOptimizer", part: Portion) -> bool:
+def _take(kernel: Kernel, optimizer: Lowered, part: Portion) -> bool:
     """Update what one call takes; return whether it had to be copied. The copies end here."""
     scaled = getattr(optimizer, "grad_scale", None) is not None
     table, copied = gather(kernel, part.works, scaled, part.copies)

@@ -3,7 +3,7 @@
 import ctypes
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from itertools import chain
 from operator import add, attrgetter
@@ -194,7 +194,6 @@ def gather(
 
     Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
     """
-    read = [column for work in works for column in _only_read(kernel.rule, work, scaled)]
     table = Table(kernel, sum(len(work.params) for work in works), len(works))
     copied: Copied = []
     first = 0
@@ -203,16 +202,9 @@ def gather(
         _fill(table, first, index, work, copied if copies else None)
         first += len(work.params)
     table.set_hypers()
-    kept = {id(tensor) for column in read for tensor in column if copied}
+    read = (t for work in works if copied for t in work.only_read(kernel.rule, scaled))
+    kept = set(map(id, read))
     return table, [pair for pair in copied if id(pair[0]) not in kept]
-
-
-def _only_read(rule: Rule, work: "Work", scaled: bool) -> Iterator[list[Tensor]]:
-    """The lists of a work that a kernel does not write to."""
-    states = zip(rule.states, work.states, strict=True)
-    yield from (column for state, column in states if not state.written)
-    if not scaled:
-        yield work.grads
 
 
 def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | None) -> None:
