@@ -49,7 +49,7 @@ class Work:
         return all(map(is_contiguous, self.grads))
 
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
-        """The tensors that a kernel does not write to; gradients it writes where they are scaled."""
+        """The tensors that no kernel writes to; where they are scaled, gradients are written."""
         states = zip(rule.states, self.states, strict=True)
         columns = [column for state, column in states if not state.written]
         return chain(*columns, () if scaled else self.grads)

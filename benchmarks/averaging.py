@@ -1,0 +1,96 @@
+"""Averaged models on the CPU: ratios to torch's, and to the memory's limit, in one process.
+
+python benchmarks/averaging.py [SECONDS] [LIST …]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch import Tensor, nn
+
+from optgen.bench.ceiling import Ceiling
+from optgen.bench.lists import LISTS
+from optgen.bench.measure import Budget, Figures, compare
+from optgen.bench.traffic import Touch, Traffic
+from optgen.bench.variants import Variant
+from optgen.optim import swa_utils
+
+SHAPES = {
+    **{name: LISTS[name].shapes for name in ("2.5e7", "1e6", "resnet50", "2000x256")},
+    "2x256": [(16, 16)] * 2,
+}
+WAYS = ("ema", "swa")
+TRAFFIC = Traffic(((Touch("param", stored=True), Touch("grad")),))
+
+
+class Averaged:
+    """A model and its mean; what the engine calls gradients are the model's weights."""
+
+    def __init__(self, module: Any, way: str, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._model = nn.ParameterList(torch.zeros(shape) for shape in shapes)
+        function = module.get_ema_multi_avg_fn(0.999) if way == "ema" else None
+        self._averaged = module.AveragedModel(self._model, multi_avg_fn=function)
+        self.step()  # which copies
+
+    def take(self, gradients: Sequence[Tensor]) -> None:
+        """Let the model have copies of other weights."""
+        for param, weight in zip(self._model, gradients, strict=True):
+            param.data = weight.clone()
+
+    def step(self) -> None:
+        self._averaged.update_parameters(self._model)
+
+
+class Limit:
+    """Two streams read and one written, and nothing computed."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        self._means = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        for mean in self._means:
+            mean.grad = torch.zeros_like(mean)
+        self._ceiling = Ceiling([TRAFFIC], torch.optim.SGD(self._means))
+        self.step = self._ceiling.step
+
+    def take(self, gradients: Sequence[Tensor]) -> None:
+        """Read other tensors from now on."""
+        for mean, weight in zip(self._means, gradients, strict=True):
+            mean.grad = weight.clone()
+        self._ceiling.take_gradients()
+
+
+def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, Figures]:
+    """Milliseconds of an update by each way."""
+    modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
+    variants: dict[str, Variant] = {
+        f"{title} {way}": Averaged(module, way, shapes)
+        for title, module in modules.items()
+        for way in WAYS
+    }
+    variants["limit"] = Limit(shapes)
+    return compare(variants, lambda: [torch.randn(s) for s in shapes], Budget(seconds))
+
+
+def main(seconds: float, names: Sequence[str]) -> None:
+    """Print a table for each list."""
+    print(f"{torch.get_num_threads()} thread(s), float32; ms an update: median (least)")
+    for name in names or SHAPES:
+        found = measured(SHAPES[name], seconds)
+        print(f"{name}: {len(SHAPES[name])} tensors, {sum(map(prod, SHAPES[name])):,} elements")
+        for title, figures in found.items():
+            share = found["limit"]["median"] / figures["median"]
+            print(
+                f"  {title:12} {figures['median']:9.3f} ({figures['min']:.3f}), "
+                f"{share:.2f} of the limit"
+            )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if sys.argv[1:] else 5.0, sys.argv[2:])
