@@ -42,9 +42,16 @@ def sphere(p, s, q, z, /, *, radius=hyper(None, optional=True), weights=hyper((0
         root = where(root > radius, root, radius)
     z = a * z + b * p / root
     p = p - z * s
+
+
+@elementwise
+def copy_down(low, high, /):
+    """No number at all."""
+    high = low
 '''
 ALGORITHMS = {a.name: a for a in read_spec(Spec("made", TEXT, "made.py", 1))}
 CASES = [
+    ("copy_down", {}),
     ("trapezoid", {"width": 0.25}),
     ("look_ahead", {"reach": 0.9}),
     ("look_ahead", {"clear": True}),

@@ -1,0 +1,17 @@
+"""The benchmark of averaged models prints a line for every way and list."""
+
+import pytest
+
+from benchmarks import averaging
+
+
+def test_a_line_for_every_way_and_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(averaging, "SHAPES", {"small": [(4, 10), (3,)], "one": [(6,)]})
+    averaging.main(0.01, [])
+
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "limit" in line]
+    ways = [[title, way] for title in ("optgen", "torch") for way in averaging.WAYS]
+    assert [line[:2] for line in lines if line[0] != "limit"] == ways * 2
+    assert [line[3] for line in lines if line[0] == "limit"] == ["1.00"] * 2

@@ -1,0 +1,133 @@
+"""The command line and `optgen.load`, of a spec file that holds functions over lists."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import run, snapshot
+
+import optgen
+from optgen.spec.errors import SpecError
+
+TEXT = '''
+from optgen.spec import elementwise, hyper
+
+
+@elementwise
+def nudge(low, high, /, *, by=hyper(0.5)):
+    """Made up."""
+    low = low + by * high
+
+
+@elementwise
+def swap_in(low, high, /):
+    """Made up, and without numbers."""
+    high = low
+'''
+FILES = ("__init__.py", "forloop.py", "foreach.py", "fused_cpu.cpp", "fused_triton.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one spec file, freshly built."""
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "lists.py").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    assert run("build").exit_code == 0
+    return tmp_path
+
+
+def test_a_folder_for_each(folder: Path) -> None:
+    made = snapshot(folder / "generated" / "lists")
+    assert set(made) == {
+        "__init__.py",
+        *(f"{name}/{file}" for name in ("nudge", "swap_in") for file in FILES),
+    }
+    assert b"from specs/lists.py." in made["nudge/foreach.py"][0]
+    assert run("build", "--check").exit_code == 0
+    assert snapshot(folder / "generated" / "lists") == made
+
+
+def test_what_is_stale_and_what_is_left_over(folder: Path) -> None:
+    (folder / "specs" / "lists.py").write_text(TEXT.replace("nudge", "push"))
+    stale = run("build", "--check")
+    assert stale.exit_code == 1
+    for line in ("lists/push/forloop.py (create)", "lists/nudge/fused_cpu.cpp (remove)"):
+        assert f"stale: generated/{line}" in stale.output
+    assert run("build").exit_code == 0
+    assert not (folder / "generated" / "lists" / "nudge").exists()
+    (folder / "specs" / "lists.py").unlink()
+    assert run("build").exit_code == 0
+    assert not (folder / "generated" / "lists").exists()
+
+
+def test_check_tells_what_is_written(folder: Path) -> None:
+    result = run("check", "lists")
+
+    assert result.output == "nudge: ok (writes: low)\nswap_in: ok (writes: high)\n"
+
+
+def test_list_has_them_apart(folder: Path) -> None:
+    *_, header, _, first, second = run("list").output.splitlines()
+
+    assert header.split() == ["name", "function", "lists"]
+    assert [first.split(), second.split()] == [
+        ["lists", "nudge", "low,", "high"],
+        ["lists", "swap_in", "low,", "high"],
+    ]
+
+
+def test_show(folder: Path) -> None:
+    for lowering in ("function", "forloop", "foreach", "fused_cpu", "fused_triton"):
+        shown = run("show", "lists", "--lowering", lowering)
+        assert shown.exit_code == 0
+        assert "nudge" in shown.output or lowering == "fused_cpu"
+        assert shown.output.count("from specs/lists.py.") == 2
+    assert r"\text{low}_t \leftarrow \text{low}_{t-1}" in run("show", "lists", "--latex").output
+    assert "function nudge(low, high * by=0.5)" in run("show", "lists", "--ir").output
+    wrong = run("show", "lists", "--lowering", "optimizer")
+    assert wrong.exit_code == 2
+    assert "nudge has no optimizer of its own: see function" in " ".join(wrong.output.split())
+
+
+def test_beside_an_optimizer(folder: Path) -> None:
+    """One file is one optimizer, or functions: its folder holds one or the other."""
+    spec = (
+        "@optimizer()\ndef Heavy(p, g, /, *, lr=hyper(1)):\n"
+        '    """Made up."""\n    p = p - lr * g\n'
+    )
+    text = TEXT.replace("import elementwise", "import optimizer, elementwise")
+    (folder / "specs" / "lists.py").write_text(f"{text}\n\n{spec}")
+    result = run("build")
+
+    assert result.exit_code == 3
+    assert "`nudge` is generated into lists/ already" in result.stderr
+
+
+def test_what_was_built_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("build", "specs/lists.py", "--out", "made_of_lists").exit_code == 0
+    monkeypatch.syspath_prepend(str(folder))
+    nudge = importlib.import_module("made_of_lists.lists.nudge").nudge
+    low = [torch.ones(3), torch.ones(2, 2)]
+    nudge(low, [torch.ones(3), torch.ones(2, 2)], by=2)
+    importlib.import_module("made_of_lists.lists.swap_in").swap_in(
+        low, high := [0 * t for t in low]
+    )
+
+    assert [t.unique().item() for t in (*low, *high)] == [3.0] * 4
+    with pytest.raises(ValueError, match="no equal lengths"):
+        nudge(low, [])
+
+
+def test_load_makes_classes(folder: Path) -> None:
+    with pytest.raises(SpecError) as raised:
+        optgen.load("specs/lists.py")
+
+    assert "`nudge` is a function over lists, and load makes classes of optimizers" in str(
+        raised.value
+    )
+    assert "optgen build FILE --out DIR" in str(raised.value)
