@@ -31,28 +31,30 @@ struct Rule {
         return {one_minus_decay};
     }
 
-    // One trip through memory. C is the type computed in: double for float64 tensors, else float.
-    template <class C>
+    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
+    // several float32 numbers at once, of which n is a multiple.
+    template <class S>
     static void sweep(
-        const Hypers&, const Scalars& scalars, unsigned, i64 n, C* __restrict averages,
-        const C* __restrict params) {
+        const Hypers&, const Scalars& scalars, unsigned, i64 n, S* __restrict averages,
+        const S* __restrict params) {
+        using C = Computed<S>;
         const C one_minus_decay = C(scalars.one_minus_decay);
 
-        for (i64 i = 0; i < n; ++i) {
-            C average = averages[i];
-            C param = params[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C average = load(averages + i);
+            C param = load(params + i);
 
             // average = lerp(average, param, 1 - decay)
             average = lerp(average, param, one_minus_decay);
 
-            averages[i] = average;
+            store(averages + i, average);
         }
     }
 
-    template <class C>
+    template <class S>
     static void update(
-        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, C* const* streams) {
-        return sweep<C>(hypers, scalars, fresh, n, streams[AVERAGE], streams[PARAM]);
+        const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* const* streams) {
+        return sweep<S>(hypers, scalars, fresh, n, streams[AVERAGE], streams[PARAM]);
     }
 };
 
