@@ -116,6 +116,11 @@ def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, 
         made["trapezoid"](low, high, area, width=0.5)
 
     assert torch.equal(area[0], torch.ones(6, 5).half())
+    bits = torch.tensor([0x7D01, 0x3C00, 0x7E05], dtype=torch.int16)  # NaN of unusual bits
+    unusual = [bits.clone().view(torch.float16)]
+    with use_lowering(lowering):
+        made["trapezoid"]([torch.ones(3)], unusual, [torch.ones(3)])
+    assert torch.equal(unusual[0].view(torch.int16), bits)
     assert (low[0]._version, high[0]._version) == versions[:2]
     assert area[0]._version > versions[2]
 

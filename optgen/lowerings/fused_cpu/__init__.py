@@ -50,8 +50,9 @@ def context(algorithm: Algorithm) -> Context:
     asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
     streams = _streams(algorithm, planned)
+    names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
-        "streams": (1, listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)),
+        "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
         "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
@@ -88,6 +89,13 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
         if s.role == "local"
     }
     return {first.param: Axes.TENSOR, first.grad: Axes.TENSOR, **states, **handed}
+
+
+def _only_read(algorithm: Algorithm) -> list[str]:
+    """Which streams a function only reads, where it is more than the second one."""
+    others = [state.symbol for state in algorithm.states if not state.written]
+    bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
+    return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
 
 
 def _cells(plan: Plan) -> list[str]:

@@ -10,6 +10,14 @@ namespace optgen {
 // Streams of several types, and gradients to be unscaled, go through buffers of this many elements.
 constexpr i64 TILE = 512;
 
+// Bit s: stream s is only read. Gradients are, and what a rule names in READ.
+template <class R, class = void>
+constexpr u32 ONLY_READ = 1 << 1;
+template <class R>
+constexpr u32 ONLY_READ<R, decltype(void(R::READ))> = R::READ;
+template <class R>
+constexpr bool is_written(int s) { return !(ONLY_READ<R> >> s & 1); }
+
 // A rule's update of n elements. Where they do not fill the last vectors, these are filled in a copy.
 template <class R, class S>
 void update(
@@ -27,7 +35,7 @@ void update(
     }
     R::update(hypers, scalars, fresh, lanes, copies);
     for (int s = 0; s < R::STREAMS; ++s)
-        if (s != 1 && streams[s])
+        if (is_written<R>(s) && streams[s])
             __builtin_memcpy(streams[s] + whole, copy[s], u64(rest) * sizeof(S));
 }
 
@@ -67,7 +75,7 @@ struct Kernel : Program<R> {
             if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
             update<R>(hypers(t), scalars(t), table.fresh[t], m, streams);
             for (int s = 0; s < STREAMS; ++s)
-                if (s != 1 && streams[s] == buffer[s])
+                if (is_written<R>(s) && streams[s] == buffer[s])
                     write(type(s, t), streams[s], address(s, t), first, m);
         }
     }
