@@ -30,10 +30,11 @@ INLINE void store(bfloat16* to, Floats x) {
     const Codes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     Codes codes;
-    u32 zeros;
+    u32 mask, zeros;
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
     __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
-    __asm__("vptestnmw %1, %2, %0" : "=k"(zeros) : "v"(codes), "v"(Codes{} + 0x7fff));
+    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
+    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // which takes less time than to test the mask
     if (__builtin_expect(zeros != 0, false) && (is_denormal(x.a) || is_denormal(x.b)))
         codes = bits<Codes>(paired<bfloat16>(x));
     __builtin_memcpy(to, &codes, sizeof codes);

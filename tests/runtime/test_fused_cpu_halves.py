@@ -1,0 +1,194 @@
+"""16-bit numbers in C++: every code is read as torch reads it, and numbers are rounded as torch does."""
+
+import ctypes
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen.optim
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import compiler
+
+# Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
+# not stand in the order of memory: where each element is, small whole numbers tell.
+DRIVER = """
+#include "optgen/runtime/fused_cpu/halves.h"
+using namespace optgen;
+constexpr int N = LANES<Floats>;
+template <class S>
+static float& lane(Floats& x, int element) {
+    S codes[N];
+    for (int i = 0; i < N; ++i) codes[i] = save<S>(float(i));
+    const Floats found = load(codes);
+    for (int k = 0; k < N / 2; ++k) {
+        if (found.a[k] == float(element)) return reinterpret_cast<float*>(&x.a)[k];
+        if (found.b[k] == float(element)) return reinterpret_cast<float*>(&x.b)[k];
+    }
+    __builtin_trap();
+}
+template <class S>
+static void widen(const S* from, float* to, i64 n) {
+    float* place[N];
+    Floats x;
+    for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
+    for (i64 i = 0; i < n; i += N) {
+        x = load(from + i);
+        for (int e = 0; e < N; ++e) to[i + e] = *place[e];
+    }
+}
+template <class S>
+static void narrow(const float* from, S* to, i64 n) {
+    float* place[N];
+    Floats x;
+    for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
+    for (i64 i = 0; i < n; i += N) {
+        for (int e = 0; e < N; ++e) *place[e] = from[i + e];
+        store(to + i, x);
+    }
+}
+extern "C" void sweep_load(int type, const void* from, float* to, i64 n) {
+    if (type == BFLOAT16) widen(static_cast<const bfloat16*>(from), to, n);
+    else widen(static_cast<const float16*>(from), to, n);
+}
+extern "C" void sweep_store(int type, const float* from, void* to, i64 n) {
+    if (type == BFLOAT16) narrow(from, static_cast<bfloat16*>(to), n);
+    else narrow(from, static_cast<float16*>(to), n);
+}
+extern "C" void tile_load(int type, const void* from, float* to, i64 n) {
+    read(u32(type), from, 0, n, to);
+}
+extern "C" void tile_store(int type, const float* from, void* to, i64 n) {
+    write(u32(type), from, to, 0, n);
+}
+"""
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+MACHINES = ["", "-mno-avx512bf16", "-mno-avx512f", "-mno-avx512f -mno-f16c", "-mno-avx"]
+HALVES = [torch.bfloat16, torch.float16]
+WAYS = ["sweep", "tile"]
+
+
+@cache
+def driver(machine: str, folder: Path) -> ctypes.CDLL:
+    command = compiler.find()
+    assert command is not None
+    source, library = folder / "driver.cpp", folder / "driver.so"
+    source.write_text(fused_cpu.complete(DRIVER))
+    flags = [*compiler.FLAG_SETS[0], *machine.split()]
+    subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture(scope="module", params=MACHINES if X86 else [""], ids=lambda flags: flags or "own")
+def machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    """The conversions for this machine, and for it without some of its instructions."""
+    return driver(request.param, tmp_path_factory.mktemp("driver"))
+
+
+def loaded(library: ctypes.CDLL, way: str, x: Tensor) -> Tensor:
+    wide = torch.empty(x.shape)
+    _call(library, f"{way}_load", x.dtype, x, wide)
+    return wide
+
+
+def stored(library: ctypes.CDLL, way: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    narrow = torch.empty(x.shape, dtype=dtype)
+    _call(library, f"{way}_store", dtype, x, narrow)
+    return narrow
+
+
+def _call(library: ctypes.CDLL, name: str, dtype: torch.dtype, a: Tensor, b: Tensor) -> None:
+    code = {torch.bfloat16: 15, torch.float16: 5}[dtype]
+    addresses = (ctypes.c_void_p(t.data_ptr()) for t in (a, b))
+    getattr(library, name)(code, *addresses, ctypes.c_longlong(a.numel()))
+
+
+def assert_same(actual: Tensor, expected: Tensor) -> None:
+    """The same numbers, bit by bit; NaN where there is NaN."""
+    whole = {2: torch.int16, 4: torch.int32}[actual.element_size()]
+    nan = expected.isnan()
+    assert torch.equal(actual.isnan(), nan)
+    assert torch.equal(actual.view(whole)[~nan], expected.view(whole)[~nan])
+
+
+def codes(dtype: torch.dtype) -> Tensor:
+    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def numbers(dtype: torch.dtype) -> Tensor:
+    """Every number of the type, what lies half way to the next one and beside that, and others."""
+    below = codes(dtype).float()
+    above = (codes(dtype).view(torch.int16) + 1).view(dtype).float()
+    half = ((below.double() + above.double()) / 2).float()
+    bits = half.view(torch.int32)
+    beside = [(bits + k).view(torch.float32) for k in (-1, 0, 1)]
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randint(-(2**31), 2**31, (2**18,), generator=generator, dtype=torch.int64)
+    payloads = torch.arange(0x7F800000 - 64, 0x7F800000 + 192, dtype=torch.int64)
+    largest = torch.full((64,), 0x7FFFFFFF, dtype=torch.int64)
+    others = torch.cat([random, payloads, largest]).to(torch.int32).view(torch.float32)
+    return torch.cat([below, *beside, others, -others])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_every_code_is_read(machine: ctypes.CDLL, dtype: torch.dtype, way: str) -> None:
+    assert_same(loaded(machine, way, codes(dtype)), codes(dtype).float())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_numbers_are_rounded_as_torch_does(
+    machine: ctypes.CDLL, dtype: torch.dtype, way: str
+) -> None:
+    ordered = numbers(dtype)
+    shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
+    for x in (ordered, shuffled):
+        assert_same(stored(machine, way, x, dtype), x.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_neighbours_do_not_matter(machine: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Not even for the bits of NaN: a denormal number beside it takes another way."""
+    x = numbers(dtype)
+    shift = 37
+    moved = stored(machine, "sweep", x.roll(shift), dtype).view(torch.int16).roll(-shift)
+    assert torch.equal(stored(machine, "sweep", x, dtype).view(torch.int16), moved)
+    alone = stored(machine, "tile", x, dtype).view(torch.int16)
+    nan = x.isnan()
+    assert torch.equal(alone[~nan], moved[~nan])
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("name", "options"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
+def test_an_element_does_not_depend_on_its_place(
+    dtype: torch.dtype, name: str, options: dict[str, float]
+) -> None:
+    """Tensors of every short length at every address, against all of them in one."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [*range(71), 257, 1023]
+    starts = torch.tensor([0, *sizes]).cumsum(0).tolist()
+    values = torch.randn(starts[-1], generator=generator, dtype=torch.float64).to(dtype)
+    grads = torch.randn(starts[-1], generator=generator, dtype=torch.float64).to(dtype)
+    grads[::5], values[::7] = grads[::5] * torch.finfo(dtype).tiny / 3, 0
+    whole = values.clone().requires_grad_()
+    parts = list(values.clone().split(sizes))
+    for part in parts:
+        part.requires_grad_()
+    optimizer = getattr(optgen.optim, name)
+    together, apart = optimizer([whole], **options), optimizer(parts, **options)
+    for _ in range(3):
+        whole.grad = grads.clone()
+        for part, grad in zip(parts, grads.clone().split(sizes), strict=True):
+            part.grad = grad
+        with optgen.use_lowering("fused_cpu"):
+            together.step()
+            apart.step()
+    assert torch.equal(torch.cat([p.detach() for p in parts]), whole.detach())
