@@ -34,7 +34,7 @@ struct Rule {
     // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
     // several float32 numbers at once, of which n is a multiple.
     template <class S>
-    static void sweep(
+    APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict square_avgs, S* __restrict acc_deltas) {
         using C = Computed<S>;

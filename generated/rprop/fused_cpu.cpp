@@ -38,7 +38,7 @@ struct Rule {
     // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
     // several float32 numbers at once, of which n is a multiple.
     template <class S>
-    static void sweep(
+    APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict prevs, S* __restrict state_step_sizes) {
         using C = Computed<S>;

@@ -34,7 +34,7 @@ struct Rule {
     // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
     // several float32 numbers at once, of which n is a multiple.
     template <class S, bool MOMENTUM>
-    static void sweep(
+    APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict momentum_buffers) {
         using C = Computed<S>;

@@ -41,7 +41,7 @@ struct Rule {
     // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
     // several float32 numbers at once, of which n is a multiple.
     template <class S>
-    static void sweep(
+    APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
         const S* __restrict grads, S* __restrict exp_avgs, S* __restrict exp_avg_sqs) {
         using C = Computed<S>;

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ SPECS = Path(__file__).parents[2] / "specs"
 ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is None]
 
 VECTORIZED = r"loop vectorized using (\d+) byte"
+REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}
+# Arithmetic on one float; a subtraction of 0 spreads a number over a vector.
+SINGLE = re.compile(r"\bv?(add|mul|div|sqrt|max|min)ss\b")
 
 EVERYTHING = '''
 from optgen.spec import *
@@ -107,19 +111,33 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     text = emit.render(algorithm, FUSED_CPU, None)  # type: ignore[arg-type]
 
     assert max(map(len, text.splitlines())) <= 100
-    assert build(text, tmp_path, "-Wall", "-Wextra") == ""
     command = compiler.find()
     assert command is not None
     if "g++" not in Path(command[0]).name:
+        assert build(text, tmp_path, "-Wall", "-Wextra") == ""
         pytest.skip("only g++ reports on vectors in this form")
-    width = widest(tmp_path)
-    report = build(text, tmp_path, "-fopt-info-vec-optimized")
+    flags = ("-Wall", "-Wextra", "-fopt-info-vec-optimized", "-save-temps=obj")
+    width, report = widest(tmp_path), build(text, tmp_path, *flags)
+    assert "warning" not in report, report
     lines = fused_cpu.complete(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
     head = re.compile(r"for \(i64 i = 0; i < n; (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
     variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type
     found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report).count(str(width))
     assert found >= variants - 2 * ("decltype" in text), report
+    if "kernel.h" in text or "rows.h" in text:
+        assembly = next(tmp_path.glob("*kernel.s")).read_text()
+        sweeps = [compiled(assembly, half) for half in ("bfloat16", "float16")]
+        assert [len(each) for each in sweeps] == [found // 2] * 2
+        for sweep in chain(*sweeps):
+            assert f"%{REGISTER[width]}" in sweep or width not in REGISTER
+            assert not SINGLE.search(sweep), sweep
+
+
+def compiled(assembly: str, stored: str) -> list[str]:
+    """What became of a rule's sweeps over a type."""
+    name = rf"_ZN\w+5sweepINS_{len(stored)}{stored}E\w+"
+    return re.findall(rf"^{name}:\n(.*?)\.size", assembly, flags=re.M | re.S)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "sparse_adam"])

@@ -1,4 +1,4 @@
-"""16-bit numbers in C++: every code is read as torch reads it, and numbers are rounded as torch does."""
+"""16-bit numbers in C++: every code is read, and every number rounded, as torch does."""
 
 import ctypes
 import platform

@@ -118,7 +118,10 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
-        "parameters": (1, listed("static void sweep(", _parameters(sweep, printer), ") {", 4)),
+        "parameters": (
+            1,
+            listed("APART static void sweep(", _parameters(sweep, printer), ") {", 4),
+        ),
         "loop": (2, printer.lines()),
         "call": (2, chosen),
     }
