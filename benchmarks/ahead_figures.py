@@ -33,7 +33,7 @@ class Figures:
     """What a compiled kernel takes and does."""
 
     registers: int
-    spilled: int  # bytes on the stack; on AMD registers
+    spilled: int  # bytes of memory
     shared: int  # bytes that the threads of a block share
     wanted: Accesses  # those of whole blocks, as wide as they can be
     found: Accesses  # all that are wider than 4 bytes
@@ -54,7 +54,8 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
     if "amdgcn" in compiled.asm:
         text = compiled.asm["amdgcn"]
         registers = _sum(text, r"\.[av]gpr_count:\s+(\d+)")
-        spilled = _sum(text, r"\.[vs]gpr_spill_count:\s+(\d+)")
+        # A scalar register spills to a lane of a vector register, which costs no memory.
+        spilled = _sum(text, r"\.(?:private_segment_fixed_size|vgpr_spill_count):\s+(\d+)")
         found = Counter((kind, 4 * int(words)) for kind, words in _AMDGCN.findall(text))
         return Figures(registers, spilled, shared, wanted, found, ())
     text, used = compiled.asm["ptx"], _resources(compiled.asm["cubin"])

@@ -130,7 +130,8 @@ def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WID
     """The first matrix of a tile, and its place among the tiles down and across."""
     across = tl.cdiv(width, WIDTH).to(tl.int32)
     down = tl.cdiv(height, HEIGHT).to(tl.int32)
-    return block // (across * down) * DEPTH, block // across % down, block % across
+    matrix = (block // (across * down)).to(tl.int64) * DEPTH
+    return matrix, (block // across % down).to(tl.int64), (block % across).to(tl.int64)
 
 
 @triton.jit

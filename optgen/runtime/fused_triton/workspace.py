@@ -78,6 +78,8 @@ class Tile(NamedTuple):
         """The tile that matrices of this shape fill best; it always has as many elements."""
         high, wide = (_power_of_two(size) for size in shape[1:])
         columns = min(wide, max(WIDTH, ELEMENTS // high))
+        while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
+            columns *= 2  # within a tile, kernels count in 32 bits
         rows = min(high, ELEMENTS // columns)
         return cls(ELEMENTS // (rows * columns), rows, columns)
 

@@ -1,0 +1,63 @@
+"""How many kernels a step launches, of every algorithm: counted in the interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+
+import optgen.optim
+from optgen import use_lowering
+
+pytest.importorskip("triton")
+
+from triton.runtime.interpreter import InterpretedFunction
+
+from benchmarks.ahead import accepted
+from benchmarks.triton_ahead import classes
+
+SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40, 3)]
+ELEMENTWISE = ["scalars", "step"]
+"""The numbers of every tensor, then the elements of every tensor."""
+FACTORED = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
+"""After the first sweep rows, columns and the step size; after the second the update's size."""
+NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
+"""Both sizes are known after the first sweep."""
+LAUNCHES = {
+    **dict.fromkeys(classes(), ELEMENTWISE),
+    "Adafactor": [*FACTORED, *NOT_FACTORED],
+    "Muon": ["scalars", "step1", "step2"],  # and between the two a matrix word's products
+}
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_step_launches(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often for many tensors of all shapes, in two groups, as for one of each."""
+    launched: list[str] = []
+    finding = InterpretedFunction.__getitem__
+
+    def find(kernel: Any, grid: Any) -> Any:
+        launched.append(kernel.fn.__name__)
+        return finding(kernel, grid)
+
+    monkeypatch.setattr(InterpretedFunction, "__getitem__", find)
+    kind = getattr(optgen.optim, name)
+    params = accepted(kind, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
+    if kind.rule.gradient == "sparse_only":
+        params = [param for param in params if param.ndim]
+    for param in params:
+        ones = torch.ones_like(param)
+        param.grad = ones.to_sparse(1) if kind.rule.gradient == "sparse_only" else ones
+    optimizer = kind([{"params": params[::2]}, {"params": params[1::2], "lr": 0.5}])
+    with use_lowering("fused_triton"):
+        for _ in range(2):
+            launched.clear()
+            optimizer.step()
+    assert [kernel.rsplit("_", 1)[-1] for kernel in launched] == LAUNCHES[name]

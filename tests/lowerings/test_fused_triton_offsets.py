@@ -1,0 +1,103 @@
+"""Tensors past 2**31 elements, in the interpreter: only their last block, where it would lie."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from torch import Tensor
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.runtime.fused_triton.table import HEADER, Table
+from optgen.runtime.fused_triton.workspace import Shape, Tile
+
+pytest.importorskip("triton")
+
+from triton import language as tl
+
+from benchmarks.classes import CLASSES
+from optgen.generated.adafactor import fused_triton as adafactor
+
+FAR = 2**31
+BLOCK = 1024
+ELEMENTWISE = [name for name in CLASSES if name not in ("Adafactor", "Muon")]
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize("numel", [BLOCK, BLOCK - 24])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps as it does alone, though its tensor says that so many elements are before it."""
+    whole = Table.point
+
+    def point_far(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
+        whole(table, streams)
+        table.rows[0] += FAR
+        table.rows[1] -= FAR // BLOCK
+        for row, stream in enumerate(streams, HEADER):
+            if stream and stream[0].numel() == numel:
+                table.rows[row] -= FAR * stream[0].element_size()
+
+    finals = []
+    for point in (whole, point_far):
+        monkeypatch.setattr(Table, "point", point)
+        generator = torch.Generator().manual_seed(0)
+        param = torch.randn(numel, generator=generator, requires_grad=True)
+        param.grad = torch.randn(numel, generator=generator)
+        with use_lowering("fused_triton"):
+            getattr(optgen.optim, name)([param]).step()
+        finals.append(param.detach())
+    assert torch.equal(*finals)
+    assert not torch.equal(finals[0], torch.randn(numel, generator=generator.manual_seed(0)))
+
+
+def table(*rows: int) -> Tensor:
+    """A table of one tensor."""
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 1)
+
+
+@inside
+def test_a_tile_of_a_matrix() -> None:
+    """The last 16 rows of 128, at the end of 2**31 elements before them."""
+    before = FAR // 128
+    height = before + 16
+    param, grad = torch.randn(16, 128), torch.randn(16, 128)
+    row, column = torch.rand(16), torch.rand(128)
+    values = torch.empty(3 * height + 2 * 128)  # of which hardly a page is touched
+    values[height + before : 2 * height] = row
+    values[3 * height + 128 :] = column
+    scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
+    scalars[10] = 0.5
+    addresses = [tensor.data_ptr() - FAR * 4 for tensor in (param, grad)]
+    expected = param - 0.5 * grad / (row[:, None] * column).sqrt()
+    step: Any = adafactor.adafactor_factored_step3
+    step[(1,)](
+        table(FAR + 2048, -before // 16, 0, *addresses, 0, 0, 0, 0),
+        torch.zeros(1, dtype=torch.int32),
+        table(before // 16 + 1, 1, height, 128, 2, 0, 0, 0, 0, 1, 0),
+        scalars,
+        values,
+        None,
+        1,
+        tl.float32,
+        tl.float32,
+        tl.float32,
+        VECTOR=4,
+        TILES=((1, 16, 128),),
+    )
+    torch.testing.assert_close(param, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_tile_never_spans_so_many_elements() -> None:
+    """Within a tile kernels count elements in 32 bits."""
+    for shape in (Shape(1, 16, 2**28), Shape(1, 3, 2**30), Shape(1, 5, 2**40), Shape(1, 2**40, 1)):
+        tile = Tile.of(shape)
+        assert tile.matrices * tile.rows * tile.columns == 2048
+        assert (tile.rows - 1) * shape.columns + tile.columns < 2**31
