@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import swa_utils as _torch
-from torch.optim.swa_utils import SWALR, get_ema_avg_fn, get_swa_avg_fn, update_bn
+from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn, update_bn
 
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
+from optgen.optim.lr_scheduler.swa import SWALR
 from optgen.runtime.elementwise import UnfitError, obstacle
 from optgen.runtime.gradients import all_plain
 from optgen.runtime.private import group_tensors
@@ -31,6 +32,8 @@ __all__ = [
     "get_swa_multi_avg_fn",
     "update_bn",
 ]
+
+SWALR.__module__ = __name__
 
 Count = Tensor | int
 Rows = list[tuple[Tensor, Tensor]]

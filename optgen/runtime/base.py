@@ -22,22 +22,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 def hooked(step: F) -> F:
     """Run hooks and the profiler's record around a step as torch does, if there are any.
 
-    `hooked` on the result keeps torch from wrapping it again. A subclass with a step of its own is
-    wrapped by torch, and by the time it comes here its hooks have run.
+    `hooked` on the result keeps torch from wrapping it again, and `_wrapped_by_lr_sched` keeps
+    schedulers from replacing it: `_opt_called` is what they want to know. A subclass with a step of
+    its own is wrapped by torch, and by the time it comes here its hooks have run.
     """
     watched = observed(step)
     compiled = outside_dynamo(watched)
 
     @functools.wraps(step)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        optimizer = args[0]
+        optimizer._opt_called = True
         if compiling():
             return compiled(*args, **kwargs)
-        optimizer = args[0]
         if unobserved(optimizer) or observed_by_torch(optimizer):
             return step(*args, **kwargs)
         return watched(*args, **kwargs)
 
     wrapper.hooked = True  # type: ignore[attr-defined]
+    wrapper._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     return cast(F, wrapper)
 
 

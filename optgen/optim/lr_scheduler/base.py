@@ -1,0 +1,155 @@
+"""The bookkeeping of a schedule: which step it is, what the rates were at first, what they are."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch.optim.lr_scheduler as torchs
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler import order
+from optgen.optim.lr_scheduler.rates import Value, check_optimizer, copied, read, write
+
+T = TypeVar("T")
+
+EPOCH_DEPRECATION_WARNING = (
+    "The epoch parameter in `scheduler.step()` was not necessary and is being "
+    "deprecated where possible. Please use `scheduler.step()` to step the "
+    "scheduler. During the deprecation, if epoch is different from None, the "
+    "closed form is used instead of the new chainable form, where available. "
+    "Please open an issue if you are unable to replicate your use case: "
+    "https://github.com/pytorch/pytorch/issues/new/choose."
+)
+NOT_RESUMABLE = (
+    "param 'initial_lr' is not specified in param_groups[{}] when resuming scheduler with "
+    "last_epoch >= 0.\n"
+    "This typically happens when:\n"
+    "1. You're trying to resume training from a checkpoint but haven't properly loaded the "
+    "optimizer state\n"
+    "2. You're using last_epoch >= 0 for a fresh training run (not recommended)"
+)
+
+
+class LRScheduler(torchs.LRScheduler):
+    """Sets the learning rates of an optimizer's groups, anew in each `step`.
+
+    A scheduler of your own has `get_lr`, which returns the rate of each group at `last_epoch`, from
+    `base_lrs` or from what stands in `optimizer.param_groups`. If the rate is a function of the
+    step alone, derive from `ShapedLR`.
+
+    A scheduler changes the rates when it is made. To resume, make optimizer and scheduler, then
+    load the state of both.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set. Its groups get a key `initial_lr`.
+        last_epoch (int): -1 to begin; otherwise the last step that was taken: the groups must hold
+            `initial_lr`, and the rate that is due now. Default: -1.
+
+    Raises:
+        TypeError: `optimizer` is no Optimizer.
+        KeyError: A group has no `initial_lr`, and `last_epoch` is not -1.
+    """
+
+    optimizer: Optimizer
+    base_lrs: list[Any]
+    last_epoch: int
+    _step_count: int
+    _last_lr: list[Any]
+    _is_initial = False
+    _get_lr_called_within_step = False
+    _unsaved: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        for index, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", copied(group["lr"]))
+            elif "initial_lr" not in group:
+                raise KeyError(NOT_RESUMABLE.format(index))
+        self.base_lrs = read(optimizer, "initial_lr")
+        self.last_epoch = last_epoch
+        order.watch(optimizer)
+        self._initial_step()
+
+    def _initial_step(self) -> None:
+        """Begin: the step from `last_epoch` that no training precedes."""
+        self._step_count = 0
+        self._is_initial = True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go one step on, after the optimizer's own.
+
+        Args:
+            epoch (int, optional): Deprecated: the step to go to, in closed form if there is one.
+        """
+        if self._step_count == 1:
+            order.check(self.optimizer, stacklevel=2)
+        self._step_count += 1
+        if epoch is not None:
+            warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
+        self._update_lr(epoch)
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        """Go to a step, the next one by default, and set its rates."""
+        rates = self.get_lr
+        if epoch is not None:
+            rates = getattr(self, "_get_closed_form_lr", self.get_lr)
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+        self._get_lr_called_within_step = True
+        try:
+            values = rates()
+        finally:
+            self._get_lr_called_within_step = False
+        write(self._groups_with(values))
+        self._last_lr = read(self.optimizer, "lr")
+
+    def get_lr(self) -> list[Any]:
+        """Compute the rate of each group at `last_epoch`, for `step`; see `get_last_lr`."""
+        rates = self._next_lr()
+        if not self._get_lr_called_within_step:
+            warnings.warn(
+                "To get the last learning rate computed by the scheduler, "
+                "please use `get_last_lr()`.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return rates
+
+    def _next_lr(self) -> list[Value]:
+        raise NotImplementedError
+
+    def get_last_lr(self) -> list[Any]:
+        """Return the rate of each group since the last step; tensors are copies."""
+        return self._last_lr
+
+    def _groups_with(self, values: Sequence[T]) -> Iterator[tuple[dict[str, Any], T]]:
+        """Pair the groups with values that belong to them."""
+        groups = self.optimizer.param_groups
+        if len(groups) != len(values):
+            raise ValueError(
+                f"{type(self).__name__} was made for {len(values)} param groups, and its optimizer "
+                f"has {len(groups)} now: make a new scheduler after `add_param_group`"
+            )
+        return zip(groups, values, strict=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all attributes but the optimizer, whose state must be saved as well."""
+        return {key: value for key, value in vars(self).items() if key not in self._unsaved}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this class, or of torch's of the same name, returned."""
+        vars(self).update(state_dict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_step_count" in state:
+            order.watch(self.optimizer)  # a copy of an optimizer has the step of its class
+
+
+class _LRScheduler(LRScheduler, torchs._LRScheduler):
+    """The name that LRScheduler had before torch 2.0."""

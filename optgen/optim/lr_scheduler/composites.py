@@ -1,0 +1,189 @@
+"""Schedulers made of schedulers: one after the other, or all at once.
+
+What a composite asks of its parts is what it offers to a composite around it: `_initial_step`
+begins at the rates that the groups hold, `_update_lr(0)` at their initial ones, `step` goes on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch.optim.lr_scheduler as torchs
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler import order
+from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.rates import read, write
+
+
+class _Composite(LRScheduler):
+    _unsaved: ClassVar[tuple[str, ...]] = ("optimizer", "_schedulers")
+    _schedulers: Sequence[torchs.LRScheduler]
+
+    def _check(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
+        """Raise an error for what cannot be stepped without arguments, or belongs elsewhere."""
+        name = type(self).__name__
+        for index, scheduler in enumerate(schedulers):
+            if not hasattr(scheduler, "optimizer"):
+                raise TypeError(
+                    f"{name} at index {index} should have `optimizer` as its attribute."
+                )
+            if isinstance(scheduler, torchs.ReduceLROnPlateau):
+                raise ValueError(
+                    f"{name} does not support `ReduceLROnPlateau` scheduler as it "
+                    "requires additional kwargs to be specified when calling `step`, "
+                    f"but got one at index {index} in the given schedulers sequence."
+                )
+            if optimizer != scheduler.optimizer:
+                raise ValueError(
+                    f"{name} expects all schedulers to belong to the same optimizer, but "
+                    f"got scheduler {type(scheduler).__name__} at index {index} has "
+                    f"{scheduler.optimizer}, which is different from {type(optimizer).__name__}."
+                )
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        """Begin anew from the initial rates: what a composite does with a part whose turn comes."""
+        if epoch != 0:
+            raise NotImplementedError(f"{type(self).__name__} can go to step 0 only")
+        reset(self.optimizer)
+        rewind(self)
+        self._initial_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all attributes but the optimizer, with the states of the schedulers."""
+        states = [scheduler.state_dict() for scheduler in self._schedulers]
+        return {**super().state_dict(), "_schedulers": states}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this class, or of torch's of the same name, returned."""
+        state = dict(state_dict)
+        states = state.pop("_schedulers")
+        if len(states) != len(self._schedulers):
+            raise ValueError(
+                f"the state is that of {len(states)} schedulers, and this {type(self).__name__} "
+                f"has {len(self._schedulers)}"
+            )
+        for scheduler, part in zip(self._schedulers, states, strict=True):
+            scheduler.load_state_dict(part)
+        super().load_state_dict(state)
+
+
+def reset(optimizer: Optimizer) -> None:
+    """Set the rates to what they were before any scheduler."""
+    write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
+
+
+def rewind(scheduler: Any, step: int | None = -1) -> None:
+    """Set a scheduler, or all that a composite holds, to before its first step; None: one back."""
+    for part in getattr(scheduler, "_schedulers", ()):
+        rewind(part, step)
+    if not hasattr(scheduler, "_schedulers") and hasattr(scheduler, "last_epoch"):
+        scheduler.last_epoch = scheduler.last_epoch - 1 if step is None else step
+
+
+class SequentialLR(_Composite):
+    """Runs one scheduler after the other, each from its own step 0 and the initial rates.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        schedulers (list): The schedulers, composites too; each was made for this optimizer.
+        milestones (list of int): The steps at which the second, third, … scheduler takes over.
+        last_epoch (int): -1 to begin, else the last step that was taken: the schedulers, made as
+            for the beginning, are taken there. Default: -1.
+
+    Raises:
+        ValueError: There is no scheduler, not one milestone less than schedulers, a scheduler of
+            another optimizer, or a `ReduceLROnPlateau`.
+        TypeError: A scheduler has no `optimizer`.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: list[torchs.LRScheduler],
+        milestones: list[int],
+        last_epoch: int = -1,
+    ) -> None:
+        if len(schedulers) < 1:
+            raise ValueError(
+                f"{type(self).__name__} expects at least one scheduler, but got no scheduler."
+            )
+        self._check(optimizer, schedulers)
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError(
+                "Sequential Schedulers expects number of schedulers provided to be one more than "
+                "the number of milestone points, but got number of schedulers "
+                f"{len(schedulers)} and the number of milestones to be equal to {len(milestones)}"
+            )
+        self._schedulers = schedulers
+        self._milestones = milestones
+        self.last_epoch = 0
+        self.optimizer = optimizer
+        reset(optimizer)
+        self.recursive_undo()
+        self._initial_step()
+        with order.in_order(optimizer):
+            while self.last_epoch <= last_epoch:
+                self.step()
+
+    def recursive_undo(self, sched: Any = None) -> None:
+        """Undo the step that a scheduler, by default each of these, took when it was made."""
+        rewind(self if sched is None else sched, None)
+
+    def _initial_step(self) -> None:
+        self.last_epoch = 0
+        self._schedulers[self._turn()]._initial_step()
+        self._last_lr = read(self.optimizer, "lr")
+
+    def _turn(self) -> int:
+        return bisect_right(self._milestones, self.last_epoch)
+
+    def step(self) -> None:  # type: ignore[override]
+        """Go one step on in the scheduler whose turn it is, or begin the next one."""
+        self.last_epoch += 1
+        turn = self._turn()
+        scheduler = self._schedulers[turn]
+        if turn > 0 and self._milestones[turn - 1] == self.last_epoch:
+            scheduler._update_lr(0)
+        else:
+            scheduler.step()
+        self._last_lr = scheduler.get_last_lr()
+
+
+class ChainedScheduler(_Composite):
+    """Runs several schedulers at once: each changes the rates that the one before it has set.
+
+    Args:
+        schedulers (sequence): The schedulers, composites too, all of one optimizer.
+        optimizer (Optimizer, optional): That optimizer. Default: that of the first scheduler.
+
+    Raises:
+        ValueError: There is no scheduler, a scheduler of another optimizer, or a
+            `ReduceLROnPlateau`.
+        TypeError: A scheduler has no `optimizer`.
+    """
+
+    def __init__(
+        self, schedulers: Sequence[torchs.LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        if len(schedulers) < 1:
+            raise ValueError(
+                f"{type(self).__name__} expects at least one scheduler to be chained, "
+                "but got no scheduler."
+            )
+        optimizer = optimizer or schedulers[0].optimizer
+        self._check(optimizer, schedulers)
+        self._schedulers = schedulers
+        self.optimizer = optimizer
+        self._last_lr = read(optimizer, "lr")
+
+    def _initial_step(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler._initial_step()
+        self._last_lr = read(self.optimizer, "lr")
+
+    def step(self) -> None:  # type: ignore[override]
+        """Go one step on in every scheduler, in their order."""
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self._last_lr = read(self.optimizer, "lr")

@@ -1,0 +1,164 @@
+"""Triangles between two rates, and momentum against them."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.functions import saved
+from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group, write
+
+MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
+"""By what each mode scales its triangles: the number of the cycle, or of the step."""
+
+
+class CyclicLR(LRScheduler):
+    r"""Lets the learning rate go up and down between two bounds, batch by batch.
+
+    .. math::
+        \eta_t = \eta_{base} + (\eta_{\max} - \eta_{base}) \, h(t) \, f(x)
+
+    with :math:`h` going from 0 to 1 in `step_size_up` steps and back in `step_size_down`. The scale
+    :math:`f` of `mode` is 1 (triangular), :math:`2^{1-c}` in cycle :math:`c = 1, 2, \ldots`
+    (triangular2), or :math:`\gamma^t` (exp_range). Momentum goes the other way.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        base_lr (float or list): The lower bound, for all groups or one for each.
+        max_lr (float or list): The upper bound.
+        step_size_up (int): Batches of the way up. Default: 2000.
+        step_size_down (int, optional): Batches of the way down. Default: `step_size_up`.
+        mode (str): "triangular", "triangular2" or "exp_range". Default: "triangular".
+        gamma (float): :math:`\gamma` of "exp_range". Default: 1.
+        scale_fn (function, optional): :math:`f`, instead of the mode's.
+        scale_mode (str): Whether `scale_fn` takes the number of the "cycle" or the "iterations" so
+            far. Default: "cycle".
+        cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
+        base_momentum (float or list): Where momentum is when the rate is highest. Default: 0.8.
+        max_momentum (float or list): Where momentum is when the rate is lowest. Default: 0.9.
+        last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
+
+    Raises:
+        ValueError: A list has not one value for each group, `mode` is unknown, or the optimizer has
+            no momentum to cycle.
+
+    Paper: https://arxiv.org/abs/1506.01186
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float | list[float],
+        max_lr: float | list[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: Literal["triangular", "triangular2", "exp_range"] = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: Literal["cycle", "iterations"] = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.8,
+        max_momentum: float | list[float] = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        base_lrs = per_group("base_lr", optimizer, base_lr)
+        if last_epoch == -1:
+            write(zip(optimizer.param_groups, base_lrs, strict=True))
+        self.max_lrs = per_group("max_lr", optimizer, max_lr)
+        up = float(step_size_up)
+        self.total_size = up + (up if step_size_down is None else float(step_size_down))
+        self.step_ratio = up / self.total_size
+        if mode not in MODES and scale_fn is None:
+            raise ValueError("mode is invalid and scale_fn is None")
+        self.mode: str = mode
+        self.gamma = gamma
+        self._scale_fn_custom: Any = scale_fn
+        self.scale_mode: str = scale_mode
+        self._init_scale_fn()
+        self._init_momentum(cycle_momentum, base_momentum, max_momentum, last_epoch == -1)
+        super().__init__(optimizer, last_epoch)
+        # The initial_lr of the groups may be that of a scheduler before this one.
+        self.base_lrs = base_lrs
+        self._update_lr(self.last_epoch)
+
+    def _init_scale_fn(self) -> None:
+        if self._scale_fn_custom is None:
+            self.scale_mode = MODES.get(self.mode, self.scale_mode)
+
+    def _init_momentum(self, cycle: bool, least: Any, most: Any, begins: bool) -> None:
+        self.cycle_momentum = cycle
+        if cycle:
+            self.use_beta1 = momentum.is_beta(self.optimizer)
+            self.base_momentums = per_group("base_momentum", self.optimizer, least)
+            self.max_momentums = per_group("max_momentum", self.optimizer, most)
+            if begins:
+                momentum.begin(
+                    self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums
+                )
+
+    @property
+    def _scale_fn_ref(self) -> Callable[[float], float]:
+        """The scale of the mode."""
+        if self.mode == "exp_range":
+            return partial(self._exp_range_scale_fn, self.gamma)
+        return {
+            "triangular": self._triangular_scale_fn,
+            "triangular2": self._triangular2_scale_fn,
+        }[self.mode]
+
+    @staticmethod
+    def _triangular_scale_fn(x: float) -> float:
+        return 1.0
+
+    @staticmethod
+    def _triangular2_scale_fn(x: float) -> float:
+        return float(1 / (2.0 ** (x - 1)))
+
+    @staticmethod
+    def _exp_range_scale_fn(gamma: float, x: float) -> float:
+        return float(gamma**x)
+
+    def scale_fn(self, x: float) -> float:
+        """Return the scale of a cycle, or of a step, as `scale_mode` says."""
+        scale: Callable[[float], float] = self._scale_fn_custom or self._scale_fn_ref
+        return scale(x)
+
+    def _heights(self) -> tuple[float, float]:
+        """Return how high the triangle is at `last_epoch`, and the scale of it."""
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        part = 1.0 + self.last_epoch / self.total_size - cycle
+        down = part > self.step_ratio
+        height = (part - 1) / (self.step_ratio - 1) if down else part / self.step_ratio
+        return height, self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
+
+    def _next_lr(self) -> list[Value]:
+        height, scale = self._heights()
+        bounds = zip(self.base_lrs, self.max_lrs, strict=True)
+        return [low + (high - low) * height * scale for low, high in bounds]
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        super()._update_lr(epoch)
+        if self.cycle_momentum:
+            height, scale = self._heights()
+            bounds = zip(self.base_momentums, self.max_momentums, strict=True)
+            values = [high - (high - low) * height * scale for low, high in bounds]
+            momentum.write(self.optimizer, self.use_beta1, values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all attributes but the optimizer; of `scale_fn`, what a callable object holds."""
+        return {**super().state_dict(), "_scale_fn_custom": saved(self._scale_fn_custom)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned; `scale_fn` stays that of the constructor."""
+        state = dict(state_dict)
+        attributes = state.pop("_scale_fn_custom")
+        super().load_state_dict(state)
+        if attributes is not None:
+            vars(self._scale_fn_custom).update(attributes)
+        self._init_scale_fn()

@@ -1,0 +1,99 @@
+"""Decay by a factor: gamma to the power of how many decays there have been."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable
+
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler.shaped import ShapedLR
+
+
+class _DecayLR(ShapedLR):
+    gamma: float
+
+    def _decays(self, epoch: int) -> int:
+        """Count the decays up to a step."""
+        raise NotImplementedError
+
+    def shape(self, epoch: int) -> float:
+        """Return gamma to the power of how many decays there have been."""
+        return self.gamma ** self._decays(epoch)
+
+    def ratio(self, epoch: int) -> float:
+        """Return gamma to the power of the decays in this step, also where `shape` underflows."""
+        before = self._decays(epoch - 1) if epoch > 0 else 0
+        return self.gamma ** (self._decays(epoch) - before)
+
+
+class StepLR(_DecayLR):
+    r"""Decays the learning rate by gamma every `step_size` steps.
+
+    .. math::
+        \eta_t = \eta_0 \, \gamma^{\lfloor t / \text{step\_size} \rfloor}
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        step_size (int): Steps between two decays.
+        gamma (float): Factor of a decay. Default: 0.1.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _decays(self, epoch: int) -> int:
+        return epoch // self.step_size
+
+
+class MultiStepLR(_DecayLR):
+    r"""Decays the learning rate by gamma at each milestone.
+
+    .. math::
+        \eta_t = \eta_0 \, \gamma^{|\{m \in \text{milestones} : m \le t\}|}
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        milestones (iterable of int): The steps of the decays; one that stands there twice counts
+            twice.
+        gamma (float): Factor of a decay. Default: 0.1.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Iterable[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
+        self.milestones = Counter(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _decays(self, epoch: int) -> int:
+        return bisect_right(sorted(self.milestones.elements()), epoch)
+
+
+class ExponentialLR(_DecayLR):
+    r"""Decays the learning rate by gamma in each step.
+
+    .. math::
+        \eta_t = \eta_0 \, \gamma^t
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        gamma (float): Factor of a decay.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+    """
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _decays(self, epoch: int) -> int:
+        return epoch

@@ -1,0 +1,166 @@
+"""One cycle: up to the highest rate, and down to almost nothing."""
+
+import math
+from typing import Any, Literal
+
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group
+
+Phase = dict[str, Any]
+"""The group keys that a phase goes from and to, and the step that ends it."""
+
+
+def _phase(end_step: float, lr: tuple[str, str], momentum: tuple[str, str]) -> Phase:
+    return {
+        "end_step": end_step,
+        "start_lr": f"{lr[0]}_lr",
+        "end_lr": f"{lr[1]}_lr",
+        "start_momentum": f"{momentum[0]}_momentum",
+        "end_momentum": f"{momentum[1]}_momentum",
+    }
+
+
+def _phases(steps: int, pct_start: float, three: bool) -> list[Phase]:
+    up = _phase(float(pct_start * steps) - 1, ("initial", "max"), ("max", "base"))
+    if not three:
+        return [up, _phase(steps - 1, ("max", "min"), ("base", "max"))]
+    down = _phase(float(2 * pct_start * steps) - 2, ("max", "initial"), ("base", "max"))
+    return [up, down, _phase(steps - 1, ("initial", "min"), ("max", "max"))]
+
+
+def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+    if total_steps is not None:
+        if total_steps <= 0 or not isinstance(total_steps, int):
+            raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
+        return total_steps
+    if epochs is None or steps_per_epoch is None:
+        raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+    for name, value in {"epochs": epochs, "steps_per_epoch": steps_per_epoch}.items():
+        if not isinstance(value, int) or value <= 0:
+            raise ValueError(f"Expected positive integer {name}, but got {value}")
+    return epochs * steps_per_epoch
+
+
+class OneCycleLR(LRScheduler):
+    r"""Takes the learning rate up to its highest and down to almost nothing, batch by batch.
+
+    From `max_lr / div_factor` to `max_lr`, then to `max_lr / div_factor / final_div_factor`; with
+    `three_phase`, as in the paper, back to where it began before the last descent. Momentum goes
+    the other way. This scheduler assigns its rates, whatever the rate was.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        max_lr (float or list): The highest rate, for all groups or one for each.
+        total_steps (int, optional): Batches of the whole cycle, unless the next two are given.
+        epochs (int, optional): Epochs of the whole cycle.
+        steps_per_epoch (int, optional): Batches of an epoch.
+        pct_start (float): The share of the way up, in [0, 1]. Default: 0.3.
+        anneal_strategy (str): "cos" or "linear". Default: "cos".
+        cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
+        base_momentum (float or list): Where momentum is when the rate is highest. Default: 0.85.
+        max_momentum (float or list): Where momentum is when the rate is lowest. Default: 0.95.
+        div_factor (float): The highest rate over the first. Default: 25.
+        final_div_factor (float): The first rate over the last. Default: 1e4.
+        three_phase (bool): Go down in two phases, the first as steep as the way up. Default: False.
+        last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range, a list has not one value for each group, the
+            optimizer has no momentum to cycle; or, in `step`, the cycle is over.
+
+    Paper: https://arxiv.org/abs/1708.07120
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: Literal["cos", "linear"] = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        self.total_steps = _total(total_steps, epochs, steps_per_epoch)
+        self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
+        if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
+            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(
+                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
+            )
+        self._anneal_func_type = anneal_strategy
+        max_lrs = per_group("max_lr", optimizer, max_lr)
+        if last_epoch == -1:
+            for group, highest in zip(optimizer.param_groups, max_lrs, strict=True):
+                group["initial_lr"] = highest / div_factor
+                group["max_lr"] = highest
+                group["min_lr"] = group["initial_lr"] / final_div_factor
+        self.cycle_momentum = cycle_momentum
+        if cycle_momentum:
+            self.use_beta1 = momentum.is_beta(optimizer)
+            most = per_group("max_momentum", optimizer, max_momentum)
+            least = per_group("base_momentum", optimizer, base_momentum)
+            if last_epoch == -1:
+                momentum.begin(optimizer, self.use_beta1, most, least)
+        super().__init__(optimizer, last_epoch)
+
+    def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
+        kind = getattr(self, "_anneal_func_type", None)
+        if kind is None:  # a pickle of long ago holds the function
+            return self.anneal_func(start, end, pct)  # type: ignore[attr-defined]
+        if kind not in ("cos", "linear"):
+            raise ValueError(f"Unknown _anneal_func_type: {kind}")
+        return (self._annealing_cos if kind == "cos" else self._annealing_linear)(start, end, pct)
+
+    @staticmethod
+    def _annealing_cos(start: Any, end: Any, pct: float) -> Any:
+        """Go from start to end along half a cosine, as pct goes from 0 to 1."""
+        return end + (start - end) / 2.0 * (math.cos(math.pi * pct) + 1)
+
+    @staticmethod
+    def _annealing_linear(start: Any, end: Any, pct: float) -> Any:
+        """Go from start to end along a line, as pct goes from 0 to 1."""
+        return (end - start) * pct + start
+
+    def _place(self) -> tuple[Phase, float]:
+        """Return the phase of `last_epoch`, and which share of it is over."""
+        step, start = self.last_epoch, 0.0
+        if step > self.total_steps:
+            raise ValueError(
+                f"Tried to step {step} times. "
+                f"The specified number of total steps is {self.total_steps}"
+            )
+        for phase in self._schedule_phases[:-1]:
+            if step <= phase["end_step"]:
+                break
+            start = phase["end_step"]
+        else:
+            phase = self._schedule_phases[-1]
+        return phase, (step - start) / (phase["end_step"] - start)
+
+    def _values(self, name: Literal["lr", "momentum"]) -> list[Any]:
+        phase, pct = self._place()
+        start, end = phase[f"start_{name}"], phase[f"end_{name}"]
+        groups = self.optimizer.param_groups
+        return [self._anneal_func(group[start], group[end], pct) for group in groups]
+
+    def _next_lr(self) -> list[Value]:
+        return self._values("lr")
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        super()._update_lr(epoch)
+        if self.cycle_momentum:
+            momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))

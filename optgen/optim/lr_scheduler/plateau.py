@@ -1,0 +1,153 @@
+"""Reduce the rate when a metric no longer improves: the one schedule that must be told one."""
+
+import math
+import warnings
+from typing import Any, Literal, SupportsFloat
+
+import torch.optim.lr_scheduler as torchs
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
+from optgen.optim.lr_scheduler.rates import check_optimizer, read, write
+
+
+class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
+    r"""Reduces the learning rate when a metric has stopped improving.
+
+    .. math::
+        \eta \leftarrow \max(\eta \cdot \text{factor}, \eta_{\min})
+
+    after more than `patience` steps in a row in which the metric was not better than the best.
+    Frameworks look for torch's class to hand over the metric, so this class is derived from it.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        mode (str): "min" if less is better, "max" if more is. Default: "min".
+        factor (float): Factor of a reduction, below 1. Default: 0.1.
+        patience (int): How many steps without improvement are borne. Default: 10.
+        threshold (float): By how much a metric must be better than the best. Default: 1e-4.
+        threshold_mode (str): "rel" for a share of the best, "abs" for a difference. Default: "rel".
+        cooldown (int): Steps after a reduction in which nothing is counted. Default: 0.
+        min_lr (float or list): The least rate, for all groups or one for each. Default: 0.
+        eps (float): A reduction by no more than this is not made. Default: 1e-8.
+
+    Raises:
+        ValueError: `factor`, `mode` or `threshold_mode` is outside its range, or `min_lr` has not
+            one value for each group.
+        TypeError: `optimizer` is no Optimizer.
+        RuntimeError: In `step`: groups were added, and `min_lr` was a list.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: Literal["min", "max"] = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: Literal["rel", "abs"] = "rel",
+        cooldown: int = 0,
+        min_lr: list[float] | float = 0,
+        eps: float = 1e-8,
+    ) -> None:
+        if factor >= 1.0:
+            raise ValueError("Factor should be < 1.0.")
+        self.factor = factor
+        check_optimizer(optimizer)
+        self.optimizer = optimizer
+        groups = len(optimizer.param_groups)
+        if isinstance(min_lr, (list, tuple)):
+            if len(min_lr) != groups:
+                raise ValueError(f"expected {groups} min_lrs, got {len(min_lr)}")
+            self.default_min_lr = None
+            self.min_lrs = list(min_lr)
+        else:
+            self.default_min_lr = min_lr
+            self.min_lrs = [min_lr] * groups
+        self.patience = patience
+        self.cooldown = cooldown
+        self.eps = eps
+        self.last_epoch = 0
+        self._last_lr = read(optimizer, "lr")
+        self._init_is_better(mode, threshold, threshold_mode)
+        self._reset()
+
+    def _init_is_better(self, mode: Any, threshold: float, threshold_mode: Any) -> None:
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode {mode} is unknown!")
+        if threshold_mode not in ("rel", "abs"):
+            raise ValueError(f"threshold mode {threshold_mode} is unknown!")
+        self.mode_worse = math.inf if mode == "min" else -math.inf
+        self.mode = mode
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+
+    def _reset(self) -> None:
+        """Forget the best metric and all counts."""
+        self.best: float = self.mode_worse
+        self.cooldown_counter = 0
+        self.num_bad_epochs = 0
+
+    def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
+        """Take notice of a metric, and reduce the rates if it is time.
+
+        Args:
+            metrics (float or Tensor): What should improve.
+            epoch (int, optional): Deprecated: the number of the step.
+        """
+        current = float(metrics)
+        if epoch is None:
+            epoch = self.last_epoch + 1
+        else:
+            warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
+        self.last_epoch = epoch
+        if self._is_better(current, self.best):
+            self.best = current
+            self.num_bad_epochs = 0
+        else:
+            self.num_bad_epochs += 1
+        if self.in_cooldown:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            self._reduce_lr(epoch)
+            self.cooldown_counter = self.cooldown
+            self.num_bad_epochs = 0
+        self._last_lr = read(self.optimizer, "lr")
+
+    def _reduce_lr(self, epoch: int) -> None:
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.min_lrs):
+            if self.default_min_lr is None:
+                raise RuntimeError(
+                    f"The number of param groups in the `optimizer` ({len(groups)}) differs "
+                    f"from when `ReduceLROnPlateau` was initialized ({len(self.min_lrs)}), usually "
+                    "due to a new param group being added to the optimizer. Please modify the "
+                    "`min_lrs` field to match the length of the `optimizer` param groups."
+                )
+            self.min_lrs = [self.default_min_lr] * len(groups)
+        rates = read(self.optimizer, "lr")
+        for index, least in enumerate(self.min_lrs):
+            old = float(rates[index])
+            new = max(old * self.factor, least)
+            if old - new > self.eps:
+                rates[index] = new
+        write(zip(groups, rates, strict=True))
+
+    @property
+    def in_cooldown(self) -> bool:
+        """Whether a reduction was so short ago that nothing is counted."""
+        return self.cooldown_counter > 0
+
+    def _is_better(self, metric: float, best: float) -> bool:
+        sign = -1.0 if self.mode == "min" else 1.0
+        if self.threshold_mode == "rel":
+            bound: float = best * (1.0 + sign * self.threshold)
+        else:
+            bound = best + sign * self.threshold
+        return metric < bound if self.mode == "min" else metric > bound
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` of this class, or of torch's, returned."""
+        super().load_state_dict(state_dict)
+        self._init_is_better(self.mode, self.threshold, self.threshold_mode)

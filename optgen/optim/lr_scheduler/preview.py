@@ -1,0 +1,74 @@
+"""See a schedule before training: the rates that a scheduler will set, without an optimizer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+import torch
+from torch.optim import Optimizer
+
+from optgen.runtime.base import LightOptimizer
+
+
+class _Stage(LightOptimizer):
+    """An optimizer with all that schedulers change, and nothing to optimize."""
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        groups: list[dict[str, Any]] = [{"params": [torch.zeros(0)], "lr": lr} for lr in rates]
+        super().__init__(groups, {"lr": 0.0, "momentum": 0.0})
+        self._opt_called = True  # no training is out of order here
+
+
+@overload
+def preview(
+    schedule: Callable[[Optimizer], Any],
+    steps: int,
+    lr: float = 1.0,
+    *,
+    metrics: Iterable[float] | None = None,
+    key: str = "lr",
+) -> list[float]: ...
+
+
+@overload
+def preview(
+    schedule: Callable[[Optimizer], Any],
+    steps: int,
+    lr: Sequence[float],
+    *,
+    metrics: Iterable[float] | None = None,
+    key: str = "lr",
+) -> list[list[float]]: ...
+
+
+def preview(
+    schedule: Callable[[Optimizer], Any],
+    steps: int,
+    lr: float | Sequence[float] = 1.0,
+    *,
+    metrics: Iterable[float] | None = None,
+    key: str = "lr",
+) -> list[float] | list[list[float]]:
+    """Return the learning rates with which an optimizer would take its first steps.
+
+    ``preview(lambda optimizer: CosineAnnealingLR(optimizer, 100), steps=100, lr=0.1)``
+
+    Args:
+        schedule: Makes the scheduler, ours or torch's, for the optimizer it is called with.
+        steps: How many rates to return; the first is the one before any step.
+        lr: The optimizer's learning rate; a sequence gives it as many groups. Default: 1.
+        metrics: For `ReduceLROnPlateau`: the metric after each step but the last.
+        key: What of a group to return, as "momentum" of a schedule that cycles it. Default: "lr".
+
+    Returns:
+        A list of `steps` rates; of several groups, a list for each.
+    """
+    optimizer = _Stage(list(lr) if isinstance(lr, Sequence) else [lr])
+    scheduler = schedule(optimizer)
+    remaining = iter(metrics) if metrics is not None else None
+    columns: list[list[float]] = [[] for _ in optimizer.param_groups]
+    for step in range(steps):
+        if step > 0:
+            scheduler.step(*([] if remaining is None else [next(remaining)]))
+        for column, group in zip(columns, optimizer.param_groups, strict=True):
+            column.append(float(group[key]))
+    return columns if isinstance(lr, Sequence) else columns[0]

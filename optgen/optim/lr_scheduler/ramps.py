@@ -1,0 +1,111 @@
+"""Ramps: a constant, a line and a power, each over `total_iters` steps and level afterwards."""
+
+from torch.optim import Optimizer
+
+from optgen.optim.lr_scheduler.shaped import ShapedLR
+
+
+class ConstantLR(ShapedLR):
+    r"""Multiplies the learning rate by a factor for the first steps.
+
+    .. math::
+        \eta_t = \eta_0 \cdot (\text{factor} \text{ if } t < \text{total\_iters} \text{ else } 1)
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        factor (float): The factor, in [0, 1]. Default: 1/3.
+        total_iters (int): For how many steps it holds. Default: 5.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: `factor` is outside its range.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1.0 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if factor > 1.0 or factor < 0:
+            raise ValueError("Constant multiplicative factor expected to be between 0 and 1.")
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def shape(self, epoch: int) -> float:
+        """Return the factor, and 1 from `total_iters` on."""
+        return self.factor if epoch < self.total_iters else 1.0
+
+
+class LinearLR(ShapedLR):
+    r"""Multiplies the learning rate by a factor that goes from one number to another in a line.
+
+    .. math::
+        \eta_t = \eta_0 \left(f_0 + (f_1 - f_0) \min(1, t / \text{total\_iters})\right)
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
+        end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
+        total_iters (int): Steps from one to the other; 0 begins at the end. Default: 5.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: A factor is outside its range.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1.0 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if start_factor > 1.0 or start_factor <= 0:
+            raise ValueError(
+                "Starting multiplicative factor expected to be greater than 0 "
+                "and less or equal to 1."
+            )
+        if end_factor > 1.0 or end_factor < 0:
+            raise ValueError("Ending multiplicative factor expected to be between 0 and 1.")
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def shape(self, epoch: int) -> float:
+        """Return a point of the line, and its end from `total_iters` on."""
+        if epoch >= self.total_iters:
+            return self.end_factor
+        return self.start_factor + (self.end_factor - self.start_factor) * epoch / self.total_iters
+
+
+class PolynomialLR(ShapedLR):
+    r"""Decays the learning rate to 0 by a power of what is left.
+
+    .. math::
+        \eta_t = \eta_0 \left(1 - \min(1, t / \text{total\_iters})\right)^\text{power}
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        total_iters (int): Steps until the rate is 0; 0 leaves it as it is. Default: 5.
+        power (float): The power. Default: 1.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
+    ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def shape(self, epoch: int) -> float:
+        """Return the power of the share of the steps that is left."""
+        if self.total_iters == 0:
+            return 1.0
+        left = 1.0 - min(self.total_iters, epoch) / self.total_iters
+        return float(left**self.power)

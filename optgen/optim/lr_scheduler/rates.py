@@ -1,0 +1,56 @@
+"""What a schedule reads and writes in the groups of an optimizer: numbers, or tensors in place."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+Value = float | Tensor
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise a TypeError for what is not an optimizer."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+
+
+def copied(value: Any) -> Any:
+    """Return what later writes to a tensor do not change."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def read(optimizer: Optimizer, key: str) -> list[Any]:
+    """Return copies of what the groups hold under a key."""
+    return [copied(group[key]) for group in optimizer.param_groups]
+
+
+def write(rates: Iterable[tuple[dict[str, Any], Value]]) -> None:
+    """Set the lr of groups: a number is replaced, a tensor filled, for whoever holds it to see.
+
+    Groups share one tensor if the optimizer was given it for all; where their rates part, each
+    group after the first gets a tensor of its own.
+    """
+    filled: dict[int, Value] = {}
+    for group, value in rates:
+        lr = group["lr"]
+        if not isinstance(lr, Tensor):
+            group["lr"] = value
+            continue
+        if id(lr) in filled and bool(filled[id(lr)] != value):
+            lr = group["lr"] = lr.clone()
+        filled[id(lr)] = value
+        lr.fill_(value.squeeze() if isinstance(value, Tensor) else value)
+
+
+def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
+    """Return an argument that is one value for all groups, or one for each, as one for each."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        value = [value] * groups
+    elif len(value) != groups:
+        raise ValueError(
+            f"{name} must have the same length as optimizer.param_groups. "
+            f"{name} has {len(value)} values, param_groups has {groups}."
+        )
+    return list(map(copied, value))

@@ -1,0 +1,56 @@
+"""The idea: a rate is a pure function of the step, and a scheduler multiplies its way along it."""
+
+from typing import Any
+
+from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.rates import Value, read
+
+
+class ShapedLR(LRScheduler):
+    r"""A learning rate whose distance to a floor follows a shape, a pure function of the step.
+
+    .. math::
+        \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, s(t)
+
+    Derive from it and write `shape`; that is a whole scheduler. A step does not assign this value:
+    it multiplies what the rate is by :math:`s(t) / s(t - 1)`, so that several schedulers of one
+    optimizer multiply, and a rate that was changed by hand stays changed. Where :math:`s(t - 1)` is
+    0, nothing is left to multiply, and :math:`(\eta_0 - \eta_{\min}) \, s(t)` is added.
+
+    Args:
+        optimizer (Optimizer): Whose rates to set.
+        last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+    """
+
+    @property
+    def floor(self) -> float:
+        """The rate that the shape is measured from."""
+        return 0.0
+
+    def shape(self, epoch: int) -> float:
+        """Return s(t): 1 where the rate is the base rate, 0 where it is at the floor."""
+        raise NotImplementedError
+
+    def ratio(self, epoch: int) -> float | None:
+        """Return s(t) / s(t - 1), or s(t) at the first step; None if s(t - 1) is 0."""
+        before = self.shape(epoch - 1) if epoch > 0 else 1.0
+        return self.shape(epoch) / before if before else None
+
+    def _next_lr(self) -> list[Value]:
+        resumed = self._is_initial and self.last_epoch > 0  # the groups hold the rate that is due
+        floor, ratio = self.floor, 1.0 if resumed else self.ratio(self.last_epoch)
+        if ratio == 1:
+            return read(self.optimizer, "lr")
+        if ratio is not None:
+            return [ratio * (group["lr"] - floor) + floor for group in self.optimizer.param_groups]
+        share = self._from_nothing(self.last_epoch)
+        pairs = self._groups_with(self.base_lrs)
+        return [group["lr"] + (base - floor) * share for group, base in pairs]
+
+    def _from_nothing(self, epoch: int) -> float:
+        return self.shape(epoch)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        """Compute the rate of each group at `last_epoch` from its base rate alone."""
+        share = self.shape(self.last_epoch)
+        return [self.floor + (base - self.floor) * share for base in self.base_lrs]

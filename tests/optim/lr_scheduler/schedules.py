@@ -1,0 +1,199 @@
+"""Schedulers by name, with arguments from a grid, of torch and of ours; and their trajectories."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+
+
+def library(optim: Any) -> Any:
+    """The schedulers of torch.optim or of its mirror, SWALR among them."""
+    return SimpleNamespace(**vars(optim.lr_scheduler) | {"SWALR": optim.swa_utils.SWALR})
+
+
+TORCH, OURS = library(torch.optim), library(optgen.optim)
+Make = Callable[[Any, Any], Any]  # of a library and an optimizer, a scheduler
+
+
+def makes(name: str, **arguments: Any) -> Make:
+    return lambda library, optimizer: getattr(library, name)(optimizer, **arguments)
+
+
+class Falling:
+    """A function of the step that is an object, which a checkpoint can hold."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def __call__(self, step: float) -> float:
+        return float(self.rate**step)
+
+
+SHAPED: dict[str, Make] = {
+    "StepLR-1": makes("StepLR", step_size=1, gamma=0.9),
+    "StepLR-30": makes("StepLR", step_size=30),
+    "StepLR-7-up": makes("StepLR", step_size=7, gamma=1.1),
+    "MultiStepLR": makes("MultiStepLR", milestones=[3, 30, 30, 100], gamma=0.3),
+    "MultiStepLR-0": makes("MultiStepLR", milestones=(0, 299)),
+    "ConstantLR": makes("ConstantLR"),
+    "ConstantLR-40": makes("ConstantLR", factor=0.7, total_iters=40),
+    "ConstantLR-1": makes("ConstantLR", factor=1, total_iters=1),
+    "LinearLR": makes("LinearLR"),
+    "LinearLR-down": makes("LinearLR", start_factor=1.0, end_factor=0.2, total_iters=250),
+    "LinearLR-up": makes("LinearLR", start_factor=1e-3, total_iters=299),
+    "LinearLR-to-0": makes("LinearLR", start_factor=0.5, end_factor=0.0, total_iters=64),
+    "ExponentialLR": makes("ExponentialLR", gamma=0.97),
+    "ExponentialLR-far": makes("ExponentialLR", gamma=0.05),
+    "ExponentialLR-0": makes("ExponentialLR", gamma=0.0),
+    "PolynomialLR": makes("PolynomialLR"),
+    "PolynomialLR-2.5": makes("PolynomialLR", total_iters=280, power=2.5),
+    "PolynomialLR-root": makes("PolynomialLR", total_iters=300, power=0.5),
+    "CosineAnnealingLR-1": makes("CosineAnnealingLR", T_max=1),
+    "CosineAnnealingLR-17": makes("CosineAnnealingLR", T_max=17, eta_min=0.01),
+    "CosineAnnealingLR-100": makes("CosineAnnealingLR", T_max=100),
+    "CosineAnnealingLR-149": makes("CosineAnnealingLR", T_max=149, eta_min=0.3),
+    "CosineAnnealingLR-300": makes("CosineAnnealingLR", T_max=300, eta_min=1e-5),
+    "CosineAnnealingLR-350": makes("CosineAnnealingLR", T_max=350),
+    "MultiplicativeLR": makes("MultiplicativeLR", lr_lambda=lambda e: 0.97 + 0.02 * (e % 2)),
+    "SWALR": makes("SWALR", swa_lr=0.02),
+    "SWALR-linear": makes("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
+    "SWALR-0": makes("SWALR", swa_lr=0.3, anneal_epochs=0),
+}
+"""Those that go on from the rate at hand."""
+
+ASSIGNED: dict[str, Make] = {
+    "LambdaLR": makes("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
+    "LambdaLR-object": makes("LambdaLR", lr_lambda=Falling(0.98)),
+    "CosineAnnealingWarmRestarts-1": makes("CosineAnnealingWarmRestarts", T_0=1),
+    "CosineAnnealingWarmRestarts-50": makes("CosineAnnealingWarmRestarts", T_0=50, eta_min=0.01),
+    "CosineAnnealingWarmRestarts-2": makes("CosineAnnealingWarmRestarts", T_0=10, T_mult=2),
+    "CosineAnnealingWarmRestarts-3": makes("CosineAnnealingWarmRestarts", T_0=4, T_mult=3),
+    "CyclicLR": makes("CyclicLR", base_lr=0.01, max_lr=0.2, step_size_up=20),
+    "CyclicLR-uneven": makes(
+        "CyclicLR", base_lr=0.02, max_lr=0.1, step_size_up=7, step_size_down=40, mode="triangular2"
+    ),
+    "CyclicLR-range": makes(
+        "CyclicLR", base_lr=0.0, max_lr=0.1, step_size_up=33, mode="exp_range", gamma=0.99
+    ),
+    "CyclicLR-own": makes(
+        "CyclicLR", base_lr=0.01, max_lr=0.1, step_size_up=9, scale_fn=Falling(0.9)
+    ),
+    "CyclicLR-own-iterations": makes(
+        "CyclicLR",
+        base_lr=0.01,
+        max_lr=0.1,
+        step_size_up=9,
+        scale_fn=lambda t: 1 / (1 + t),
+        scale_mode="iterations",
+        cycle_momentum=False,
+    ),
+    "OneCycleLR": makes("OneCycleLR", max_lr=0.5, total_steps=300),
+    "OneCycleLR-linear": makes(
+        "OneCycleLR", max_lr=0.5, epochs=30, steps_per_epoch=11, anneal_strategy="linear"
+    ),
+    "OneCycleLR-three": makes(
+        "OneCycleLR", max_lr=0.5, total_steps=310, three_phase=True, pct_start=0.4, div_factor=10.0
+    ),
+    "OneCycleLR-no-momentum": makes(
+        "OneCycleLR", max_lr=0.5, total_steps=301, cycle_momentum=False, final_div_factor=10.0
+    ),
+}
+"""Those that assign a rate, whatever the rate was."""
+
+SINGLE = SHAPED | ASSIGNED
+
+
+def sequence(milestones: list[int], *parts: Make) -> Make:
+    return lambda library, optimizer: library.SequentialLR(
+        optimizer, [make(library, optimizer) for make in parts], milestones
+    )
+
+
+def chain(*parts: Make) -> Make:
+    return lambda library, optimizer: library.ChainedScheduler(
+        [make(library, optimizer) for make in parts]
+    )
+
+
+COMPOSITES: dict[str, Make] = {
+    "warm-up-and-cosine": sequence([20], SINGLE["LinearLR-up"], SINGLE["CosineAnnealingLR-100"]),
+    "three": sequence(
+        [10, 150], SINGLE["ConstantLR-40"], SINGLE["OneCycleLR"], SINGLE["ExponentialLR"]
+    ),
+    "restarts": sequence([5], SINGLE["LinearLR"], SINGLE["CosineAnnealingWarmRestarts-2"]),
+    "at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"]),
+    "same-milestone": sequence([8, 8], *(SINGLE[n] for n in ("LinearLR", "LambdaLR", "StepLR-1"))),
+    "a-product": chain(SINGLE["ConstantLR-40"], SINGLE["ExponentialLR"], SINGLE["StepLR-30"]),
+    "product-of-cosines": chain(SINGLE["CosineAnnealingLR-100"], SINGLE["CosineAnnealingLR-149"]),
+    "product-of-chains": chain(
+        chain(SINGLE["LinearLR-up"], SINGLE["MultiplicativeLR"]), SINGLE["PolynomialLR-root"]
+    ),
+    "averaging": sequence([160], SINGLE["MultiplicativeLR"], SINGLE["SWALR"]),
+    "product-with-sequence": chain(
+        sequence([50], SINGLE["LinearLR"], SINGLE["StepLR-7-up"]), SINGLE["ExponentialLR"]
+    ),
+}
+ALL = SINGLE | COMPOSITES
+
+
+def optimizer_of(
+    optim: Any = torch.optim, *, groups: int = 1, lr: Any = 0.1, name: str = "SGD", **more: Any
+) -> Any:
+    """An optimizer of parameters without gradients: its steps are nothing but calls."""
+    if name == "SGD":
+        more = {"momentum": 0.9} | more
+    params = [{"params": [Parameter(torch.ones(1))]} for _ in range(groups)]
+    for index, group in enumerate(params[1:], 1):
+        group["lr"] = (lr.clone() if isinstance(lr, Tensor) else lr) / (2 * index)
+    return getattr(optim, name)(params, lr=lr, **more)
+
+
+def state(scheduler: Any) -> list[Any]:
+    """The rates and momenta of all groups, as numbers."""
+    values = []
+    for group, last in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+        momentum = group["momentum"] if "momentum" in group else group["betas"][0]
+        assert float(group["lr"]) == float(last)
+        values += [float(group["lr"]), float(momentum)]
+    return values
+
+
+def steps(scheduler: Any, count: int) -> list[list[Any]]:
+    """Train on for some steps: what every one of them was taken with."""
+    trace = []
+    for _ in range(count):
+        scheduler.optimizer.step()
+        scheduler.step()
+        trace.append(state(scheduler))
+    return trace
+
+
+def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> Any:
+    scheduler = make(library, optimizer_of(**optimizer))
+    return torch.tensor([state(scheduler), *steps(scheduler, count)], dtype=torch.float64)
+
+
+def close(mine: Any, theirs: Any) -> None:
+    """Equal to a relative error of 1e-12."""
+    pair = (torch.as_tensor(trace, dtype=torch.float64) for trace in (mine, theirs))
+    torch.testing.assert_close(*pair, rtol=1e-12, atol=1e-18, equal_nan=True)
+
+
+def heard(function: Callable[[], object]) -> list[str]:
+    """The warnings that a call gives, and the error that it ends with, if any."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            function()
+            end = []
+        except Exception as error:
+            end = [f"{type(error).__name__}: {error}"]
+    return [f"{each.category.__name__}: {each.message}" for each in caught] + end

@@ -1,0 +1,149 @@
+"""Checkpoints go both ways, between ours and torch's, through files, at any step."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import (
+    ALL,
+    OURS,
+    SINGLE,
+    TORCH,
+    close,
+    optimizer_of,
+    steps,
+    trajectory,
+)
+
+WAYS = {"here": (OURS, OURS), "to-torch": (OURS, TORCH), "from-torch": (TORCH, OURS)}
+PICKLABLE = [n for n in ALL if n.split("-")[0] in ("StepLR", "CosineAnnealingLR", "OneCycleLR")]
+PICKLABLE += ["CyclicLR", "LambdaLR-object", "CosineAnnealingWarmRestarts-2", "a-product"]
+PICKLABLE += ["SWALR", "warm-up-and-cosine", "three", "product-of-cosines"]
+
+
+def flat(state: dict[str, Any]) -> dict[str, Any]:
+    """A state with its nested states, lists of them as one name each."""
+    parts = state.pop("_schedulers", [])
+    for index, part in enumerate(parts):
+        state |= {f"{index}.{key}": value for key, value in flat(part).items()}
+    return state
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_state_is_torchs(name: str) -> None:
+    """Its keys, their order, and every value."""
+    mine, theirs = (ALL[name](library, optimizer_of(groups=2)) for library in (OURS, TORCH))
+    for scheduler in (mine, theirs):
+        steps(scheduler, 7)
+    ours, torchs = flat(mine.state_dict()), flat(theirs.state_dict())
+
+    assert sorted(ours) == sorted(torchs)
+    for key, value in torchs.items():
+        assert type(ours[key]) is type(value), key
+        assert ours[key] == (pytest.approx(value) if "_last_lr" in key else value), key
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ALL)
+def test_a_training_that_is_resumed(name: str, way: str, tmp_path: Path) -> None:
+    """Optimizer and scheduler are made anew, then their states come from a file."""
+    writer, reader = WAYS[way]
+    stop = random.Random(name + way).randrange(1, 280)
+    lr = torch.tensor(0.1, dtype=torch.float64) if stop % 2 else 0.1
+    whole = trajectory(ALL[name], TORCH, lr=copy.deepcopy(lr), groups=3)
+
+    scheduler = ALL[name](writer, optimizer_of(lr=copy.deepcopy(lr), groups=3))
+    steps(scheduler, stop)
+    saved = {"lr": scheduler.state_dict(), "optimizer": scheduler.optimizer.state_dict()}
+    torch.save(saved, tmp_path / "checkpoint.pt")
+    loaded = torch.load(tmp_path / "checkpoint.pt")
+
+    resumed = ALL[name](reader, optimizer_of(lr=copy.deepcopy(lr), groups=3))
+    resumed.load_state_dict(loaded["lr"])
+    resumed.optimizer.load_state_dict(loaded["optimizer"])
+    rest = steps(resumed, 300 - stop)
+
+    close(rest, whole[stop + 1 :])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+@pytest.mark.parametrize("name", PICKLABLE)
+def test_a_copy_goes_on(name: str, copied: Any) -> None:
+    """With an optimizer of its own, one for all that a composite holds, and without a warning."""
+    scheduler = ALL[name](OURS, optimizer_of(groups=2))
+    other = copied(scheduler)
+    inner = [part.optimizer for part in getattr(other, "_schedulers", [])]
+
+    assert all(optimizer is other.optimizer for optimizer in inner)
+    assert other.optimizer is not scheduler.optimizer
+    assert steps(other, 9) == steps(scheduler, 9)
+
+
+@pytest.mark.parametrize("name", [*ALL])
+def test_a_state_is_as_it_was(name: str) -> None:
+    """Loading does not change it, so that it can be loaded again, and neither does going on."""
+    scheduler = ALL[name](OURS, optimizer_of())
+    steps(scheduler, 3)
+    saved = scheduler.state_dict()
+    before = copy.deepcopy(saved)
+    scheduler.load_state_dict(saved)
+    steps(scheduler, 20)
+
+    assert saved == before
+    scheduler.load_state_dict(saved)
+
+
+def test_the_last_rates_after_a_load() -> None:
+    """Also a composite's are those of the checkpoint."""
+    for make in ALL.values():
+        scheduler = make(OURS, optimizer_of())
+        steps(scheduler, 30)
+        resumed = make(OURS, optimizer_of())
+        resumed.load_state_dict(scheduler.state_dict())
+        for each, other in zip(
+            getattr(resumed, "_schedulers", [resumed]),
+            getattr(scheduler, "_schedulers", [scheduler]),
+            strict=True,
+        ):
+            assert each.get_last_lr() == other.get_last_lr()
+        assert resumed.get_last_lr() == scheduler.get_last_lr()
+
+
+def test_a_state_of_another_composite() -> None:
+    scheduler = ALL["a-product"](OURS, optimizer_of())
+    other = ALL["warm-up-and-cosine"](OURS, optimizer_of())
+
+    with pytest.raises(ValueError, match=r"of 2 schedulers, and this ChainedScheduler has 3"):
+        scheduler.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize("stop", [1, 9, 29, 30])
+@pytest.mark.parametrize("name", [n for n in SINGLE if "SWALR" not in n])  # it has its own count
+def test_from_the_number_of_the_last_step(name: str, stop: int) -> None:
+    """With the optimizer's checkpoint, which holds the rates."""
+    first = SINGLE[name](OURS, optimizer_of())
+    steps(first, stop)
+    resumed = at(name, first.optimizer.state_dict(), stop - 1)
+
+    assert resumed.last_epoch == stop
+    close(steps(resumed, 50), steps(first, 50))
+
+
+def at(name: str, checkpoint: dict[str, Any], last_epoch: int) -> Any:
+    """A scheduler of an optimizer from a checkpoint, with `last_epoch`."""
+
+    class Resuming:
+        def __getattr__(self, kind: str) -> Any:
+            return lambda optimizer, **kw: getattr(OURS, kind)(
+                optimizer, **kw, last_epoch=last_epoch
+            )
+
+    optimizer = optimizer_of()
+    optimizer.load_state_dict(checkpoint)
+    return SINGLE[name](Resuming(), optimizer)

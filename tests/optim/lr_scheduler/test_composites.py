@@ -1,0 +1,163 @@
+"""Composites of composites: each part does, in its turn, what it would do alone."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim.lr_scheduler.schedules import (
+    ALL,
+    COMPOSITES,
+    OURS,
+    SHAPED,
+    SINGLE,
+    TORCH,
+    Make,
+    chain,
+    close,
+    heard,
+    optimizer_of,
+    sequence,
+    steps,
+    trajectory,
+)
+
+# These begin at the rate at hand, not at the initial one.
+GOING_ON = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
+OWN = [name for name in ALL if not name.startswith(GOING_ON)]
+
+leaves = st.sampled_from([make for name, make in SINGLE.items() if name in OWN])
+milestones = st.lists(st.integers(0, 60), min_size=1, max_size=3).map(sorted)
+
+
+@st.composite
+def sequences(draw: Any, parts: Any) -> Make:
+    places = draw(milestones)
+    return sequence(places, *(draw(parts) for _ in range(len(places) + 1)))
+
+
+def chains(parts: Any) -> Any:
+    return st.lists(parts, min_size=1, max_size=3).map(lambda makes: chain(*makes))
+
+
+cyclic_first = [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
+plain = st.sampled_from(cyclic_first)
+TORCHS = st.recursive(plain | sequences(leaves), chains, max_leaves=6)
+"""The nests that torch takes: a composite stands in no sequence."""
+ANY = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
+STILL = st.recursive(
+    st.sampled_from([make for name, make in SINGLE.items() if name in OWN and "yc" not in name]),
+    lambda parts: sequences(parts) | chains(parts),
+    max_leaves=5,
+)
+"""Any nest, but of those two that move the initial rate for whatever is made after them."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(make=TORCHS, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"]))
+def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
+    def rate() -> Any:
+        return torch.tensor(0.1, dtype=torch.float64) if lr == "tensor" else lr
+
+    mine = trajectory(make, OURS, 120, groups=groups, lr=rate())
+    close(mine, trajectory(make, TORCH, 120, groups=groups, lr=rate()))
+
+
+@settings(max_examples=40, deadline=None)
+@given(make=ANY)
+def test_a_sequence_of_one_is_that_one(make: Make) -> None:
+    close(trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80))
+
+
+@settings(max_examples=40, deadline=None)
+@given(first=STILL, second=STILL, milestone=st.integers(1, 50))
+def test_a_sequence_is_one_after_the_other(first: Make, second: Make, milestone: int) -> None:
+    whole = trajectory(sequence([milestone], first, second), OURS, 80)
+    alone = trajectory(second, OURS, 80 - milestone)
+
+    close(whole, torch.cat([trajectory(first, OURS, 80)[:milestone], alone]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(make=ANY, stop=st.integers(1, 70))
+def test_a_nest_is_resumed(tmp_path_factory: Any, make: Make, stop: int) -> None:
+    path = tmp_path_factory.mktemp("nest") / "checkpoint.pt"
+    scheduler = make(OURS, optimizer_of(groups=2))
+    steps(scheduler, stop)
+    torch.save([scheduler.state_dict(), scheduler.optimizer.state_dict()], path)
+    resumed = make(OURS, optimizer_of(groups=2))
+    mine, optimizer = torch.load(path)
+    resumed.load_state_dict(mine)
+    resumed.optimizer.load_state_dict(optimizer)
+
+    assert steps(resumed, 60) == steps(scheduler, 60)
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_a_composite_after_a_milestone(name: str) -> None:
+    """torch's raises there; ours works, in a sequence of ours and in one of torch's."""
+    make = sequence([10], SINGLE["LinearLR"], COMPOSITES[name])
+    optimizer = optimizer_of()
+    parts = [SINGLE["LinearLR"](OURS, optimizer), COMPOSITES[name](OURS, optimizer)]
+    inside_torchs = TORCH.SequentialLR(optimizer, parts, [10])
+
+    whole = trajectory(make, OURS, 60)
+    close(steps(inside_torchs, 60), whole[1:])
+    if name in OWN:
+        close(whole[10:], trajectory(COMPOSITES[name], OURS, 50))
+    with pytest.raises(NotImplementedError):
+        trajectory(make, TORCH, 60)
+
+
+@pytest.mark.parametrize("library", ["torch", "ours"])
+def test_parts_of_both_libraries(library: str) -> None:
+    """In one composite of either."""
+    outer = {"torch": TORCH, "ours": OURS}[library]
+    traces = []
+    for inner in ([OURS, TORCH], [TORCH, OURS], [OURS, OURS], [TORCH, TORCH]):
+        optimizer = optimizer_of()
+        parts = [SINGLE["LinearLR"](inner[0], optimizer), SINGLE["StepLR-1"](inner[1], optimizer)]
+        traces.append(steps(outer.SequentialLR(optimizer, parts, [3]), 12))
+
+    for trace in traces[1:]:
+        close(trace, traces[0])
+
+
+@pytest.mark.parametrize("stop", [1, 4, 5, 6, 30])
+@pytest.mark.parametrize("name", [n for n in COMPOSITES if n not in ("averaging",)])
+def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> None:
+    """It is taken there, silently, whatever its schedulers are."""
+    make = COMPOSITES[name]
+    whole = trajectory(sequence([], make), OURS, 60)
+    made: list[Any] = []
+
+    def resume() -> None:
+        optimizer = optimizer_of()
+        made.append(OURS.SequentialLR(optimizer, [make(OURS, optimizer)], [], last_epoch=stop - 1))
+
+    assert heard(resume) == []
+    assert made[0].last_epoch == stop
+    close(steps(made[0], 60 - stop), whole[stop + 1 :])
+
+
+def test_undo() -> None:
+    """One step back, for all that a composite holds."""
+    optimizer = optimizer_of()
+    inner = [SHAPED[name](OURS, optimizer) for name in ("LinearLR", "StepLR-1")]
+    scheduler = OURS.ChainedScheduler(inner)
+    OURS.SequentialLR(optimizer, [OURS.LinearLR(optimizer)], []).recursive_undo(scheduler)
+
+    assert [part.last_epoch for part in inner] == [-1, -1]
+
+
+def test_a_deep_copy_shares_nothing(tmp_path: Path) -> None:
+    scheduler = COMPOSITES["a-product"](OURS, optimizer_of())
+    other = copy.deepcopy(scheduler)
+    steps(scheduler, 5)
+
+    assert other.get_last_lr() != scheduler.get_last_lr()

@@ -1,0 +1,111 @@
+"""CyclicLR and OneCycleLR: momentum against the rate, lists for groups, custom scales."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import OURS, TORCH, Falling, close, makes, optimizer_of, steps
+
+import optgen.optim
+
+LISTS = {
+    "CyclicLR": makes(
+        "CyclicLR",
+        base_lr=[0.01, 0.02],
+        max_lr=(0.1, 0.3),
+        step_size_up=7,
+        base_momentum=[0.7, 0.8],
+        max_momentum=[0.9, 0.99],
+        mode="triangular2",
+    ),
+    "OneCycleLR": makes(
+        "OneCycleLR",
+        max_lr=[0.1, 0.3],
+        total_steps=60,
+        base_momentum=[0.7, 0.8],
+        max_momentum=(0.9, 0.99),
+    ),
+}
+
+
+@pytest.mark.parametrize("optim", [torch.optim, optgen.optim], ids=["torch", "optgen"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", LISTS)
+def test_lists(name: str, optimizer: str, optim: Any) -> None:
+    """A value for each group, momentum or the first of betas; the group's keys in torch's order."""
+    schedulers = [
+        LISTS[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
+        LISTS[name](TORCH, optimizer_of(torch.optim, name=optimizer, groups=2)),
+    ]
+    mine, theirs = (steps(each, 50) for each in schedulers)
+
+    close(mine, theirs)
+    keys = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+    for group, other in zip(*(s.optimizer.param_groups for s in schedulers), strict=True):
+        assert [k for k in group if k in keys] == [k for k in other if k in keys]
+        assert {k: group[k] for k in keys if k in group} == {
+            k: other[k] for k in keys if k in other
+        }
+        if optimizer == "AdamW":
+            assert group["betas"][1] == 0.999
+
+
+def test_an_object_scales() -> None:
+    """Its attributes are saved and come back; those of a function are not."""
+    scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.5))
+    other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.9))
+    state = pickle.loads(pickle.dumps(scheduler.state_dict()))
+    other.load_state_dict(state)
+
+    assert state["_scale_fn_custom"] == {"rate": 0.5}
+    assert other._scale_fn_custom.rate == 0.5
+    assert "_scale_fn_ref" not in state
+
+
+@pytest.mark.parametrize(
+    ("mode", "values"),
+    [("triangular", [1, 1, 1]), ("triangular2", [1, 0.5, 0.25]), ("exp_range", [0.9, 0.81, 0.729])],
+)
+def test_scales_of_modes(mode: Any, values: list[float]) -> None:
+    """Also after a state of another mode was loaded, and by the name that torch's has."""
+    scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode, gamma=0.9)
+    other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0)
+    other.load_state_dict(
+        TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode, gamma=0.9).state_dict()
+    )
+
+    for each in (scheduler, other):
+        assert [each.scale_fn(x) for x in (1, 2, 3)] == pytest.approx(values)
+        assert [each._scale_fn_ref(x) for x in (1, 2, 3)] == pytest.approx(values)
+    assert scheduler.scale_mode == TORCH.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode).scale_mode
+
+
+def test_a_pickle_of_long_ago() -> None:
+    """Held the function that anneals, not its name."""
+    scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
+    plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
+    scheduler.anneal_func = scheduler._annealing_cos
+    del scheduler._anneal_func_type
+
+    assert steps(scheduler, 9) == steps(plain, 9)
+
+
+def test_an_unknown_strategy_in_a_checkpoint() -> None:
+    scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
+    scheduler._anneal_func_type = "poly"
+
+    with pytest.raises(ValueError, match="Unknown _anneal_func_type: poly"):
+        scheduler._anneal_func(0, 1, 0.5)
+
+
+def test_momentum_changed_by_hand_between_steps() -> None:
+    """Is replaced, and what else stands in betas is kept."""
+    optimizer = optimizer_of(name="AdamW")
+    scheduler = OURS.OneCycleLR(optimizer, 0.1, total_steps=10)
+    optimizer.param_groups[0]["betas"] = (0.1, 0.5)
+    steps(scheduler, 1)
+
+    assert optimizer.param_groups[0]["betas"] == (pytest.approx(0.9, abs=0.06), 0.5)

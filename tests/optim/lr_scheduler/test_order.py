@@ -1,0 +1,186 @@
+"""The warning that a scheduler stepped before its optimizer: if it did, and not otherwise."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import types
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import OURS, SHAPED, TORCH, heard, library, optimizer_of
+from torch.nn import Parameter
+
+import optgen.optim
+
+OPTIMS = {"torch": torch.optim, "optgen": optgen.optim}
+LIBRARIES = {"torch": TORCH, "optgen": OURS}
+EARLY = "UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."
+OVERRIDDEN = "UserWarning: Seems like `optimizer.step()` has been overridden after learning rate"
+BOTH = pytest.mark.parametrize("of", LIBRARIES)
+DRIVEN = pytest.mark.parametrize("optim", OPTIMS)
+
+
+@BOTH
+@DRIVEN
+def test_too_early(of: str, optim: str) -> None:
+    """Once, in torch's words, whoever drives whom; also by two schedulers, each for itself."""
+    optimizer = optimizer_of(OPTIMS[optim])
+    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+
+    (text,) = heard(scheduler.step)
+    assert text.startswith(EARLY)
+    assert heard(scheduler.step) == []
+
+
+@BOTH
+@DRIVEN
+def test_in_order(of: str, optim: str) -> None:
+    optimizer = optimizer_of(OPTIMS[optim])
+    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    optimizer.step()
+
+    assert heard(scheduler.step) == []
+    assert heard(LIBRARIES[of].StepLR(optimizer, 3).step) == []  # a second one, made later
+
+
+def test_a_step_of_ours_is_left_alone() -> None:
+    """By torch's schedulers and by ours: nothing stands between the caller and the class."""
+    for schedulers in LIBRARIES.values():
+        for optimizer in (optimizer_of(optgen.optim), optimizer_of(optgen.optim, name="LBFGS")):
+            schedulers.StepLR(optimizer, 3)
+
+            assert "step" not in vars(optimizer)
+
+
+def test_a_step_of_torchs_is_replaced_once() -> None:
+    """By whichever scheduler comes first, and without keeping the optimizer alive."""
+    import weakref
+
+    optimizer = optimizer_of()
+    OURS.StepLR(optimizer, 3)
+    first = optimizer.step
+    TORCH.StepLR(optimizer, 3)
+    OURS.LinearLR(optimizer)
+    gone = weakref.ref(optimizer)
+
+    assert optimizer.step is first
+    assert first.__name__ == "step"
+    del optimizer
+    assert gone() is None
+
+
+@BOTH
+def test_a_subclass_of_ours_with_a_step_of_its_own(of: str) -> None:
+    class Counting(optgen.optim.SGD):
+        count = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.count += 1
+            return super().step(closure)
+
+    optimizer = Counting([Parameter(torch.ones(1))], lr=0.1)
+    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    optimizer.step()
+
+    assert heard(scheduler.step) == []
+    assert optimizer.count == 1
+
+
+@BOTH
+@DRIVEN
+def test_overridden(of: str, optim: str) -> None:
+    """A step that was replaced after the scheduler was made."""
+    optimizer = optimizer_of(OPTIMS[optim])
+    scheduler = LIBRARIES[of].StepLR(optimizer, 3)
+    before = optimizer.step
+    optimizer.step = types.MethodType(lambda self, closure=None: before(closure), optimizer)
+    optimizer.step()
+
+    (text,) = heard(scheduler.step)
+    assert text.startswith(OVERRIDDEN)
+
+
+def test_a_step_that_was_replaced_by_a_function() -> None:
+    """torch's scheduler cannot be made then: a function has no `__func__`."""
+    optimizer = optimizer_of()
+    before = optimizer.step
+    optimizer.step = lambda closure=None: before(closure)
+    scheduler = OURS.StepLR(optimizer, 3)
+    optimizer.step()
+
+    assert heard(scheduler.step) == []
+    other = optimizer_of()
+    other.step = lambda closure=None: None
+    with pytest.raises(AttributeError, match="__func__"):
+        TORCH.StepLR(other, 3)
+
+
+@DRIVEN
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_a_copy(optim: str, copied: Any) -> None:
+    """Of a scheduler that has not stepped: its optimizer, a copy too, still notes its steps."""
+    scheduler = copied(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
+    scheduler.optimizer.step()
+
+    assert heard(scheduler.step) == []
+
+
+@DRIVEN
+def test_a_step_that_a_scaler_skips(optim: str) -> None:
+    """Of gradients that overflowed: the first scale is a guess."""
+    (name, *_) = SHAPED
+    optimizer = optimizer_of(OPTIMS[optim])
+    scheduler = SHAPED[name](OURS, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    (param,) = optimizer.param_groups[0]["params"]
+    scaler.scale((param.float() * 1e30).sum()).backward()
+    scaler.step(optimizer)
+
+    assert not getattr(optimizer, "_opt_called", False)
+    assert heard(scheduler.step) == []
+
+
+def test_sparse_gradients_that_overflowed() -> None:
+    optimizer = optimizer_of()
+    scheduler = OURS.StepLR(optimizer, 3)
+    (param,) = optimizer.param_groups[0]["params"]
+    param.grad = torch.full((1,), torch.inf).to_sparse()
+
+    assert heard(scheduler.step) == []
+
+
+def test_finite_gradients_excuse_nothing() -> None:
+    optimizer = optimizer_of()
+    scheduler = OURS.StepLR(optimizer, 3)
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+
+    assert len(heard(scheduler.step)) == 1
+
+
+def test_where_the_warning_points() -> None:
+    """To the line that steps the scheduler."""
+    scheduler = OURS.StepLR(optimizer_of(), 3)
+    with pytest.warns(UserWarning, match="Detected call") as caught:
+        scheduler.step()
+
+    assert caught[0].filename == __file__
+
+
+def test_making_composites_says_nothing() -> None:
+    """Whatever stands first in a sequence; torch's steps a composite there, and warns."""
+
+    def make(library: Any) -> None:
+        optimizer = optimizer_of()
+        inner = library.ChainedScheduler([library.StepLR(optimizer, 3)])
+        library.SequentialLR(optimizer, [inner], [])
+
+    assert heard(lambda: make(OURS)) == []
+    (text,) = heard(lambda: make(TORCH))
+    assert text.startswith(EARLY)
+
+
+def test_libraries() -> None:
+    """What this file compares are two different things."""
+    assert library(optgen.optim).StepLR is not TORCH.StepLR

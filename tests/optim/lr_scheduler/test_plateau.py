@@ -1,0 +1,85 @@
+"""ReduceLROnPlateau: the same decisions as torch's, whatever the metrics."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim.lr_scheduler.schedules import OURS, TORCH, optimizer_of
+
+METRICS = st.lists(
+    st.one_of(st.floats(-2, 2), st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1.0])),
+    min_size=1,
+    max_size=40,
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(["min", "max"]),
+        "factor": st.sampled_from([0.1, 0.5, 0.99, 0.0]),
+        "patience": st.integers(0, 3),
+        "threshold": st.sampled_from([1e-4, 0.0, 0.3]),
+        "threshold_mode": st.sampled_from(["rel", "abs"]),
+        "cooldown": st.integers(0, 3),
+        "min_lr": st.sampled_from([0, 0.01, [0.03, 0.0], (0.0, 0.2)]),
+        "eps": st.sampled_from([1e-8, 0.01]),
+    }
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(metrics=METRICS, options=OPTIONS, dtype=st.sampled_from([None, torch.float64]))
+def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
+    """Every number of the state, after every step; across a checkpoint of the other's."""
+    lr: Any = 0.1
+    if dtype:
+        lr = torch.tensor(0.1, dtype=dtype)
+    mine, theirs = (
+        library.ReduceLROnPlateau(optimizer_of(lr=lr.clone() if dtype else lr, groups=2), **options)
+        for library in (OURS, TORCH)
+    )
+    for index, metric in enumerate(metrics):
+        value = torch.tensor(metric, dtype=torch.float64) if index % 2 else metric
+        mine.step(value)
+        theirs.step(value)
+
+        ours, torchs = mine.state_dict(), theirs.state_dict()
+        assert list(ours) == list(torchs)
+        assert str(ours) == str(torchs)
+        if index == len(metrics) // 2:
+            mine.load_state_dict(torchs)
+            theirs.load_state_dict(ours)
+
+
+def test_it_is_one_of_torchs() -> None:
+    """Frameworks look for that class to hand over the metric, and composites to refuse it."""
+    scheduler = OURS.ReduceLROnPlateau(optimizer_of())
+
+    assert isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    with pytest.raises(ValueError, match="does not support `ReduceLROnPlateau`"):
+        TORCH.SequentialLR(scheduler.optimizer, [scheduler], [])
+
+
+def test_groups_that_join() -> None:
+    """Take the least rate if it was one for all."""
+    optimizer = optimizer_of()
+    scheduler = OURS.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.05)
+    optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 1.0})
+    for _ in range(2):
+        scheduler.step(1.0)
+
+    assert scheduler.get_last_lr() == [0.05, 0.1]
+
+
+def test_it_says_nothing_of_order() -> None:
+    """Metrics may come before the optimizer's first step; its `step` is not touched."""
+    optimizer = optimizer_of()
+    scheduler = OURS.ReduceLROnPlateau(optimizer)
+    for metric in itertools.repeat(1.0, 3):
+        scheduler.step(metric)
+
+    assert "step" not in vars(optimizer)

@@ -1,0 +1,88 @@
+"""A tensor as learning rate stays that tensor, and is filled; nothing else of a scheduler is it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import ALL, OURS, SINGLE, TORCH, heard, optimizer_of, steps
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+
+
+def tensors_of(scheduler: Any) -> list[Tensor]:
+    held = [*scheduler.get_last_lr(), *getattr(scheduler, "base_lrs", [])]
+    held += [group["initial_lr"] for group in scheduler.optimizer.param_groups]
+    for part in getattr(scheduler, "_schedulers", ()):
+        held += tensors_of(part)
+    return [value for value in held if isinstance(value, Tensor)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ALL)
+def test_it_is_filled(name: str, dtype: torch.dtype) -> None:
+    """Its identity and its dtype stay; whatever the scheduler remembers or returns is a copy."""
+    lr = torch.tensor(0.1, dtype=dtype)
+    optimizer = optimizer_of(lr=lr, groups=2)
+    before = [group["lr"] for group in optimizer.param_groups]
+    scheduler = ALL[name](OURS, optimizer)
+    steps(scheduler, 25)
+
+    for old, group in zip(before, optimizer.param_groups, strict=True):
+        assert group["lr"] is old
+        assert old.dtype == dtype
+        assert all(held is not old for held in tensors_of(scheduler))
+
+
+@pytest.mark.parametrize("of", [OURS, TORCH], ids=["ours", "torch"])
+@pytest.mark.parametrize("name", SINGLE)
+def test_one_for_several_groups(name: str, of: Any) -> None:
+    """It is multiplied once, not once for each."""
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    params = [{"params": [Parameter(torch.ones(1))]} for _ in range(3)]
+    scheduler = SINGLE[name](of, torch.optim.SGD(params, lr=lr, momentum=0.9))
+    alone = SINGLE[name](of, optimizer_of(lr=0.1))
+
+    for shared, single in zip(steps(scheduler, 30), steps(alone, 30), strict=True):
+        assert shared == pytest.approx(3 * single, rel=1e-12)
+    assert all(group["lr"] is lr for group in scheduler.optimizer.param_groups)
+
+
+def test_an_optimizer_of_ours_takes_the_step_with_it() -> None:
+    """The fused step reads what the scheduler wrote; the tensor is shared by nobody else."""
+    lr = torch.tensor(1.0)
+    param = Parameter(torch.zeros(3))
+    optimizer = optgen.optim.SGD([param], lr=lr)
+    scheduler = OURS.ExponentialLR(optimizer, 0.5)
+    for _ in range(3):
+        param.grad = torch.ones(3)
+        optimizer.step()
+        scheduler.step()
+
+    assert torch.equal(param.detach(), torch.full((3,), -1.75))
+    assert optimizer.param_groups[0]["lr"] is lr
+
+
+def test_a_number_that_a_tensor_follows() -> None:
+    """A group whose number is replaced by a tensor goes on with the tensor."""
+    scheduler = OURS.ExponentialLR(optimizer_of(), 0.5)
+    lr = scheduler.optimizer.param_groups[0]["lr"] = torch.tensor(0.4)
+    steps(scheduler, 1)
+
+    assert scheduler.optimizer.param_groups[0]["lr"] is lr
+    assert float(lr) == pytest.approx(0.2)
+
+
+def test_reset_to_a_tensor() -> None:
+    """A sequence that resets a number to an initial tensor hands out a copy of it."""
+    optimizer = optimizer_of(lr=torch.tensor(0.1))
+    first = OURS.LinearLR(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.7
+    scheduler = OURS.SequentialLR(optimizer, [first], [])
+    steps(scheduler, 3)
+
+    assert heard(lambda: None) == []
+    assert float(optimizer.param_groups[0]["initial_lr"]) == pytest.approx(0.1)

@@ -1,0 +1,125 @@
+"""300 steps of every scheduler are torch's: from a number, 0, tensors, and for several groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import (
+    ALL,
+    OURS,
+    SHAPED,
+    SINGLE,
+    TORCH,
+    close,
+    heard,
+    optimizer_of,
+    state,
+    steps,
+    trajectory,
+)
+
+RATES: dict[str, dict[str, Any]] = {
+    "float": {"lr": 0.1},
+    "groups": {"lr": 0.1, "groups": 3},
+    "zero": {"lr": 0.0},
+    "float64": {"lr": torch.tensor(0.1, dtype=torch.float64), "groups": 3},
+    "float32": {"lr": torch.tensor(0.1)},
+    "one-element": {"lr": torch.tensor([0.1], dtype=torch.float64)},
+}
+CLOSED = [name for name in SHAPED if not name.startswith(("SWALR", "MultiplicativeLR"))]
+
+
+def fresh(rate: str) -> dict[str, Any]:
+    kwargs = RATES[rate]
+    return kwargs | {"lr": kwargs["lr"].clone() if torch.is_tensor(kwargs["lr"]) else kwargs["lr"]}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", ALL)
+def test_300_steps(name: str, rate: str) -> None:
+    mine = trajectory(ALL[name], OURS, **fresh(rate))
+    theirs = trajectory(ALL[name], TORCH, **fresh(rate))
+
+    if rate == "float32":
+        assert torch.equal(mine, theirs)
+    close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_rate_changed_by_hand(name: str) -> None:
+    """It stays changed where the scheduler multiplies, and is replaced where it assigns."""
+    traces = []
+    for library in (OURS, TORCH):
+        scheduler = ALL[name](library, optimizer_of(groups=2))
+        trace = steps(scheduler, 13)
+        scheduler.optimizer.param_groups[1]["lr"] *= 0.3
+        traces.append(trace + steps(scheduler, 40))
+
+    close(*traces)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_the_product_of_ratios_is_the_closed_form(name: str) -> None:
+    scheduler = SHAPED[name](OURS, optimizer_of(lr=1.0))
+    for _ in range(300):
+        (chained, _), closed = steps(scheduler, 1)[0], scheduler._get_closed_form_lr()
+
+        assert chained == pytest.approx(closed[0], rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_step_by_number(name: str) -> None:
+    """It warns as torch's, goes there in closed form where torch's does, and goes on from there."""
+    traces, texts = [], []
+    for library in (OURS, TORCH):
+        scheduler = SINGLE[name](library, optimizer_of())
+        trace = steps(scheduler, 3)
+        for epoch in (17, 2, 40, 0, 299):
+            texts.append(heard(lambda epoch=epoch, scheduler=scheduler: scheduler.step(epoch)))
+            trace += [state(scheduler), *(steps(scheduler, 1) if epoch < 290 else [])]
+        traces.append(trace)
+
+    assert texts[:5] == texts[5:]
+    close(*traces)
+
+
+@pytest.mark.parametrize("name", [n for n in SINGLE if n.startswith("CosineAnnealingWarm")])
+def test_warm_restarts_in_fractions_of_an_epoch(name: str) -> None:
+    traces = []
+    for library in (OURS, TORCH):
+        scheduler, trace = SINGLE[name](library, optimizer_of()), []
+        for batch in range(150):
+            scheduler.step(batch / 7)
+            trace.append([*state(scheduler), scheduler.T_cur, scheduler.T_i, scheduler.last_epoch])
+        scheduler.step()
+        trace.append([*state(scheduler), scheduler.T_cur, scheduler.T_i, scheduler.last_epoch])
+        traces.append(trace)
+
+    close(*traces)
+
+
+def test_two_schedulers_of_one_optimizer() -> None:
+    traces = []
+    for library in (OURS, TORCH):
+        optimizer = optimizer_of(groups=3)
+        first = SINGLE["LinearLR"](library, optimizer)
+        second = SINGLE["ExponentialLR"](library, optimizer)
+        trace = []
+        for _ in range(20):
+            optimizer.step()
+            first.step()
+            second.step()
+            trace.append(state(second))
+        traces.append(trace)
+
+    close(*traces)
+
+
+@pytest.mark.parametrize("name", ["LambdaLR", "MultiplicativeLR"])
+def test_a_function_for_each_group(name: str) -> None:
+    def make(library: Any, optimizer: Any) -> Any:
+        return getattr(library, name)(optimizer, [lambda e: 0.9, lambda e: 1 / (e + 1)])
+
+    close(trajectory(make, OURS, groups=2), trajectory(make, TORCH, groups=2))
