@@ -1,6 +1,6 @@
 """The mirror of torch.optim, name for name: `import optgen.optim as optim` replaces torch's.
 
-Schedulers are torch's own, and so is `Optimizer`: ours derive from it.
+Schedulers are written by hand; `Optimizer` is torch's own: ours derive from it.
 """
 
 from typing import NoReturn

@@ -1,40 +1,23 @@
-"""What torch 2.13 does wrong and we do right; docs/differences.md tells it to people.
-
-Every fault is a function that fails where an optimizer has it. Torch's side is an expected failure,
-strictly: the day torch mends a fault, its test fails here and says so.
-"""
+"""What torch 2.13's optimizers do wrong and ours do right."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from parity.classes import INFOS, NAMES
+from parity.faults import Fault, Faults, expected_of_torch, is_told
 from parity.trajectories import error, values
 from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
 
-PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
-Fault = Callable[[Any], None]
-FAULTS: dict[str, tuple[str, str, Fault]] = {}
-
-
-def fault(name: str) -> Callable[[Fault], Fault]:
-    """Register a fault of a class under the function's docstring, which the page quotes."""
-
-    def register(function: Fault) -> Fault:
-        text = (function.__doc__ or "").rstrip(".")
-        FAULTS[f"{name}: {text}"] = (name, text, function)
-        return function
-
-    return register
+fault = FAULTS = Faults()
 
 
 @fault("SGD")
@@ -249,15 +232,11 @@ def test_ours_is_right(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", HERE)
-@pytest.mark.xfail(strict=True, reason="torch's fault: if it is mended, take it off this list")
+@expected_of_torch
 def test_torchs_is_right(key: str) -> None:
     FAULTS[key][2](torch.optim)
 
 
 @pytest.mark.parametrize(("name", "text"), [entry[:2] for entry in FAULTS.values()])
 def test_the_page_tells(name: str, text: str) -> None:
-    """In a row of its table that begins with the classes."""
-    rows = [row.split(" | ") for row in PAGE.read_text(encoding="utf-8").splitlines()]
-    classes = [row[0] for row in rows if len(row) == 3 and row[1] == text]
-
-    assert [f"`{name}`" in listed for listed in classes] == [True]
+    assert is_told(name, text)

@@ -1,11 +1,11 @@
 """Schedulers made of schedulers: one after the other, or all at once.
 
-What a composite asks of its parts is what it offers to a composite around it: `_initial_step`
-begins at the rates that the groups hold, `_update_lr(0)` at their initial ones, `step` goes on.
+What a composite asks of its parts is what it offers to a composite around it: `_initial_step` does
+what making it did, `_update_lr(0)` begins anew from the initial rates, `step` goes on.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch.optim.lr_scheduler as torchs
@@ -73,12 +73,18 @@ def reset(optimizer: Optimizer) -> None:
     write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
 
 
-def rewind(scheduler: Any, step: int | None = -1) -> None:
-    """Set a scheduler, or all that a composite holds, to before its first step; None: one back."""
+def leaves(scheduler: Any) -> Iterator[Any]:
+    """What a composite is made of in the end, or a scheduler itself."""
     for part in getattr(scheduler, "_schedulers", ()):
-        rewind(part, step)
+        yield from leaves(part)
     if not hasattr(scheduler, "_schedulers") and hasattr(scheduler, "last_epoch"):
-        scheduler.last_epoch = scheduler.last_epoch - 1 if step is None else step
+        yield scheduler
+
+
+def rewind(scheduler: Any) -> None:
+    """Go back to before the first step."""
+    for leaf in leaves(scheduler):
+        leaf.last_epoch = -1
 
 
 class SequentialLR(_Composite):
@@ -119,8 +125,7 @@ class SequentialLR(_Composite):
         self._milestones = milestones
         self.last_epoch = 0
         self.optimizer = optimizer
-        reset(optimizer)
-        self.recursive_undo()
+        rewind(self) if last_epoch >= 0 else self.recursive_undo()
         self._initial_step()
         with order.in_order(optimizer):
             while self.last_epoch <= last_epoch:
@@ -128,9 +133,11 @@ class SequentialLR(_Composite):
 
     def recursive_undo(self, sched: Any = None) -> None:
         """Undo the step that a scheduler, by default each of these, took when it was made."""
-        rewind(self if sched is None else sched, None)
+        for leaf in leaves(self if sched is None else sched):
+            leaf.last_epoch -= 1
 
     def _initial_step(self) -> None:
+        reset(self.optimizer)
         self.last_epoch = 0
         self._schedulers[self._turn()]._initial_step()
         self._last_lr = read(self.optimizer, "lr")
@@ -152,6 +159,8 @@ class SequentialLR(_Composite):
 
 class ChainedScheduler(_Composite):
     """Runs several schedulers at once: each changes the rates that the one before it has set.
+
+    A `SequentialLR` resets the rates when it is made; make it before the others.
 
     Args:
         schedulers (sequence): The schedulers, composites too, all of one optimizer.

@@ -35,7 +35,7 @@ def write(rates: Iterable[tuple[dict[str, Any], Value]]) -> None:
     for group, value in rates:
         lr = group["lr"]
         if not isinstance(lr, Tensor):
-            group["lr"] = value
+            group["lr"] = copied(value)
             continue
         if id(lr) in filled and bool(filled[id(lr)] != value):
             lr = group["lr"] = lr.clone()

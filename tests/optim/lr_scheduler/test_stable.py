@@ -1,0 +1,128 @@
+"""WarmupStableDecayLR, and a preview of any schedule."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+from optim.lr_scheduler.schedules import ALL, OURS, TORCH, heard, optimizer_of, steps, trajectory
+
+from optgen.optim.lr_scheduler import (
+    CyclicLR,
+    ReduceLROnPlateau,
+    ShapedLR,
+    WarmupStableDecayLR,
+    preview,
+)
+
+
+@pytest.mark.parametrize(
+    ("decay", "slope"),
+    [
+        ("linear", [1, 0.75, 0.5, 0.25, 0, 0]),
+        ("sqrt", [1, 0.5, 1 - 0.5**0.5, 1 - 0.75**0.5, 0, 0]),
+        ("cosine", [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("least", [0.0, 0.1])
+def test_the_three_phases(decay: Any, slope: list[float], least: float) -> None:
+    rates = preview(
+        lambda optimizer: WarmupStableDecayLR(optimizer, 3, 2, 4, decay, least), steps=11, lr=0.8
+    )
+
+    expected = [0.25, 0.5, 0.75, 1.0, 1.0, *(least + (1 - least) * s for s in slope)]
+    assert rates == pytest.approx([0.8 * value for value in expected], abs=1e-12)
+
+
+def test_phases_of_no_steps() -> None:
+    assert preview(lambda o: WarmupStableDecayLR(o, 0, 0, 2), steps=4) == [1, 0.5, 0, 0]
+    assert preview(lambda o: WarmupStableDecayLR(o, 0, 3, 0), steps=4) == [1, 1, 1, 0]
+
+
+def test_a_longer_plain() -> None:
+    """As the docstring says: until the decay begins, it can be put off."""
+    scheduler = WarmupStableDecayLR(optimizer_of(lr=1.0), 0, 3, 2)
+    steps(scheduler, 2)
+    scheduler.stable_steps = 5
+
+    assert [rate for rate, _ in steps(scheduler, 6)] == [1, 1, 1, 0.5, 0, 0]
+
+
+def test_a_checkpoint_in_the_decay() -> None:
+    whole = trajectory(lambda _, optimizer: WarmupStableDecayLR(optimizer, 5, 5, 20), OURS, 40)
+    scheduler = WarmupStableDecayLR(optimizer_of(), 5, 5, 20)
+    steps(scheduler, 17)
+    resumed = WarmupStableDecayLR(optimizer_of(), 1, 1, 1, "cosine")
+    resumed.load_state_dict(scheduler.state_dict())
+    resumed.optimizer.load_state_dict(scheduler.optimizer.state_dict())
+
+    assert steps(resumed, 23) == whole[18:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1, 2, 3), "Expected non-negative integer warmup_steps, but got -1"),
+        ((1, 2.5, 3), "Expected non-negative integer stable_steps, but got 2.5"),
+        ((1, 2, "3"), "Expected non-negative integer decay_steps, but got 3"),
+        ((1, 2, 3, "poly"), "decay_type must be one of 'linear', 'sqrt' or 'cosine', instead"),
+        ((1, 2, 3, "sqrt", 1.1), "Expected min_lr_factor between 0 and 1, but got 1.1"),
+    ],
+)
+def test_what_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WarmupStableDecayLR(optimizer_of(), *arguments)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_preview_is_what_training_sees(name: str) -> None:
+    """Silently, for as many groups as there are rates; of torch's schedulers too."""
+    seen: list[Any] = []
+    for library in (OURS, TORCH):
+        make = partial(ALL[name], library)
+        assert heard(lambda make=make: seen.append(preview(make, 60, [0.1, 0.05]))) == []
+        seen.append([preview(make, 60, lr) for lr in (0.1, 0.05)])
+
+    trained = trajectory(ALL[name], OURS, 59, groups=2)[:, [0, 2]].T.tolist()
+    for each in seen:
+        assert each[0] == pytest.approx(trained[0], rel=1e-12)
+        assert each[1] == pytest.approx(trained[1], rel=1e-12)
+
+
+def test_a_preview_of_momentum() -> None:
+    values = preview(partial(CyclicLR, base_lr=0, max_lr=1, step_size_up=2), 5, key="momentum")
+
+    assert values == pytest.approx([0.9, 0.85, 0.8, 0.85, 0.9])
+
+
+def test_a_preview_of_a_plateau() -> None:
+    rates = preview(partial(ReduceLROnPlateau, patience=0), 4, metrics=[3.0, 3.0, 2.0])
+
+    assert rates == pytest.approx([1, 1, 0.1, 0.1])
+
+
+def test_a_schedule_in_one_line() -> None:
+    """What ShapedLR asks of a schedule of one's own."""
+
+    class InverseRootLR(ShapedLR):
+        def shape(self, epoch: int) -> float:
+            return (epoch + 1) ** -0.5
+
+    assert preview(InverseRootLR, 9, 0.3)[8] == pytest.approx(0.1)
+    assert InverseRootLR(optimizer_of())._get_closed_form_lr() == [0.1]
+
+
+def test_a_preview_imports_no_compiler() -> None:
+    code = (
+        "import sys; from optgen.optim.lr_scheduler import *;"
+        "preview(lambda optimizer: CosineAnnealingLR(optimizer, 9), 9);"
+        "print([name for name in ('sympy', 'triton', 'torch._dynamo') if name in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout.strip() == "[]"
