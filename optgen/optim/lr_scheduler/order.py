@@ -35,8 +35,8 @@ def watch(optimizer: Any) -> None:
     if hasattr(optimizer.step, NOTED):
         return
     reference = weakref.ref(optimizer)
-    method = getattr(optimizer.step, "__func__", None)
-    function = None if method else optimizer.step  # that someone has put in the method's place
+    method: Any = getattr(optimizer.step, "__func__", None)
+    function: Any = None if method else optimizer.step  # that someone has put in its place
 
     @functools.wraps(method or optimizer.step)
     def step(*args: Any, **kwargs: Any) -> Any:

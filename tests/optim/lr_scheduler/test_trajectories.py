@@ -47,6 +47,12 @@ def test_300_steps(name: str, rate: str) -> None:
     close(mine, theirs)
 
 
+@pytest.mark.parametrize("name", [n for n in SHAPED if n.startswith(("Step", "Multi", "Exp"))])
+def test_decays_to_the_last_bit(name: str) -> None:
+    """By gamma itself, not by a quotient of its powers, which are 0 before the rate is."""
+    assert torch.equal(trajectory(SHAPED[name], OURS), trajectory(SHAPED[name], TORCH))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_rate_changed_by_hand(name: str) -> None:
     """It stays changed where the scheduler multiplies, and is replaced where it assigns."""
