@@ -71,7 +71,9 @@ def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
 @settings(max_examples=40, deadline=None)
 @given(make=ANY)
 def test_a_sequence_of_one_is_that_one(make: Make) -> None:
-    close(trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80))
+    """In its rates; a cycle's momentum is first what making the parts has left."""
+    wrapped, alone = trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80)
+    close(wrapped[:, 0], alone[:, 0])
 
 
 @settings(max_examples=40, deadline=None)
@@ -143,6 +145,17 @@ def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> No
     assert heard(resume) == []
     assert made[0].last_epoch == stop
     close(steps(made[0], 60 - stop), whole[stop + 1 :])
+
+
+def test_parts_that_have_the_number_too() -> None:
+    """A sequence is taken to its step, wherever its parts think they are."""
+    optimizer = optimizer_of(lr=1.0)
+    SINGLE["StepLR-1"](OURS, optimizer)  # leaves initial_lr
+    parts = [OURS.ExponentialLR(optimizer, gamma, last_epoch=4) for gamma in (0.5, 0.1)]
+    scheduler = OURS.SequentialLR(optimizer, parts, [3], last_epoch=4)
+
+    assert [part.last_epoch for part in parts] == [2, 2]
+    assert scheduler.get_last_lr() == pytest.approx([0.01])
 
 
 def test_undo() -> None:
