@@ -79,17 +79,12 @@ class CyclicLR(LRScheduler):
         self.mode: str = mode
         self.gamma = gamma
         self._scale_fn_custom: Any = scale_fn
-        self.scale_mode: str = scale_mode
-        self._init_scale_fn()
+        self.scale_mode: str = MODES[mode] if scale_fn is None else scale_mode
         self._init_momentum(cycle_momentum, base_momentum, max_momentum, last_epoch == -1)
         super().__init__(optimizer, last_epoch)
         # The initial_lr of the groups may be that of a scheduler before this one.
         self.base_lrs = base_lrs
         self._update_lr(self.last_epoch)
-
-    def _init_scale_fn(self) -> None:
-        if self._scale_fn_custom is None:
-            self.scale_mode = MODES.get(self.mode, self.scale_mode)
 
     def _init_momentum(self, cycle: bool, least: Any, most: Any, begins: bool) -> None:
         self.cycle_momentum = cycle
@@ -161,4 +156,3 @@ class CyclicLR(LRScheduler):
         super().load_state_dict(state)
         if attributes is not None:
             vars(self._scale_fn_custom).update(attributes)
-        self._init_scale_fn()
