@@ -146,8 +146,3 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         else:
             bound = best + sign * self.threshold
         return metric < bound if self.mode == "min" else metric > bound
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` of this class, or of torch's, returned."""
-        super().load_state_dict(state_dict)
-        self._init_is_better(self.mode, self.threshold, self.threshold_mode)

@@ -14,6 +14,7 @@ from optim.lr_scheduler.schedules import (
     TORCH,
     close,
     heard,
+    makes,
     optimizer_of,
     state,
     steps,
@@ -104,6 +105,14 @@ def test_warm_restarts_in_fractions_of_an_epoch(name: str) -> None:
         traces.append(trace)
 
     close(*traces)
+
+
+def test_a_polynomial_of_no_steps() -> None:
+    """Leaves the rate as it is; torch's closed form divides by zero there."""
+    make = makes("PolynomialLR", total_iters=0)
+
+    close(trajectory(make, OURS, 9), trajectory(make, TORCH, 9))
+    assert make(OURS, optimizer_of())._get_closed_form_lr() == [0.1]
 
 
 def test_two_schedulers_of_one_optimizer() -> None:
