@@ -121,8 +121,8 @@ class CyclicLR(LRScheduler):
 
     def scale_fn(self, x: float) -> float:
         """Return the scale of a cycle, or of a step, as `scale_mode` says."""
-        scale: Callable[[float], float] = self._scale_fn_custom or self._scale_fn_ref
-        return scale(x)
+        custom: Callable[[float], float] | None = self._scale_fn_custom
+        return self._scale_fn_ref(x) if custom is None else custom(x)
 
     def _heights(self) -> tuple[float, float]:
         """Return how high the triangle is at `last_epoch`, and the scale of it."""

@@ -44,6 +44,15 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
     return epochs * steps_per_epoch
 
 
+def _check_shape(pct_start: float, anneal_strategy: str) -> None:
+    if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
+        raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
+    if anneal_strategy not in ("cos", "linear"):
+        raise ValueError(
+            f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
+        )
+
+
 class OneCycleLR(LRScheduler):
     r"""Takes the learning rate up to its highest and down to almost nothing, batch by batch.
 
@@ -95,12 +104,7 @@ class OneCycleLR(LRScheduler):
         self.optimizer = optimizer
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
         self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
-        if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
-            raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
-        if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
-            )
+        _check_shape(pct_start, anneal_strategy)
         self._anneal_func_type = anneal_strategy
         max_lrs = per_group("max_lr", optimizer, max_lr)
         if last_epoch == -1:
@@ -108,14 +112,17 @@ class OneCycleLR(LRScheduler):
                 group["initial_lr"] = highest / div_factor
                 group["max_lr"] = highest
                 group["min_lr"] = group["initial_lr"] / final_div_factor
-        self.cycle_momentum = cycle_momentum
-        if cycle_momentum:
-            self.use_beta1 = momentum.is_beta(optimizer)
-            most = per_group("max_momentum", optimizer, max_momentum)
-            least = per_group("base_momentum", optimizer, base_momentum)
-            if last_epoch == -1:
-                momentum.begin(optimizer, self.use_beta1, most, least)
+        self._init_momentum(cycle_momentum, max_momentum, base_momentum, last_epoch == -1)
         super().__init__(optimizer, last_epoch)
+
+    def _init_momentum(self, cycle: bool, most: Any, least: Any, begins: bool) -> None:
+        self.cycle_momentum = cycle
+        if cycle:
+            self.use_beta1 = momentum.is_beta(self.optimizer)
+            upper = per_group("max_momentum", self.optimizer, most)
+            lower = per_group("base_momentum", self.optimizer, least)
+            if begins:
+                momentum.begin(self.optimizer, self.use_beta1, upper, lower)
 
     def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
         kind = getattr(self, "_anneal_func_type", None)
