@@ -17,10 +17,10 @@ struct Rule {
     };
 };
 
-// Parameters that are factored.
-struct AdafactorFactoredRule : Rule {
+// Parameters that are factored and not one by one.
+struct AdafactorFactoredNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
-    static bool applies(const Sizes& sizes) { return factored(sizes); }
+    static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
     // What the scalar program leaves for the loops.
     struct Scalars {
@@ -336,7 +336,7 @@ struct AdafactorFactoredRule : Rule {
         }
     }
 
-    static void run_numbers(int step, const Given<AdafactorFactoredRule>& given) {
+    static void run_numbers(int step, const Given<AdafactorFactoredNotOneByOneRule>& given) {
         (void)given;
         switch (step) {
             case RUN_NUMBERS1: return numbers1(given.scalars, given.sizes, given.named());
@@ -347,7 +347,7 @@ struct AdafactorFactoredRule : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<AdafactorFactoredRule>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<AdafactorFactoredNotOneByOneRule>& given, i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1:
@@ -371,6 +371,200 @@ struct AdafactorFactoredRule : Rule {
                 return sweep3<C, SPREAD>(
                     given.hypers, given.scalars, given.named(), rows, n, at[PARAM], at[GRAD],
                     at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
+        }
+    }
+};
+
+// Parameters that are factored and one by one.
+struct AdafactorFactoredOneByOneRule : Rule {
+    static constexpr bool ASKS_SIZES = true, LAST_PART = true;
+    static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
+
+    // What the scalar program leaves for the loops.
+    struct Scalars {
+        double w, floor, floor_sq, eps2, rho, decay;
+    };
+
+    // What is one number for a parameter and known only when its elements have been seen.
+    struct Numbers {
+        double param_sq_sum, u_sq_sum, step_size;
+    };
+
+    // Values that the steps read and write, what happens to them, and what happens together.
+    enum { VALUES = STREAMS };
+    static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
+    enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
+    static constexpr Step STEPS[] = {
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, ROW_VAR, COL_VAR), set(), 0},
+        {Step::SUM, NONE, set(), set(), 0},
+        {Step::SUM, NONE, set(), set(), 1},
+        {Step::LOOP, NONE, set(), set(), 0},
+        {Step::LOOP, TENSOR, set(GRAD, PARAM, ROW_VAR, COL_VAR), set(PARAM, ROW_VAR, COL_VAR), 0},
+    };
+    static constexpr Pass LOCAL[] = {
+        {
+            set(RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS1),
+            set(),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM, ROW_VAR, COL_VAR),
+        },
+    };
+    static constexpr int PASSES[] = {2, 0, 0};
+    static constexpr bool HAS_AXES = false;
+    static constexpr int NUMBERS = 3;
+    static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+
+    // What all elements of a parameter share, computed once a step in double.
+    static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
+        const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
+        const double weight_decay = hypers.weight_decay;
+        const double step = cells[STEP].value;
+        // eps1, eps2 = eps
+        const double eps1 = hypers.eps[0];
+        const double eps2 = hypers.eps[1];
+        const double decay = 1 - lr * weight_decay;
+        double floor;
+        if (is_none(hypers.eps[0])) {
+            // floor = machine_eps(p)
+            floor = sizes.machine_eps;
+        } else {
+            // floor = eps1
+            floor = eps1;
+        }
+        // rho = minimum(lr, 1 / sqrt(t))
+        const double rho = minimum(lr, 1 / sqrt(step));
+        // w = t**beta2_decay
+        const double w = pow(step, beta2_decay);
+        const double floor_sq = floor * floor;
+        return {w, floor, floor_sq, eps2, rho, decay};
+    }
+
+    template <class C>
+    APART static void sweep1(
+        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
+        const C* __restrict params, const C* __restrict grads, const C* __restrict row_vars,
+        const C* __restrict col_vars) {
+        const C w = C(scalars.w);
+        const C floor = C(scalars.floor);
+        const C floor_sq = C(scalars.floor_sq);
+        const auto maximize = flag<C>(truth(hypers.maximize));
+
+        C param_sq_sum = 0, u_sq_sum = 0;
+
+        #pragma omp simd reduction(+ : param_sq_sum, u_sq_sum)
+        for (i64 i = 0; i < n; ++i) {
+            C param = params[i];
+            C grad = grads[i];
+            C row_var = row_vars[i];
+            C col_var = col_vars[i];
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            // alpha = maximum(eps2, rms(p)) * rho
+            const C param_sq = param * param;
+            // r = lerp(r, row_mean(g**2), w)
+            row_var = lerp(row_var, grad * grad, w);
+            // c = lerp(c, col_mean(g**2), w)
+            col_var = lerp(col_var, grad * grad, w);
+            // v_hat = r * c / maximum(col_mean(r), floor)
+            // u = g / sqrt(maximum(v_hat, floor**2))
+            const C u = grad / sqrt(maximum(row_var * col_var / maximum(row_var, floor), floor_sq));
+            // p = p - alpha / maximum(1, rms(u) / d) * u
+            const C u_sq = u * u;
+
+            param_sq_sum += param_sq;
+            u_sq_sum += u_sq;
+        }
+
+        sums.param_sq_sum += param_sq_sum;
+        sums.u_sq_sum += u_sq_sum;
+    }
+
+    static void numbers1(
+        const Hypers& hypers, const Scalars& scalars, const Sizes& sizes, Numbers& numbers) {
+        const double param_sq_sum = numbers.param_sq_sum;
+        const double u_sq_sum = numbers.u_sq_sum;
+        // alpha = maximum(eps2, rms(p)) * rho
+        const double alpha = maximum(scalars.eps2, sqrt(param_sq_sum / sizes.numel)) * scalars.rho;
+        // v_hat = r * c / maximum(col_mean(r), floor)
+        // u = g / sqrt(maximum(v_hat, floor**2))
+        // p = p - alpha / maximum(1, rms(u) / d) * u
+        const double step_size = alpha / maximum(1.0, sqrt(u_sq_sum / sizes.numel) / hypers.d);
+        numbers.step_size = step_size;
+    }
+
+    template <class C>
+    APART static void sweep2(
+        const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
+        C* __restrict params, const C* __restrict grads, C* __restrict row_vars,
+        C* __restrict col_vars) {
+        const C w = C(scalars.w);
+        const C floor = C(scalars.floor);
+        const C floor_sq = C(scalars.floor_sq);
+        const C decay = C(scalars.decay);
+        const C step_size = C(numbers.step_size);
+        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+
+        for (i64 i = 0; i < n; ++i) {
+            C param = params[i];
+            C grad = grads[i];
+            C row_var = row_vars[i];
+            C col_var = col_vars[i];
+
+            if (maximize != 0) {
+                // g = -g
+                grad = -grad;
+            }
+            if (has_weight_decay != 0) {
+                // p = p - lr * weight_decay * p
+                param = decay * param;
+            }
+            // r = lerp(r, row_mean(g**2), w)
+            row_var = lerp(row_var, grad * grad, w);
+            // c = lerp(c, col_mean(g**2), w)
+            col_var = lerp(col_var, grad * grad, w);
+            // v_hat = r * c / maximum(col_mean(r), floor)
+            // u = g / sqrt(maximum(v_hat, floor**2))
+            // p = p - alpha / maximum(1, rms(u) / d) * u
+            param = param
+                - step_size * grad
+                / sqrt(maximum(row_var * col_var / maximum(row_var, floor), floor_sq));
+
+            params[i] = param;
+            row_vars[i] = row_var;
+            col_vars[i] = col_var;
+        }
+    }
+
+    static void run_numbers(int step, const Given<AdafactorFactoredOneByOneRule>& given) {
+        (void)given;
+        switch (step) {
+            case RUN_NUMBERS1:
+                return numbers1(given.hypers, given.scalars, given.sizes, given.named());
+        }
+    }
+
+    // SPREAD: values of rows and columns are there for every element, and all is one row.
+    template <class C, bool SPREAD>
+    static void run(
+        int step, const Given<AdafactorFactoredOneByOneRule>& given, i64 rows, i64 n, C* const* at) {
+        (void)rows;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<C>(
+                    given.hypers, given.scalars, given.sums(), n, at[PARAM], at[GRAD], at[ROW_VAR],
+                    at[COL_VAR]);
+            case RUN_SWEEP2:
+                return sweep2<C>(
+                    given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD], at[ROW_VAR],
+                    at[COL_VAR]);
         }
     }
 };
@@ -546,11 +740,11 @@ struct AdafactorNotFactoredRule : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<C>(
-                    given.hypers, given.scalars, given.sums(), rows * n, at[PARAM], at[GRAD],
+                    given.hypers, given.scalars, given.sums(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
             case RUN_SWEEP2:
                 return sweep2<C>(
-                    given.hypers, given.scalars, given.named(), rows * n, at[PARAM], at[GRAD],
+                    given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
         }
     }
@@ -563,5 +757,7 @@ struct AdafactorNotFactoredRule : Rule {
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {
-    optgen::step<optgen::AdafactorFactoredRule, optgen::AdafactorNotFactoredRule>(*table, *threads);
+    optgen::step<
+        optgen::AdafactorFactoredNotOneByOneRule, optgen::AdafactorFactoredOneByOneRule,
+        optgen::AdafactorNotFactoredRule>(*table, *threads);
 }

@@ -105,7 +105,7 @@ struct MuonBefore : Rule {
         switch (step) {
             case RUN_SWEEP1:
                 return sweep1<C>(
-                    given.hypers, given.scalars, rows * n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
+                    given.hypers, given.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
         }
     }
 };
@@ -190,7 +190,7 @@ struct MuonAfter : Rule {
         int step, const Given<MuonAfter>& given, i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<C>(given.scalars, rows * n, at[PARAM], at[O]);
+            case RUN_SWEEP1: return sweep1<C>(given.scalars, n, at[PARAM], at[O]);
         }
     }
 };

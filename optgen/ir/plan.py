@@ -116,6 +116,11 @@ class Plan:
         """The trips through memory, in order."""
         return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
 
+    @property
+    def calls(self) -> tuple[MatrixCall, ...]:
+        """The matrix words between the sweeps, in order."""
+        return tuple(phase for phase in self.phases if isinstance(phase, MatrixCall))
+
     def map_sweeps(self, change: Callable[[Program], Program]) -> Plan:
         """The same plan with the body of every sweep replaced by `change` of it."""
         return replace(

@@ -8,6 +8,8 @@ headers, runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with pha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm, Hyper
@@ -26,7 +28,8 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
 from optgen.passes.join_roots import join_roots
 from optgen.passes.number_choices import number_choices
-from optgen.passes.plan import plans
+from optgen.passes.one_by_one import one_by_one
+from optgen.passes.plan import plan, plans
 from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
@@ -46,7 +49,7 @@ _AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 def context(algorithm: Algorithm) -> Context:
     """What the templates lay out: every block of text at its place."""
-    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm)]
+    planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
     streams = _streams(algorithm, planned)
@@ -74,6 +77,18 @@ FUSED_CPU = Lowering(
     template="fused_cpu.cpp.jinja",
     lower=context,
 )
+
+
+def _plans(algorithm: Algorithm) -> Iterator[Plan]:
+    """A plan for each kind of parameter; matrices of one element have one of their own."""
+    for general in plans(algorithm):
+        axes = {kind.axes for kind in general.kinds.values()}
+        if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
+            yield general
+            continue
+        alone = plan(one_by_one(algorithm), general.facts)
+        yield replace(general, facts={**general.facts, "one_by_one": False})
+        yield replace(alone, facts={**general.facts, "one_by_one": True})
 
 
 def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:

@@ -20,13 +20,14 @@ def phased(planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence
     """What the template lays out: the rules, the functions that run them, the calls between."""
     rules: list[list[PhasedRule]] = []
     for plan in planned:
-        calls = _calls(plan)
+        calls = plan.calls
         for number, part in enumerate(_parts(plan)):
             name, about = _name(plan, calls, number), _about(plan, calls, number)
             last = number == len(calls)
             if number == len(rules):
                 rules.append([])
-            rules[number].append(PhasedRule(name, about, part, streams, fresh, last))
+            own = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
+            rules[number].append(PhasedRule(name, about, part, own, fresh, last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
         "header": "schedule.h",
@@ -65,31 +66,29 @@ def _parts(plan: Plan) -> Iterator[Plan]:
 
 
 def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    facts = (f"{'' if holds else 'Not'}{fact.capitalize()}" for fact, holds in plan.facts.items())
+    facts = (f"{'' if holds else 'not_'}{fact}" for fact, holds in plan.facts.items())
+    words = (word.capitalize() for fact in facts for word in fact.split("_"))
     place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
-    return "".join([plan.algorithm.name, *facts, *(place[:1] if calls else ["Rule"])])
+    return "".join([plan.algorithm.name, *words, *(place[:1] if calls else ["Rule"])])
 
 
 def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     """Which parameters it is for, and what of the rule it is."""
-    facts = (f"{fact if holds else f'not {fact}'}" for fact, holds in plan.facts.items())
-    which = f"Parameters that are {' and '.join(facts)}" if plan.facts else "All parameters"
+    facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
+    text = " and ".join(facts).replace("_", " ")
+    which = f"Parameters that are {text}" if plan.facts else "All parameters"
     before = [f"after {call.word}" for call in calls[part - 1 : part]] if part else []
     after = [f"until {call.word}" for call in calls[part : part + 1]]
     return ", ".join([which, *before, *after])
 
 
-def _calls(plan: Plan) -> list[MatrixCall]:
-    return [phase for phase in plan.phases if isinstance(phase, MatrixCall)]
-
-
 def _texts(planned: Sequence[Plan]) -> Iterator[str]:
     """The calls as the runtime reads them; those of matrices only, where others make none."""
-    longest = max(planned, key=lambda plan: len(_calls(plan)))
-    if any(_calls(plan) != _calls(longest)[: len(_calls(plan))] for plan in planned):
+    longest = max(planned, key=lambda plan: len(plan.calls))
+    if any(plan.calls != longest.calls[: len(plan.calls)] for plan in planned):
         raise NotImplementedError("other matrix words for other parameters, in fused C++")
-    for number, call in enumerate(_calls(longest)):
-        everywhere = all(number < len(_calls(plan)) for plan in planned)
+    for number, call in enumerate(longest.calls):
+        everywhere = all(number < len(plan.calls) for plan in planned)
         facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
         yield _text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
 

@@ -166,7 +166,8 @@ class PhasedRule:
             return LoopPrinter(self.plan, loop, self.program)
         has_axes = [Axes.NONE, *(s.axes for s in sums), *(c.axes for c in columns)]
         by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in has_axes)
-        return SweepPrinter(self.plan, loop, self.program, sums, by_rows)
+        whole = "rows * n" if self.has_axes else "n"
+        return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
 
     def _sums(self, loop: Step) -> list[Sum]:
         """What a loop over elements adds up."""

@@ -34,12 +34,18 @@ class SweepPrinter(LoopPrinter):
     """
 
     def __init__(
-        self, plan: Plan, loop: Loop, program: ScalarProgram, sums: Sequence[Sum], by_rows: bool
+        self,
+        plan: Plan,
+        loop: Loop,
+        program: ScalarProgram,
+        sums: Sequence[Sum],
+        by_rows: bool,
+        all_elements: str,
     ) -> None:
         self._numbers = [s for s in sums if s.axes is Axes.NONE]
         self._rows = [s for s in sums if s.axes is Axes.ROW]
         self._columns = [s for s in sums if s.axes is Axes.COLUMN]
-        self._by_rows = by_rows
+        self._by_rows, self._all = by_rows, all_elements
         super().__init__(plan, loop, program)
 
     @property
@@ -62,7 +68,7 @@ class SweepPrinter(LoopPrinter):
     def arguments(self, at: str, given: str) -> list[str]:
         """What a caller hands over: fields of `given`, arrays of `at`."""
         sums = [f"{given}sums()"] if self._numbers else []
-        extent = ["rows", "n"] if self._by_rows else ["rows * n"]
+        extent = ["rows", "n"] if self._by_rows else [self._all]
         names = (*(c.name for c in self.loop.columns), *(s.name for s in self._to_axes()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
         return [*self.given_arguments(given), *sums, *extent, *arrays]

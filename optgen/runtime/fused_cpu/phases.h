@@ -33,7 +33,9 @@ constexpr bool has_largest() {
 
 // Elements that are worked on together, so that they stay in the nearest cache: of short rows, and
 // of longer ones, which take fewer buffers.
-constexpr i64 SPAN = 1024, LONG_SPAN = 4096;
+constexpr i64 SPAN = 2048, LONG_SPAN = 4096;
+// Tiles of so many matrices, or a multiple, begin where a line of the cache does.
+constexpr i64 LINE = 16;
 // Rows of at least so many elements are swept one by one.
 constexpr i64 LONG_ROW = 128;
 // So many of them are added up in the type computed in before their sums go into doubles.
@@ -125,6 +127,7 @@ Job divide(const Program<R>& program, i64 t) {
     job.by_rows = job.columns >= LONG_ROW && (!job.local || 2 * job.size() >= SPAN);
     if (job.local) {
         job.unit = job.by_rows ? 1 : most(1, SPAN / job.size());
+        if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
         job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
     } else {
         const i64 fitting = COLUMN_SUMS / (8 * most(1, job.columns));

@@ -74,6 +74,7 @@ inline bool operator==(const Sizes& a, const Sizes& b) {
 }
 
 inline bool factored(const Sizes& sizes) { return sizes.ndim > 1; }
+inline bool one_by_one(const Sizes& sizes) { return sizes.rows == 1 && sizes.cols == 1; }
 
 // The tensors of a table that a rule is for, and what its scalar program says of each.
 template <class R>
