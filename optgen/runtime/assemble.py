@@ -142,7 +142,7 @@ def _columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suits = list(map(state.suits, members))
+            suits = state.suited(members)
             pairs = zip(dicts, suits, strict=True)
             column = [values[state.key] if suited else None for values, suited in pairs]
             if suits != [value is not None for value in column]:

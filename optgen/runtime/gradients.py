@@ -52,9 +52,10 @@ def traits(
     )
     if not rule.facts:
         return found
-    asked = [FACTS[fact] for fact in rule.facts]
-    answers = (tuple(holds(member) for holds in asked) for member in members)
-    return [trait._replace(facts=facts) for trait, facts in zip(found, answers, strict=True)]
+    answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
+    pairs = list(zip(found, answers, strict=True))
+    made = {(trait, facts): trait._replace(facts=facts) for trait, facts in set(pairs)}
+    return list(map(made.__getitem__, pairs))
 
 
 def _traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:

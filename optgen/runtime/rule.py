@@ -1,7 +1,7 @@
 """The frozen facts about an algorithm that a generated class hands to the runtime."""
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -42,9 +42,16 @@ class State:
 
     def suits(self, param: Tensor) -> bool:
         """Tell whether a parameter of this shape has the state, if its group has."""
+        return self.suited([param])[0]
+
+    def suited(self, params: Sequence[Tensor]) -> list[bool]:
+        """The same for each of several parameters."""
         name = (self.when or "").removeprefix("not ")
         holds = FACTS.get(name)
-        return holds is None or holds(param) is (name == self.when)
+        if holds is None:
+            return [True] * len(params)
+        wanted = name == self.when
+        return [holds(param) is wanted for param in params]
 
     def shape_for(self, param: Tensor) -> list[int]:
         """The shape of the state of a parameter, unless it is one number."""

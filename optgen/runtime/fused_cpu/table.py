@@ -31,7 +31,7 @@ _SHAPE = 4
 # As many streams as a word has four bits for, besides the parameter and its gradient; as many
 # fresh keys as a byte has bits.
 _STATES, _FRESH = 14, 8
-_dtype = attrgetter("dtype")
+_dtype, _size = attrgetter("dtype"), attrgetter("shape")
 
 Copied = list[tuple[Tensor, Tensor]]  # an original, and the copy that was updated in its place
 
@@ -223,7 +223,10 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | N
         work.facts["elements"] = array("q", list(map(numel, work.params)))
     table.elements[first:last] = work.facts["elements"]
     if kernel.asks_shapes:
-        shapes = chain.from_iterable(map(_shape, work.params))
+        sizes = list(map(_size, work.params))
+        one_each = dict(zip(sizes, work.params, strict=True))
+        numbers = {size: _shape(param) for size, param in one_each.items()}
+        shapes = chain.from_iterable(map(numbers.__getitem__, sizes))
         table.shape[_SHAPE * first : _SHAPE * last] = array("q", list(shapes))
     table.group[first:last] = array("i", [index]) * count
     for bit, key in enumerate(kernel.rule.fresh if work.any_fresh else ()):
