@@ -10,7 +10,7 @@ from optgen.bench.lists import LISTS
 from optgen.bench.report import fastest, ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.targets import DENSE, MEAN
-from optgen.bench.variants import DEFAULT, LIMIT, OURS
+from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 
 _ROWS = (
     Cell("step", "AdamW", "resnet50"),
@@ -22,6 +22,7 @@ _ROWS = (
     Cell("step", "Rprop", "gpt2"),
 )
 _FIRST = Cell("first step", "AdamW", "2000x256")
+_BUSY = Cell("busy", "AdamW", "2000x256", threads=2)
 _HEADER = ("a step of", "optgen", "of the memory's limit", "torch's fastest", "torch's default")
 
 
@@ -61,6 +62,13 @@ def _sentences(results: Results) -> Iterator[str]:
             f"The first step of a new process, 2,000 tensors: {first[COLD]['first'] / 1e3:.1f} s "
             f"when the kernel has to be built, {first[WARM]['first']:.0f} ms when it is cached, "
             f"{first[DEFAULT]['first']:.0f} ms in torch."
+        )
+    if (busy := results.get(_BUSY)) and FUSED in busy:
+        ours, theirs = busy[OURS], busy[FUSED]
+        yield (
+            f"On two threads beside a process that keeps one of the cores busy, 2,000 tensors take "
+            f"{ours['busy']:.2g} ms instead of {ours['quiet']:.2g}, with torch's fused form "
+            f"{theirs['busy']:.2g} instead of {theirs['quiet']:.2g}."
         )
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s for {LISTS[cell.tensors].title}"
