@@ -67,8 +67,8 @@ def _sentences(results: Results) -> Iterator[str]:
         ours, theirs = busy[OURS], busy[FUSED]
         yield (
             f"On two threads beside a process that keeps one of the cores busy, 2,000 tensors take "
-            f"{ours['busy']:.2g} ms instead of {ours['quiet']:.2g}, with torch's fused form "
-            f"{theirs['busy']:.2g} instead of {theirs['quiet']:.2g}."
+            f"{ours['busy']:.3g} ms instead of {ours['quiet']:.3g}, with torch's fused form "
+            f"{theirs['busy']:.3g} instead of {theirs['quiet']:.3g}."
         )
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s for {LISTS[cell.tensors].title}"

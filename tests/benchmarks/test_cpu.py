@@ -11,7 +11,7 @@ from benchmarks import cpu
 from optgen.bench.lists import LISTS, TensorList
 from optgen.bench.results import Cell, load
 from optgen.bench.suite import Suite
-from optgen.bench.variants import LIMIT, OURS
+from optgen.bench.variants import FUSED, LIMIT, OURS
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -89,3 +89,14 @@ def test_a_summary_says_what_was_measured_only() -> None:
     assert "| AdamW, like GPT-2 small, float32 | 2 ms | 95% | 30 ms | 30 ms |" in text
     assert text.startswith("a\n")
     assert text.endswith("\nb\n")
+
+
+def test_a_summary_tells_of_the_neighbour() -> None:
+    times = {OURS: {"quiet": 0.4665, "busy": 0.4622}, FUSED: {"quiet": 8.96, "busy": 130.1}}
+
+    text = cpu.with_summary(
+        "".join(cpu.MARKS), {Cell("busy", "AdamW", "2000x256", threads=2): times}
+    )
+
+    assert "take 0.462 ms instead of 0.467" in " ".join(text.split())
+    assert "130 instead of 8.96" in " ".join(text.split())
