@@ -1,0 +1,35 @@
+"""The kernels of functions over lists, compiled without a GPU for three of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from optgen.generated.averaging import ema as generated_ema
+from optgen.generated.averaging import swa as generated_swa
+
+pytest.importorskip("triton")
+
+from benchmarks.ahead import TARGETS, compiling_for
+from benchmarks.ahead_figures import figures
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_kernels(target: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Nothing spilled, exact arithmetic, and whole blocks in accesses of 16 bytes."""
+    functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
+    for module in (generated_ema, generated_swa):
+        module._update._rosters.clear()  # made for another target
+    with compiling_for(target, str(tmp_path)) as seen:
+        for function in functions:
+            function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])
+    for module in (generated_ema, generated_swa):
+        module._update._rosters.clear()
+
+    assert [one.name for one in seen] == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
+    for one in seen:
+        found = figures(one.compiled, one.options)
+        assert (found.spilled, found.shared, found.inexact) == (0, 0, ())
+        assert found.is_wide
