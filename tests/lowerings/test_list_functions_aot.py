@@ -16,7 +16,7 @@ from benchmarks.ahead_figures import figures
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_kernels(target: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Nothing spilled, exact arithmetic, and whole blocks in accesses of 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
