@@ -37,13 +37,17 @@ def markdown(results: Results) -> str:
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
     if not figures:
         return None
-    ours = figures[OURS]["median"]
+    ours, theirs = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
     return (
         f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
-        f"{ours:.3g} ms",
+        f"{_digits(ours)} ms",
         f"{ratio(figures, LIMIT) or 0:.0%}",
-        *(f"{ours * (times or 0):.3g} ms" for times in (fastest(figures), ratio(figures, DEFAULT))),
+        *(f"{_digits(ours * (times or 0))} ms" for times in theirs),
     )
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _sentences(results: Results) -> Iterator[str]:
@@ -64,11 +68,13 @@ def _sentences(results: Results) -> Iterator[str]:
             f"{first[DEFAULT]['first']:.0f} ms in torch."
         )
     if (busy := results.get(_BUSY)) and FUSED in busy:
-        ours, theirs = busy[OURS], busy[FUSED]
+        ours, theirs = (
+            f"{_digits(busy[form]['busy'])} ms instead of {_digits(busy[form]['quiet'])}"
+            for form in (OURS, FUSED)
+        )
         yield (
-            f"On two threads beside a process that keeps one of the cores busy, 2,000 tensors take "
-            f"{ours['busy']:.3g} ms instead of {ours['quiet']:.3g}, with torch's fused form "
-            f"{theirs['busy']:.3g} instead of {theirs['quiet']:.3g}."
+            "On two threads, beside a process that keeps one of the cores busy, a step of 2,000 "
+            f"tensors takes {ours}, and {theirs} with torch's fused form."
         )
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s for {LISTS[cell.tensors].title}"
