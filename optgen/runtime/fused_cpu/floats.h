@@ -1,5 +1,5 @@
-// Several float32 numbers at once, which the sweep of an elementwise rule computes with as if they were
-// one. A branch that is the same for all of them stays a branch.
+// Several float32 numbers at once, which the sweep of an elementwise rule computes with as if they
+// were one. A branch that is the same for all of them stays a branch.
 #include "optgen/runtime/fused_cpu/words.h"
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
@@ -17,8 +17,8 @@ typedef float Vector __attribute__((vector_size(VECTOR)));
 typedef u32 Words __attribute__((vector_size(VECTOR)));
 typedef int Choice __attribute__((vector_size(VECTOR))); // of each number: all bits, or none
 
-// Two vectors of the machine. 16-bit numbers come in pairs: `a` has the lower halves of 32-bit words
-// and `b` the upper ones, so that no number changes its place on the way from memory and back.
+// Two vectors of the machine. 16-bit numbers come in pairs: `a` has the lower halves of 32-bit
+// words and `b` the upper ones, so that no number changes its place on the way there and back.
 struct Mask {
     Choice a, b;
 
@@ -38,7 +38,8 @@ struct Floats {
     INLINE Floats(float x) : a(x - Vector{}), b(a) {} // of -0, too
     INLINE Floats(double x) : Floats(float(x)) {}
     INLINE Floats(int x) : Floats(float(x)) {}
-    INLINE Floats(Mask x) : a(x.a ? 1.0f - Vector{} : Vector{}), b(x.b ? 1.0f - Vector{} : Vector{}) {}
+    INLINE Floats(Mask x)
+        : a(x.a ? 1.0f - Vector{} : Vector{}), b(x.b ? 1.0f - Vector{} : Vector{}) {}
 
     INLINE Floats operator-() const { return {-a, -b}; }
     INLINE Mask operator!() const { return {a == 0, b == 0}; }
@@ -101,12 +102,11 @@ INLINE Floats exp(Floats x) { return {each<exp>(x.a), each<exp>(x.b)}; }
 INLINE Floats log(Floats x) { return {each<log>(x.a), each<log>(x.b)}; }
 INLINE Floats pow(Floats x, Floats y) { return {each<pow>(x.a, y.a), each<pow>(x.b, y.b)}; }
 INLINE Floats mod(Floats x, Floats y) { return {each<mod>(x.a, y.a), each<mod>(x.b, y.b)}; }
-INLINE Floats abs(Floats x) {
-    return {bits<Vector>(bits<Words>(x.a) & 0x7fffffff), bits<Vector>(bits<Words>(x.b) & 0x7fffffff)};
-}
+INLINE Vector abs(Vector x) { return bits<Vector>(bits<Words>(x) & 0x7fffffff); }
+INLINE Floats abs(Floats x) { return {abs(x.a), abs(x.b)}; }
 
-// As the machine compares, of which only the first operand is returned if it is the larger one; the
-// second if they are equal or one is NaN.
+// As the machine compares: the first operand if it is the larger one; the second if not, which is
+// also where they are equal or one is NaN.
 INLINE Vector larger(Vector x, Vector y) {
 #ifdef __AVX__
     Vector z;
@@ -134,12 +134,11 @@ INLINE Floats clamp(Floats x, Floats low, Floats high) {
     const Floats raised = where<Floats>(low != low, low, larger(low, x));
     return where<Floats>(high != high, high, smaller(high, raised));
 }
-INLINE Floats sign(Floats x) {
-    const Words one = bits<Words>(1.0f - Vector{}), sign = Words{} + 0x80000000;
-    const Floats unit(
-        bits<Vector>((bits<Words>(x.a) & sign) | one), bits<Vector>((bits<Words>(x.b) & sign) | one));
-    return where<Floats>(abs(x) > 0, unit, 0);
+// 1 with the sign of a number.
+INLINE Vector unit(Vector x) {
+    return bits<Vector>((bits<Words>(x) & 0x80000000) | bits<Words>(1.0f - Vector{}));
 }
+INLINE Floats sign(Floats x) { return where<Floats>(abs(x) > 0, {unit(x.a), unit(x.b)}, 0); }
 INLINE Floats lerp(Floats start, Floats end, Floats weight) {
     const Floats way = end - start;
     return where<Floats>(weight < 0.5f, start + weight * way, end - way * (1 - weight));

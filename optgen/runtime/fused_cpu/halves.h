@@ -1,5 +1,5 @@
-// Several numbers of 16 bits, from memory and back, by the machine's own instructions where it has them.
-// Written as such, since their names in compilers change from one version to the next.
+// Several numbers of 16 bits, from memory and back, by the machine's own instructions where it has
+// them. Written as such, since their names in compilers change from one version to the next.
 #include "optgen/runtime/fused_cpu/floats.h"
 
 namespace optgen {
@@ -34,7 +34,7 @@ INLINE void store(bfloat16* to, Floats x) {
     __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
     __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
     __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
-    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // which takes less time than to test the mask
+    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than a test of the mask
     if (__builtin_expect(zeros != 0, false) && (is_denormal(x.a) || is_denormal(x.b)))
         codes = bits<Codes>(paired<bfloat16>(x));
     __builtin_memcpy(to, &codes, sizeof codes);

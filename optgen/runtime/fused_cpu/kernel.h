@@ -18,7 +18,7 @@ constexpr u32 ONLY_READ<R, decltype(void(R::READ))> = R::READ;
 template <class R>
 constexpr bool is_written(int s) { return !(ONLY_READ<R> >> s & 1); }
 
-// A rule's update of n elements. Where they do not fill the last vectors, these are filled in a copy.
+// A rule's update of n elements. If they do not fill the last vectors, these are filled in a copy.
 template <class R, class S>
 void update(
     const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
@@ -97,7 +97,7 @@ struct Kernel : Program<R> {
         update<R>(hypers(t), scalars(t), table.fresh[t], n, streams);
     }
 
-    // The type of all streams of a tensor, if that is one and nothing keeps it in memory.
+    // The type of all streams of a tensor; ABSENT if they have several or must go through buffers.
     u32 only_type(i64 t) const {
         for (int s = 1; s < STREAMS; ++s)
             if (type(s, t) != type(0, t) && type(s, t) != ABSENT) return ABSENT;
@@ -110,8 +110,9 @@ struct Kernel : Program<R> {
             case FLOAT64: return span<double>(t, first, n);
             case BFLOAT16: return span<bfloat16>(t, first, n);
             case FLOAT16: return span<float16>(t, first, n);
-            default: return this->in_double(t) ? tiles<double>(t, first, n) : tiles<float>(t, first, n);
         }
+        if (this->in_double(t)) tiles<double>(t, first, n);
+        else tiles<float>(t, first, n);
     }
 
     // Updates what lies in [low, high) of the list of elements.

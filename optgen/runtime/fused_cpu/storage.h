@@ -35,9 +35,9 @@ INLINE To bits(From from) {
     return to;
 }
 
-// Storage of 16-bit types. F is a number and U a word of its size, or both are vectors of them; a code
-// stands in the lower half of its word. Rounding is to nearest even; NaN keeps its upper bits, as where
-// the machine rounds.
+// Storage of 16-bit types. F is a number and U a word of its size, or both are vectors of them; a
+// code stands in the lower half of its word. Rounding is to nearest even; NaN keeps its upper bits,
+// as where the machine rounds.
 struct bfloat16 {
     u16 code;
 
