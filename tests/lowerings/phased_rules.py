@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -36,10 +37,10 @@ def Ragged(
 ):
     """Sums of every kind: of rows, columns, matrices, all of them; the largest of all."""
     if factored(p):
-        r = maximum(r, row_mean(abs(g)))
+        r = maximum(r, row_mean(abs(g)) + row_mean(g * g))
         spread = col_sum(r) / rows(p)
         if sharp:
-            c = c + col_sum(g) * spread
+            c = c + (col_sum(g) - col_mean(g * g)) * spread
         else:
             c = c - spread
         share = row_sum(c * c) / cols(p)
@@ -116,4 +117,6 @@ def _error(found: Any, expected: Any) -> float:
     a, b = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
     if not a.numel():
         return 0.0
-    return ((a - b).abs().max() / b.abs().max().clamp(min=1e-300)).item()
+    same = (a == b) | (a.isnan() & b.isnan())
+    deviation = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf)
+    return (deviation.max() / b.abs().nan_to_num(nan=0.0).max().clamp(min=1e-300)).item()
