@@ -22,6 +22,7 @@ _dtype = attrgetter("dtype")
 _layout = attrgetter("layout")
 _device = attrgetter("device")
 _is_cpu = attrgetter("is_cpu")
+_shape = attrgetter("shape")
 
 
 class Gradients(NamedTuple):
@@ -127,7 +128,7 @@ def _raw(
             for state in rule.states
             if state.shape != "scalar" and state.key in seen
         ]
-        types += [list(map(numel, column)) for column in (members, *sized)]
+        types += [list(map(_shape, members)), *(list(map(numel, column)) for column in sized)]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
     return raw, [*types, ["complete", *keys]]
@@ -165,7 +166,7 @@ def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     # torch keeps SGD's momentum as sparse as its gradients; anything else is never sparse.
     asked = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     types: list[list[Any]] = [list(map(of, column)) for of in asked for column in columns]
-    on_cpu = all(map(_is_cpu, columns[0]))
+    on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
     return [*types, [] if on_cpu else list(map(_device, columns[0]))]
 
 

@@ -51,6 +51,7 @@ def survey(
         grads = visible(optimizer, group, found)
         known = old.get(id(group))
         work = assemble(optimizer, group, members, grads, states, known)
+        gradients.check_sizes(work.params, work.grads)
         if known is None or known.types != work.types or known.traits != work.traits:
             known = _complete(optimizer, work, grads)
         else:

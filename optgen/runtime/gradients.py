@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import plain
+from optgen.runtime.private import numel, plain
 from optgen.runtime.rule import FACTS, Rule, truth
 
 if TYPE_CHECKING:
@@ -83,6 +83,18 @@ def check(optimizer: "GeneratedOptimizer", group: Mapping[str, Any], grad: Tenso
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
         raise RuntimeError(message + rule.sparse_hint)
+
+
+def check_sizes(params: list[Tensor], grads: list[Tensor]) -> None:
+    """Raise an error for a gradient of another size: assigning to `.data` leaves the old one."""
+    if list(map(numel, params)) == list(map(numel, grads)):
+        return
+    for param, grad in zip(params, grads, strict=True):
+        if param.shape != grad.shape:
+            raise RuntimeError(
+                f"a gradient has the shape {tuple(grad.shape)}, but its parameter "
+                f"{tuple(param.shape)}"
+            )
 
 
 def check_parameters(optimizer: "GeneratedOptimizer") -> None:

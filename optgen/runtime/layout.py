@@ -29,7 +29,7 @@ def is_dense(tensor: Tensor) -> bool:
 
 def same_walk(tensor: Tensor, like: Tensor) -> bool:
     """Whether both tensors, the second dense, put equal indices at equal flat offsets."""
-    if tensor.is_neg():
+    if tensor.is_neg() or tensor.shape != like.shape:
         return False
     if tensor.is_contiguous() and like.is_contiguous():
         return True
@@ -56,7 +56,7 @@ def copy_of(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
     if by_matrix or not is_dense(param):
         return tensor.clone(memory_format=torch.contiguous_format)
     return torch.empty_strided(
-        tensor.shape, param.stride(), dtype=tensor.dtype, device=tensor.device
+        param.shape, param.stride(), dtype=tensor.dtype, device=tensor.device
     ).copy_(tensor)
 
 

@@ -9,8 +9,8 @@ import torch
 from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 
-from optgen import use_lowering
-from optgen.optim import SGD, Adam, RMSprop
+from optgen import explain, use_lowering
+from optgen.optim import SGD, Adafactor, Adam, RMSprop
 from optgen.runtime.assemble import Gradients, States, assemble
 from optgen.runtime.collect import survey
 from optgen.runtime.work import Work
@@ -127,6 +127,44 @@ def test_other_types_make_a_new_work() -> None:
     params[0].grad = torch.ones(3, 2, dtype=torch.bfloat16)
 
     assert len({id(work) for work in (before, after, the_work(optimizer))}) == 3
+
+
+def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
+    param = torch.nn.Parameter(torch.ones(4, 64))
+    optimizer = Adafactor([param])
+    give_gradients([param])
+    optimizer.step()
+    param.grad = None
+    param.data = torch.ones(2, 128)  # as many elements, in fewer and longer rows
+    give_gradients([param])
+
+    with pytest.raises(
+        RuntimeError, match=r"row_var has the shape \(4, 1\), but its parameter \(2, 128\)"
+    ):
+        survey(optimizer)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (3, 1)])
+def test_a_gradient_left_from_a_parameter_of_another_size(shape: tuple[int, int]) -> None:
+    param = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = SGD([param])
+    give_gradients([param])
+    optimizer.step()
+    param.data = torch.ones(shape)
+
+    with pytest.raises(RuntimeError, match=r"a gradient has the shape \(3, 2\), but its parameter"):
+        survey(optimizer)
+
+
+@pytest.mark.parametrize("key", ["step", "exp_avg"])
+def test_a_state_on_another_device_is_no_address_for_a_kernel(key: str) -> None:
+    param = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = Adam([param])
+    give_gradients([param])
+    optimizer.step()
+    optimizer.state[param][key] = optimizer.state[param][key].to("meta")
+
+    assert "for-loop: states or gradients are on another device" in explain(optimizer)
 
 
 def test_a_state_that_is_none_is_made_again() -> None:

@@ -35,7 +35,7 @@ from optgen.runtime.work import Work
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-_dtype = attrgetter("dtype")
+_dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
 _kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
 _warned: set[str] = set()
@@ -114,6 +114,8 @@ def why_not(owner: Lowered, work: Work) -> str:
     kernel = _kernel(owner)
     if isinstance(kernel, str):
         return kernel
+    if not all(map(_is_cpu, _tensors(work))):
+        return "states or gradients are on another device"
     dtypes = set(map(_dtype, _tensors(work)))
     strange = {dtype.to_real() for dtype in dtypes} - set(CODES)  # sparse ones may be complex
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
