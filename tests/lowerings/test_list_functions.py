@@ -125,6 +125,19 @@ def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, 
     assert area[0]._version > versions[2]
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_autograd_hears_of_every_list_that_is_written(
+    lowering: str, made: dict[str, Function]
+) -> None:
+    slow, fast, momentum = ([torch.ones(3)] for _ in range(3))
+    for _ in range(2):  # the second call may know the tables of the first
+        before = [column[0]._version for column in (slow, fast, momentum)]
+        with use_lowering(lowering):
+            made["look_ahead"](slow, fast, momentum)
+        after = [column[0]._version for column in (slow, fast, momentum)]
+        assert [b > a for a, b in zip(before, after, strict=True)] == [True, False, True]
+
+
 @inside
 def test_a_table_is_kept_between_calls() -> None:
     from optgen.generated.averaging import ema as module

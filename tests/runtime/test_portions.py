@@ -46,13 +46,13 @@ def test_a_few_at_a_time(
 ) -> None:
     """And whatever lies as its parameter does is not copied."""
     torch.manual_seed(0)
-    starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 30, 2)]
+    starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 3, 30, 2)]
     grads = [of(start) for start in starts]
     grads[2] = torch.randn_like(starts[2])
     found = []
     for kind in (Adam, torch.optim.Adam):
         params = [Parameter(start.clone()) for start in starts]
-        optimizer = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.1}], **options)
+        optimizer = kind([{"params": params[:4]}, {"params": params[4:], "lr": 0.1}], **options)
         for _ in range(3):
             for param, grad in zip(params, grads, strict=True):
                 param.grad = grad
@@ -61,7 +61,7 @@ def test_a_few_at_a_time(
 
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    assert copies == [[4, 6], [60], [4]] * 3
+    assert copies == [[4, 6], [6], [60], [4]] * 3
 
 
 def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
