@@ -17,34 +17,55 @@ struct Largest {
 // So many elements may be written (and in a buffer read) beyond the end.
 constexpr i64 PADDING = 64;
 
-// Every number so many times in a row, W at a time; once is enough where W are as many or more.
-template <int W, bool ONCE, class C>
-void spread_by(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
+// Every number N times in a row. Compilers know how to shuffle vectors where N is a constant.
+template <int N, class C>
+void spread_by(const C* __restrict from, i64 count, C* __restrict to) {
+    for (i64 i = 0; i < count; ++i)
+        for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
+}
+
+// Or W at a time: what is written beyond the last one is written again.
+template <int W, class C>
+void spread_many(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
     for (i64 i = 0; i < count; ++i, to += times)
-        for (i64 k = 0; k < (ONCE ? 1 : times); k += W)
+        for (i64 k = 0; k < times; k += W)
             for (int l = 0; l < W; ++l) to[k + l] = from[i];
 }
 
 template <class C>
 APART void spread(const C* from, i64 count, i64 times, C* to) {
-    if (times <= 4) spread_by<4, true>(from, count, times, to);
-    else if (times <= 8) spread_by<8, true>(from, count, times, to);
-    else if (times <= 16) spread_by<16, true>(from, count, times, to);
-    else spread_by<16, false>(from, count, times, to);
+    if (times == 2) return spread_by<2>(from, count, to);
+    if (times == 3) return spread_by<3>(from, count, to);
+    if (times == 4) return spread_by<4>(from, count, to);
+    if (times == 5) return spread_by<5>(from, count, to);
+    if (times <= 8) return spread_many<8>(from, count, times, to);
+    spread_many<16>(from, count, times, to);
 }
 
-// So many numbers of every matrix again for each of its rows.
+// The columns' numbers of every matrix again for each of its rows.
+template <int N, class C>
+void repeat_square(const C* __restrict from, i64 matrices, C* __restrict to) {
+    for (i64 m = 0; m < matrices; ++m)
+        for (int r = 0; r < N; ++r)
+            for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
+}
+
+// Or W at a time: what is written beyond the last column is written again.
 template <int W, class C>
 void repeat_few(const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
+    const C* const end = from + matrices * columns;
     for (i64 m = 0; m < matrices; ++m, from += columns) {
-        C all[W];
-        __builtin_memcpy(all, from, sizeof all);
+        C all[W] = {};
+        if (end - from >= W) __builtin_memcpy(all, from, sizeof all);
+        else __builtin_memcpy(all, from, u64(end - from) * sizeof(C));
         for (i64 r = 0; r < rows; ++r, to += columns) __builtin_memcpy(to, all, sizeof all);
     }
 }
 
 template <class C>
 APART void repeat(const C* from, i64 matrices, i64 rows, i64 columns, C* to) {
+    if (rows == 3 && columns == 3) return repeat_square<3>(from, matrices, to);
+    if (rows == 5 && columns == 5) return repeat_square<5>(from, matrices, to);
     if (columns <= 4) return repeat_few<4>(from, matrices, rows, columns, to);
     if (columns <= 8) return repeat_few<8>(from, matrices, rows, columns, to);
     if (columns <= 16) return repeat_few<16>(from, matrices, rows, columns, to);

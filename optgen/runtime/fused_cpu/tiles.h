@@ -166,9 +166,7 @@ struct Part {
         const u32 type = tensor.type(v);
         if (type == ABSENT) return nullptr;
         const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
-        // What is spread is read beyond its end.
-        const bool spread = axes != TENSOR && !job.by_rows && job.size() > 1;
-        if (type == TYPE<C> && kept && !spread)
+        if (type == TYPE<C> && kept)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
         read(type, tensor.address(v), tile.first(axes), tile.count(axes), buffer(v));
         return buffer(v);
