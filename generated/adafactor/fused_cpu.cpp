@@ -347,7 +347,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<AdafactorFactoredNotOneByOneRule>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<AdafactorFactoredNotOneByOneRule>& given,
+        i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1:
@@ -554,7 +555,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<AdafactorFactoredOneByOneRule>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<AdafactorFactoredOneByOneRule>& given,
+        i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1:
@@ -735,7 +737,8 @@ struct AdafactorNotFactoredRule : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<AdafactorNotFactoredRule>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<AdafactorNotFactoredRule>& given,
+        i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1:

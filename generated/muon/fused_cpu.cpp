@@ -100,7 +100,8 @@ struct MuonBefore : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<MuonBefore>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<MuonBefore>& given,
+        i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1:
@@ -187,7 +188,8 @@ struct MuonAfter : Rule {
     // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
     static void run(
-        int step, const Given<MuonAfter>& given, i64 rows, i64 n, C* const* at) {
+        int step, const Given<MuonAfter>& given,
+        i64 rows, i64 n, C* const* at) {
         (void)rows;
         switch (step) {
             case RUN_SWEEP1: return sweep1<C>(given.scalars, n, at[PARAM], at[O]);
