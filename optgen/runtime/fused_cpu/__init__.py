@@ -17,15 +17,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
-from optgen.runtime.fused_cpu import build_cache, compiler, rows
+from optgen.runtime.fused_cpu import build_cache, compiler, doubles, rows
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.portions import Portion, portions
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES, Kernel, excess, gather
+from optgen.runtime.fused_cpu.table import CODES, Kernel, Table, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
-_kernels: WeakKeyDictionary[ModuleType, Kernel | str] = WeakKeyDictionary()
+# By whether double was asked for.
+_kernels: WeakKeyDictionary[ModuleType, dict[bool, Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()
 
 
@@ -79,10 +81,20 @@ def _take(kernel: Kernel, optimizer: Lowered, part: Portion) -> bool:
     """Update what one call takes; return whether it had to be copied. The copies end here."""
     scaled = getattr(optimizer, "grad_scale", None) is not None
     table, copied = gather(kernel, part.works, scaled, part.copies)
-    kernel.run(table, optimizer)
+    _able(kernel, table, optimizer).run(table, optimizer)
     for original, copy in copied:
         original.copy_(copy)
     return part.copies
+
+
+def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
+    """The kernel, or the one that computes in double too if a tensor needs it."""
+    if kernel.doubles or not doubles.is_among(table.types):
+        return kernel
+    able = _kernel(optimizer, with_double=True)
+    if isinstance(able, str):
+        raise RuntimeError(able)
+    return able
 
 
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
@@ -111,13 +123,13 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
 
 def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
-    kernel = _kernel(owner)
+    dtypes = {dtype.to_real() for dtype in set(map(_dtype, _tensors(work)))}  # of sparse ones too
+    kernel = _kernel(owner, torch.float64 in dtypes)
     if isinstance(kernel, str):
         return kernel
     if not all(map(_is_cpu, _tensors(work))):
         return "states or gradients are on another device"
-    dtypes = set(map(_dtype, _tensors(work)))
-    strange = {dtype.to_real() for dtype in dtypes} - set(CODES)  # sparse ones may be complex
+    strange = dtypes - set(CODES)
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
 
 
@@ -125,15 +137,18 @@ def _tensors(work: Work) -> Iterator[Tensor]:
     return chain(work.params, work.grads, *work.states, work.steps)
 
 
-def _kernel(owner: Lowered) -> Kernel | str:
+def _kernel(owner: Lowered, with_double: bool = False) -> Kernel | str:
     module = sys.modules[owner.lowerings]
-    kernel = _kernels.get(module)
-    if kernel is None:
-        kernel = _kernels[module] = _load(owner, module)
-    return kernel
+    loaded = _kernels.setdefault(module, {})
+    for kernel in (loaded.get(True), loaded.get(False)):
+        if isinstance(kernel, Kernel) and (kernel.doubles or not with_double):
+            return kernel
+    if with_double not in loaded:
+        loaded[with_double] = _load(owner, module, with_double)
+    return loaded[with_double]
 
 
-def _load(owner: Lowered, module: ModuleType) -> Kernel | str:
+def _load(owner: Lowered, module: ModuleType, with_double: bool) -> Kernel | str:
     assert module.__file__ is not None
     if reason := excess(owner.rule):
         return reason
@@ -145,7 +160,7 @@ def _load(owner: Lowered, module: ModuleType) -> Kernel | str:
     for thread in beside:
         thread.start()
     try:
-        return Kernel(owner, build_cache.library(name, source), source)
+        return Kernel(owner, *doubles.library(name, source, with_double), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:

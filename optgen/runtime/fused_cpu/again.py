@@ -35,7 +35,7 @@ class Again:
             "group": table.group,
         }
         self._request = Request(
-            layout=ctypes.pointer(found.layout),
+            layout=ctypes.pointer(found.layout_for(kernel)),
             streams=kernel.streams,
             tensors=tensors,
             **{name: column.buffer_info()[0] for name, column in arrays.items()},

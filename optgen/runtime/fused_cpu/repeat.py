@@ -161,7 +161,7 @@ class Repeat:
             "axes": self._axes,
         }
         return Request(
-            layout=ctypes.pointer(found.layout),
+            layout=ctypes.pointer(found.layout_for(self._kernel)),
             groups=len(self._lists),
             lists=self._lists.buffer_info()[0],
             needed=self._needed.buffer_info()[0],

@@ -34,7 +34,10 @@ bool add(const Program<R>& program, i64 t, Job& job) {
     if (program.run[t] < 0) return false;
     job = divide(program, t);
     job.program = &program;
-    job.methods = job.in_double ? &Taking<R, double>::METHODS : &Taking<R, float>::METHODS;
+    job.methods = &Taking<R, float>::METHODS;
+#ifndef OPTGEN_WITHOUT_DOUBLE  // most models have no such tensor, and it takes half of the build
+    if (job.in_double) job.methods = &Taking<R, double>::METHODS;
+#endif
     job.passes = R::PASSES[job.way];
     return true;
 }

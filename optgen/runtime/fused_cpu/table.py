@@ -94,8 +94,8 @@ class Table:
 class Kernel:
     """A compiled rule: its library, and the streams it takes in the order of the table."""
 
-    def __init__(self, owner: Lowered, library: Path, source: str) -> None:
-        self.rule, self.source = owner.rule, source
+    def __init__(self, owner: Lowered, library: Path, doubles: bool, source: str) -> None:
+        self.rule, self.doubles, self.source = owner.rule, doubles, source
         self.row = Row(owner)
         self.like, self.scalar = _states(owner.rule)
         self._library = ctypes.CDLL(str(library))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu import build_cache
-from optgen.runtime.fused_cpu.table import CODES
+from optgen.runtime.fused_cpu.table import CODES, Kernel
 
 _TRIED = ("2.13",)  # versions of torch
 _WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
@@ -122,6 +122,12 @@ class Reader:
         self.repeat.argtypes = (c_void_p,)
         self.update = library.optgen_update
         self.update.argtypes = (c_void_p,)
+        self._without_double = Layout.from_buffer_copy(self.layout)
+        self._without_double.types &= ~(1 << CODES[torch.float64])
+
+    def layout_for(self, kernel: Kernel) -> Layout:
+        """The layout, with the types that a kernel knows; of others it reads no tensor."""
+        return self.layout if kernel.doubles else self._without_double
 
 
 @cache
