@@ -18,8 +18,6 @@ _LOADS: Mapping[str, tuple[str, str]] = {
 }
 """A property's variable, and the number it is given."""
 
-VARIABLES = frozenset(name for name, _ in _LOADS.values())
-
 
 def read_property(expr: Expr) -> str | None:
     """The variable of a property, if the expression is one."""
