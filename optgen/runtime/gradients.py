@@ -90,7 +90,8 @@ def check_sizes(params: list[Tensor], grads: list[Tensor]) -> None:
     if list(map(numel, params)) == list(map(numel, grads)):
         return
     for param, grad in zip(params, grads, strict=True):
-        if param.shape != grad.shape:
+        pair = (2,) if grad.is_complex() else ()  # a sparse one: dense ones are seen as reals
+        if param.shape != (*grad.shape, *pair):
             raise RuntimeError(
                 f"a gradient has the shape {tuple(grad.shape)}, but its parameter "
                 f"{tuple(param.shape)}"
