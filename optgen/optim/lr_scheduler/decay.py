@@ -59,7 +59,7 @@ class MultiStepLR(_DecayLR):
     Args:
         optimizer (Optimizer): Whose rates to set.
         milestones (iterable of int): The steps of the decays; one that stands there twice counts
-            twice.
+            twice, one that is no whole number, or negative, is never come by.
         gamma (float): Factor of a decay. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
     """
@@ -74,6 +74,10 @@ class MultiStepLR(_DecayLR):
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
+
+    def ratio(self, epoch: int) -> float:
+        """Return gamma to the power of how often this step is a milestone; no other one counts."""
+        return self.gamma ** self.milestones[epoch]
 
     def _decays(self, epoch: int) -> int:
         return bisect_right(sorted(self.milestones.elements()), epoch)

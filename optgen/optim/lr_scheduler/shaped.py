@@ -32,9 +32,11 @@ class ShapedLR(LRScheduler):
         raise NotImplementedError
 
     def ratio(self, epoch: int) -> float | None:
-        """Return s(t) / s(t - 1), or s(t) at the first step; None if s(t - 1) is 0."""
-        before = self.shape(epoch - 1) if epoch > 0 else 1.0
-        return self.shape(epoch) / before if before else None
+        """Return s(t) / s(t - 1), or s(t) at the first step; None if s(t) comes after 0."""
+        before, now = self.shape(epoch - 1) if epoch > 0 else 1.0, self.shape(epoch)
+        if before == now:
+            return 1.0
+        return now / before if before else None
 
     def _next_lr(self) -> list[Value]:
         resumed = self._is_initial and self.last_epoch > 0  # the groups hold the rate that is due

@@ -181,10 +181,10 @@ def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> 
     return torch.tensor([state(scheduler), *steps(scheduler, count)], dtype=torch.float64)
 
 
-def close(mine: Any, theirs: Any) -> None:
+def close(mine: Any, theirs: Any, atol: float = 1e-18) -> None:
     """Equal to a relative error of 1e-12."""
     pair = (torch.as_tensor(trace, dtype=torch.float64) for trace in (mine, theirs))
-    torch.testing.assert_close(*pair, rtol=1e-12, atol=1e-18, equal_nan=True)
+    torch.testing.assert_close(*pair, rtol=1e-12, atol=atol, equal_nan=True)
 
 
 def heard(function: Callable[[], object]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from optim.lr_scheduler.schedules import OURS, SINGLE, TORCH, heard, optimizer_of
+from optim.lr_scheduler.schedules import OURS, SINGLE, TORCH, heard, optimizer_of, steps
 from torch.nn import Linear
 
 Call = Callable[[Any, Any], object]
@@ -169,12 +169,16 @@ def test_a_group_that_joins_later(name: str) -> None:
         schedulers[1].step()
 
 
-@pytest.mark.parametrize("name", ["StepLR-1", "LinearLR-up", "CosineAnnealingLR-100"])
-def test_a_group_that_joins_a_product(name: str) -> None:
-    """It is multiplied like the others, as by torch's."""
+@pytest.mark.parametrize("before", [0, 7, 70])
+@pytest.mark.parametrize(
+    "name", ["StepLR-1", "LinearLR-up", "LinearLR-to-0", "CosineAnnealingLR-100", "PolynomialLR"]
+)
+def test_a_group_that_joins_a_product(name: str, before: int) -> None:
+    """It is multiplied like the others, as by torch's; nothing is multiplied after an end at 0."""
     rates = []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())
+        steps(scheduler, before)
         scheduler.optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 0.7})
         scheduler.optimizer.step()
         scheduler.step()

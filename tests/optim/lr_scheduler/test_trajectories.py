@@ -107,6 +107,14 @@ def test_warm_restarts_in_fractions_of_an_epoch(name: str) -> None:
     close(*traces)
 
 
+def test_milestones_that_are_no_steps() -> None:
+    """One that is negative, or a fraction, is never come by; the closed form counts it."""
+    make = makes("MultiStepLR", milestones=(-2, 4.5, 20.0), gamma=0.5)
+
+    close(trajectory(make, OURS, 40), trajectory(make, TORCH, 40))
+    assert make(OURS, optimizer_of())._get_closed_form_lr() == [0.05]
+
+
 def test_a_polynomial_of_no_steps() -> None:
     """Leaves the rate as it is; torch's closed form divides by zero there."""
     make = makes("PolynomialLR", total_iters=0)
