@@ -90,7 +90,7 @@ def assemble(
     work = Work(
         group=group,
         members=members,
-        params=list(members) if real else reals(members),
+        params=list(members) if real else reals(members, written=True),
         grads=grads.tensors,
         states=columns if real else [_reals_of_some(column) for column in columns],
         steps=counters(dicts) if rule.step == "int" and raw else raw.get("step", []),
@@ -158,7 +158,7 @@ def _given(column: list[Any]) -> list[Any]:
 
 def _reals_of_some(column: list[Any]) -> list[Any]:
     """The states as a lowering sees them, None where a parameter has none."""
-    found = iter(reals(_given(column)))
+    found = iter(reals(_given(column), written=True))
     return [None if value is None else next(found) for value in column]
 
 

@@ -84,7 +84,7 @@ class Elementwise:
         """The lists as an optimizer's parameters, gradients and states."""
         if reason := obstacle(lists):
             raise UnfitError(f"{self.rule.name} {reason}")
-        params, grads, *states = map(reals, lists)
+        params, grads, *states = map(reals, lists, self.written)
         shapes = list(map(_shape, params))
         if any(list(map(_shape, column)) != shapes for column in (grads, *states)):
             raise ValueError(f"the lists of {self.rule.name} have no equal lengths and shapes")

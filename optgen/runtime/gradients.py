@@ -144,19 +144,22 @@ def _rule_owner(optimizer: "GeneratedOptimizer") -> str:
     return type(optimizer).__name__
 
 
-def reals(tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors as a lowering sees them; a new list."""
+def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
+    """The tensors as a lowering sees them; a new list.
+
+    Of a conjugate view it sees a copy, which is no place to write to: then torch's error is raised.
+    """
     if all_plain(tensors) and not any(dtype.is_complex for dtype in set(map(_dtype, tensors))):
         return list(tensors)
-    return [_real(tensor) for tensor in tensors]
+    return [_real(tensor, written) for tensor in tensors]
 
 
-def _real(tensor: Tensor) -> Tensor:
+def _real(tensor: Tensor, written: bool) -> Tensor:
     """The tensor's shard in this process; complex numbers as pairs of reals."""
     if not plain(type(tensor)) and hasattr(tensor, "to_local"):
         tensor = cast(Tensor, tensor.to_local())
     if tensor.is_complex() and not tensor.is_sparse:
-        return torch.view_as_real(tensor.resolve_conj())
+        return torch.view_as_real(tensor if written else tensor.resolve_conj())
     return tensor
 
 

@@ -169,6 +169,17 @@ def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
     assert_close(Run(optimizers[0], [ours]), Run(optimizers[1], [theirs]))
 
 
+@pytest.mark.parametrize("lowering", WAYS)
+@pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
+def test_a_parameter_that_is_a_conjugate_view(case: Case, lowering: str | None) -> None:
+    """An error, as of torch's Adam: the step would change a copy."""
+    param = torch.nn.Parameter(values([(4,)], torch.complex128, 1)[0].conj())
+    param.grad = torch.ones(4, dtype=torch.complex128)
+
+    with through(lowering), pytest.raises(RuntimeError, match="unresolved conjugated tensors"):
+        case.ours([param]).step()
+
+
 ELEMENTWISE = [name for name in FULL if name != "Adafactor"]
 
 

@@ -72,6 +72,16 @@ def test_complex_numbers(lowering: str) -> None:
         check(*pair(5, (2, 3), dtype=torch.complex128))
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_conjugate_views(lowering: str) -> None:
+    """They can be read; to be written they would have to be copied first, which says torch."""
+    means, tensors = pair(5, dtype=torch.complex128)
+    with use_lowering(lowering):
+        check(means, [tensors[0].conj()])
+        with pytest.raises(RuntimeError, match="unresolved conjugated tensors"):
+            ema([means[0].conj()], tensors)
+
+
 def test_one_tensor_twice() -> None:
     """It is moved twice, and not by two threads at once."""
     mean, (tensors, others) = torch.zeros(1 << 21), pair(1 << 21, 1 << 21, dtype=torch.float32)
