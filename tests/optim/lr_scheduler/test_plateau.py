@@ -75,6 +75,15 @@ def test_groups_that_join() -> None:
     assert scheduler.get_last_lr() == [0.05, 0.1]
 
 
+def test_a_reduction_by_eps_is_not_made() -> None:
+    for library in (OURS, TORCH):
+        scheduler = library.ReduceLROnPlateau(optimizer_of(lr=1.0), factor=0.5, patience=0, eps=0.5)
+        for _ in range(3):
+            scheduler.step(1.0)
+
+        assert scheduler.get_last_lr() == [1.0]
+
+
 def test_it_says_nothing_of_order() -> None:
     """Metrics may come before the optimizer's first step; its `step` is not touched."""
     optimizer = optimizer_of()
