@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,15 @@ def test_adafactor_on_all_shapes(shapes: list[Shape], options: dict[str, Any]) -
     follow_the_rule(rule("adafactor"), shapes, 1e-13, **options)
 
 
+@pytest.mark.parametrize("shape", [(880, 2411), (2, 440, 2411)], ids=str)
+def test_wide_rows_of_tensors_larger_than_the_caches(
+    shape: Shape, odd: tuple[Any, Algorithm]
+) -> None:
+    assert math.prod(shape) * 2 * 8 > 32 << 20  # parameter and gradient, as phases.h has it
+    follow_the_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
+    follow_the_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
+
+
 @pytest.mark.parametrize("name", ["lamb", "lars"])
 def test_sums_over_whole_parameters(name: str) -> None:
     follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
@@ -163,7 +173,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
     """More than one thread is used from 16 MB on, some tensors shared, some whole."""
-    shapes = [*SMALL, *LONG, *LARGE, *LARGE, (3000, 1000), *VECTORS, (2_000_000,)]
+    shapes = [*SMALL, *LONG, *LARGE, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
     ended = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)

@@ -34,6 +34,10 @@ constexpr bool has_largest() {
 // Elements that are worked on together, so that they stay in the nearest cache: of short rows, and
 // of longer ones, which take fewer buffers.
 constexpr i64 SPAN = 2048, LONG_SPAN = 4096;
+// Wide rows of a tensor larger than the caches, where nothing of it goes through buffers, are swept in
+// longer tiles, strip by strip, and memory is asked so far ahead for what comes.
+constexpr i64 WIDE_ROW = 2048;
+constexpr i64 CACHES = 32 << 20, FAR_SPAN = 1 << 14, STRIP = 512, AHEAD = 1024;
 // Tiles of so many matrices, or a multiple, begin where a line of the cache does.
 constexpr i64 LINE = 16;
 // Rows of at least so many elements are swept one by one.
@@ -84,6 +88,7 @@ struct Job {
     i64 batch, rows, columns; // matrices, and the rows and columns of each
     enum Way { LOCAL, SHARED, EXACT } way; // EXACT: local, states of rows are kept unrounded
     bool local;               // every matrix is done as a whole
+    bool distant;             // larger than the caches, of wide rows of the type computed in
     bool by_rows;             // a loop over elements goes row by row, else over all at once
     i64 unit;                 // local: the matrices of a tile
     i64 bands, chunks;        // else: in what its rows and columns are divided
@@ -96,6 +101,7 @@ struct Job {
                              // memory begins, and the blocks that are not done
 
     i64 size() const { return rows * columns; }
+    i64 span() const { return !by_rows ? SPAN : distant ? FAR_SPAN : LONG_SPAN; }
 
     Tile all() const {
         return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
@@ -114,6 +120,18 @@ bool is_exact(const Program<R>& program, i64 t, bool in_double) {
 }
 
 template <class R>
+bool is_distant(const Program<R>& program, i64 t, bool in_double) {
+    i64 bytes = 0;
+    for (int v = 0; v < R::STREAMS; ++v) {
+        const u32 type = program.type(v, t);
+        if (R::AXES[v] != TENSOR || !type) continue;
+        if (type != (in_double ? FLOAT64 : FLOAT32)) return false;
+        bytes += program.table.elements[t] * bytes_of(type);
+    }
+    return bytes > CACHES;
+}
+
+template <class R>
 Job divide(const Program<R>& program, i64 t) {
     const i64* const shape = program.table.shape + SHAPE * t;
     Job job{};
@@ -125,6 +143,7 @@ Job divide(const Program<R>& program, i64 t) {
     const bool exact = is_exact(program, t, job.in_double);
     job.way = !job.local ? Job::SHARED : exact ? Job::EXACT : Job::LOCAL;
     job.by_rows = job.columns >= LONG_ROW && (!job.local || 2 * job.size() >= SPAN);
+    job.distant = job.columns >= WIDE_ROW && is_distant(program, t, job.in_double);
     if (job.local) {
         job.unit = job.by_rows ? 1 : most(1, SPAN / job.size());
         if (job.unit > LINE) job.unit = job.unit / LINE * LINE;

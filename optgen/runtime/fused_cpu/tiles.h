@@ -25,7 +25,7 @@ struct Part {
     }
 
     static i64 room_of(const Job& job) {
-        const i64 span = job.by_rows ? LONG_SPAN : job.local ? job.unit * job.size() : 0;
+        const i64 span = job.local && !job.by_rows ? job.unit * job.size() : job.span();
         return rounded_up(most(SPAN, span) + PADDING, 64);
     }
 
@@ -77,7 +77,7 @@ struct Part {
         const i64 first = job.rows * band / job.bands, last = job.rows * (band + 1) / job.bands;
         left = chunk * CHUNK, right = least(job.columns, left + CHUNK);
         begin_sums(matrix, first, last);
-        const i64 span = job.by_rows ? LONG_SPAN : SPAN;
+        const i64 span = job.span();
         const i64 unit = most(1, least(job.by_rows ? RUN : span, span / job.columns));
         for (i64 r = first; r < last; r += unit) {
             const i64 rows = least(unit, last - r), row = matrix * job.rows + r;
@@ -227,9 +227,36 @@ struct Part {
                 return R::template run<C, true>(k, given, 1, n, seen);
             }
             if (step.axes == TENSOR)
-                return R::template run<C, false>(k, given, tile.rows, tile.columns, at);
+                return job.distant ? strips(k, tile.rows, tile.columns, at)
+                                   : R::template run<C, false>(k, given, tile.rows, tile.columns, at);
         }
         R::template run<C, false>(k, given, 1, n, at);
+    }
+
+    // A few elements at a time, while those that come later are on their way from memory.
+    void strips(int k, i64 rows, i64 columns, C* const* at) const {
+        const C* ahead[STREAMS];
+        int coming = 0;
+        for (int v = 0; v < STREAMS; ++v)
+            if (R::STEPS[k].reads >> v & 1 && R::AXES[v] == TENSOR) ahead[coming++] = at[v] + AHEAD;
+        C* seen[VALUES];
+        __builtin_memcpy(seen, at, sizeof seen);
+        for (i64 row = 0; row < rows; ++row, advance(ROW, 1, seen), advance(COLUMN, -columns, seen))
+            for (i64 column = 0; column < columns; column += STRIP) {
+                const i64 n = least(STRIP, columns - column);
+                for (int c = 0; c < coming; ++c, ahead[c - 1] += n)
+                    for (i64 i = 0; i < n; i += 64 / i64(sizeof(C))) __builtin_prefetch(ahead[c] + i);
+                R::template run<C, false>(k, given, 1, n, seen);
+                advance(TENSOR, n, seen);
+                advance(COLUMN, n, seen);
+            }
+    }
+
+    void advance(int axes, i64 n, C** seen) const {
+        for (u64 values = touched; values; values &= values - 1) {
+            const int v = __builtin_ctzll(values);
+            if (R::AXES[v] == axes) seen[v] += n;
+        }
     }
 
     C* widened(int v, int axes, const Tile& tile, C* from) const {
