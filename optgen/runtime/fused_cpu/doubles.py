@@ -1,8 +1,8 @@
 """Kernels without double, for sources that can do without.
 
-Most models have nothing of float64, and computing in double is half of what takes a rule with
-phases so long to build. So that is built without first, and once more, with all, when a tensor of
-that type comes.
+Most models have nothing of float64, and computing in double is a third of what a rule with
+phases takes to build. So it is built without first, and once more, with all, when a tensor of that
+type comes.
 """
 
 from array import array

@@ -35,7 +35,7 @@ bool add(const Program<R>& program, i64 t, Job& job) {
     job = divide(program, t);
     job.program = &program;
     job.methods = &Taking<R, float>::METHODS;
-#ifndef OPTGEN_WITHOUT_DOUBLE  // most models have no such tensor, and it takes half of the build
+#ifndef OPTGEN_WITHOUT_DOUBLE  // most models have no such tensor, and it takes a third of the build
     if (job.in_double) job.methods = &Taking<R, double>::METHODS;
 #endif
     job.passes = R::PASSES[job.way];
