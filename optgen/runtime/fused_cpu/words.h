@@ -19,8 +19,8 @@ template <class C>
 inline C where(bool condition, C x, C y) {
     return condition ? x : y;
 }
-template <class C>
-inline C sign(C x) { return C((x > 0) - (x < 0)); }
+inline float sign(float x) { return abs(x) > 0 ? __builtin_copysignf(1, x) : 0; }
+inline double sign(double x) { return abs(x) > 0 ? __builtin_copysign(1, x) : 0; }
 template <class C>
 inline C maximum(C a, C b) { return a > b || a != a ? a : b; }
 template <class C>
@@ -28,8 +28,8 @@ inline C minimum(C a, C b) { return a < b || a != a ? a : b; }
 
 template <class C>
 inline C clamp(C x, C low, C high) {
-    const C raised = x >= low || x != x ? x : low;
-    return raised <= high || raised != raised ? raised : high;
+    const C raised = x < low || low != low ? low : x; // a bound is asked once for all elements
+    return raised > high || high != high ? high : raised;
 }
 
 // From the nearer end, as torch computes it: a weight of 1 leaves nothing of the start.
