@@ -44,7 +44,7 @@ class CosineAnnealingLR(ShapedLR):
 
     def shape(self, epoch: int) -> float:
         """Return a point of the cosine, between 0 and 1."""
-        return half_cosine(epoch, self.T_max)
+        return half_cosine(epoch, self.T_max) if epoch else 1.0  # as far as it gets with no steps
 
     def _from_nothing(self, epoch: int) -> float:
         # 1 + cos loses digits beside its zero; these are torch's, and later steps multiply them.

@@ -47,7 +47,7 @@ class StepLR(_DecayLR):
         super().__init__(optimizer, last_epoch)
 
     def _decays(self, epoch: int) -> int:
-        return epoch // self.step_size
+        return epoch // self.step_size if epoch else 0
 
 
 class MultiStepLR(_DecayLR):

@@ -132,6 +132,18 @@ REFUSED: dict[str, Call] = {
 }
 
 
+@pytest.mark.parametrize("name", ["StepLR", "CosineAnnealingLR"])
+def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
+    """A warm-up may take all the epochs there are; what divides by zero is a step, as in torch."""
+    for library in (OURS, TORCH):
+        optimizer = optimizer_of()
+        scheduler = getattr(library, name)(optimizer, 0)
+        assert scheduler.get_last_lr() == [0.1]
+        optimizer.step()
+        with pytest.raises(ZeroDivisionError):
+            scheduler.step()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_error_or_a_warning(name: str) -> None:
     mine, theirs = (

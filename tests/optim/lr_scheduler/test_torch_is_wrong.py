@@ -119,6 +119,17 @@ def a_line_of_no_steps(optim: Any) -> None:
     assert rates(scheduler, 2) == [1, 1, 1]
 
 
+@fault("PolynomialLR")
+def a_polynomial_of_no_steps(optim: Any) -> None:
+    """With `total_iters=0`, `step(epoch)` divides by zero."""
+    optimizer = optimizer_of(lr=1.0)
+    scheduler = optim.lr_scheduler.PolynomialLR(optimizer, 0)
+    optimizer.step()
+    scheduler.step(3)
+
+    assert scheduler.get_last_lr() == [1]
+
+
 @fault("CosineAnnealingWarmRestarts")
 def a_restart_by_number(optim: Any) -> None:
     """`step(epoch)` may round a restart away: it is at `eta_min` where the highest rate is due."""
