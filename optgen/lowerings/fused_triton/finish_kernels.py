@@ -97,7 +97,7 @@ class FinishKernel:
     def _names(self) -> list[str]:
         """The numbers whose values this kernel knows: those given to it, and those it makes."""
         left = {a.target for a in sums_left(self.kernels.plan, self.finish)}
-        own = [r for r in made_small(self.kernels.plan, self.finish) if self._is_number(r)]
+        own = [r for r in made_small(self.finish) if self._is_number(r)]
         own_names = (variable(r.name) for r in own if r not in left)
         return list(dict.fromkeys([*(s["name"] for s in self._sums()), *own_names]))
 
@@ -124,9 +124,7 @@ class FinishKernel:
 
     def _factors(self) -> list[Context]:
         """The row and column states that are read or stored."""
-        asked = {
-            r.name for r in (*made_small(self.kernels.plan, self.finish), *read_by(self.finish))
-        }
+        asked = {r.name for r in (*made_small(self.finish), *read_by(self.finish))}
         return [
             self.kernels.place(s.symbol) | {"shape": s.shape}
             for s in self.kernels.plan.algorithm.factor_states()

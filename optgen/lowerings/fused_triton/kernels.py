@@ -156,7 +156,7 @@ class Kernels:
 
     def _small_read(self, sweep: Sweep) -> Iterator[Context]:
         """Rows, columns and numbers of matrices that a sweep reads, and where they lie."""
-        made = made_small(self.plan, sweep)
+        made = made_small(sweep)
         for ref in dict.fromkeys(read_by(sweep)):
             axes = self.plan.kinds[ref].axes
             if axes in SMALL and ref not in made:

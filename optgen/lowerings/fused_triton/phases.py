@@ -96,7 +96,7 @@ def _crossing(plan: Plan) -> Iterator[Ref]:
     for i, phase in enumerate(plan.phases):
         left = sums_left(plan, phase) if isinstance(phase, Finish) else ()
         handed = {a.target for a in left}
-        for ref in made_small(plan, phase):
+        for ref in made_small(phase):
             after = i + 1 + (isinstance(phase, Sweep) or ref in handed)
             if any(ref in read_by(p) for p in plan.phases[after:]):
                 yield ref

@@ -59,7 +59,7 @@ def read_by(phase: Phase) -> Iterator[Ref]:
     return (ref for expr in exprs for ref in refs(expr))
 
 
-def made_small(plan: Plan, phase: Phase) -> dict[Ref, None]:
+def made_small(phase: Phase) -> dict[Ref, None]:
     """What a `Finish` assigns, or a sweep reduces, in order."""
     match phase:
         case Sweep():
@@ -71,5 +71,5 @@ def made_small(plan: Plan, phase: Phase) -> dict[Ref, None]:
 
 def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
     """Whether any of these phases handles a row, a column or a matrix's number."""
-    names = (ref for phase in phases for ref in (*made_small(plan, phase), *read_by(phase)))
+    names = (ref for phase in phases for ref in (*made_small(phase), *read_by(phase)))
     return any(plan.kinds[ref].axes in SMALL for ref in names)

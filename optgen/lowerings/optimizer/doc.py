@@ -174,10 +174,10 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
         kind, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
         yield from _item(f"step ({kind}): How many steps the parameter has taken{shape}.")
     for state in algorithm.states:
-        yield from _item(f"{state.key} (Tensor): {_state(state, algorithm, symbols)}.")
+        yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
 
 
-def _state(state: State, algorithm: Algorithm, symbols: Symbols) -> str:
+def _state(state: State, symbols: Symbols) -> str:
     parts = [f":math:`{symbols.at(state.symbol, 't')}`"]
     kind = _SHAPES[state.shape]
     if state.dtype:
