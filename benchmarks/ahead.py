@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from benchmarks.ahead_figures import Figures, figures
+from benchmarks.classes import accepted
 from optgen import use_lowering
 from optgen.runtime import fused_triton
 
@@ -130,15 +130,3 @@ def flags_of(kind: Any) -> dict[str, Any]:
     group = kind([torch.zeros(2, 2)]).param_groups[0]
     named = {state.when.removeprefix("not ") for state in kind.rule.states if state.when}
     return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}
-
-
-def accepted(kind: Any, params: list[Tensor]) -> list[Tensor]:
-    """The parameters that a class may be made of: some take matrices only."""
-    found = []
-    for param in params:
-        try:
-            kind([param])
-        except ValueError:
-            continue
-        found.append(param)
-    return found

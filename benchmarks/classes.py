@@ -26,12 +26,12 @@ def accepts(kind: Any, argument: str) -> bool:
     return argument in inspect.signature(kind).parameters
 
 
-def accepted(name: str, params: Sequence[Tensor]) -> list[Tensor]:
+def accepted(kind: Any, params: Sequence[Tensor]) -> list[Tensor]:
     """The parameters that a class may be made of: some take matrices only."""
     found = []
     for param in params:
         try:
-            generated(name)([param])
+            kind([param])
         except ValueError:
             continue
         found.append(param)

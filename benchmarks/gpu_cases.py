@@ -65,7 +65,7 @@ def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype) -> list[Tens
         draw((25, 44), 102, rounded, dtype)[:, ::2],
         draw((0,), 103, rounded, dtype),
     ]
-    return accepted(name, [tensor.detach().requires_grad_() for tensor in made])
+    return accepted(generated(name), [tensor.detach().requires_grad_() for tensor in made])
 
 
 def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:

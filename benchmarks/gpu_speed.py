@@ -145,7 +145,7 @@ def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tenso
     """Parameters of a list with gradients, as far as a class takes them."""
     shapes = list(dict.fromkeys(tensors.shapes))
     tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
-    taken = {tuple(param.shape) for param in accepted(name, tried)}
+    taken = {tuple(param.shape) for param in accepted(generated(name), tried)}
     made = [torch.randn(s, device=DEVICE, dtype=dtype) for s in tensors.shapes if s in taken]
     for param in made:
         param.requires_grad_().grad = torch.randn_like(param)
