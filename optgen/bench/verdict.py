@@ -56,11 +56,11 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Reached, missed and by how many, or not measured."""
+        """Reached or missed and by how many of those measured, or not measured."""
         if not self.values:
             return "not measured"
         if not self.missed:
-            return "reached"
+            return "reached" if len(self.values) == 1 else f"reached by {len(self.values)}"
         return (
             "missed" if len(self.values) == 1 else f"missed: {len(self.missed)}/{len(self.values)}"
         )

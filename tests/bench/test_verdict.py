@@ -42,7 +42,7 @@ def test_missed_by_the_one_that_misses() -> None:
 def test_reached_by_all_of_them() -> None:
     (found,) = verdicts([Target("x", of_limit(["AdamW", "SGD"], ["1e6"]), 0.5)], RESULTS)
 
-    assert found.word == "reached"
+    assert found.word == "reached by 2"
     assert list(misses([found])) == []
 
 
