@@ -1,0 +1,202 @@
+"""Two gloo processes for tests: `run` calls a function in both and returns what they returned.
+
+They are started by the first call and kept, since that takes seconds: a test of two ranks costs
+what its function costs. After an error, a death or a time-out both are killed, and the next call
+starts new ones; so nothing that one test leaves behind reaches another.
+"""
+
+import atexit
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+RANKS: Final = 2
+_START: Final = 120.0  # seconds that two processes may need to import torch and to meet
+_GRACE: Final = 2.0  # seconds that a rank gets to speak after the other has failed, or too late
+
+Function = Callable[..., Any]  # of a module, so that a new process finds it: (rank, *args)
+
+
+class RankError(Exception):
+    """What went wrong in a rank, with its traceback, or with the stacks of both."""
+
+
+def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
+    """Call `function(rank, *args)` in two processes and return what rank 0 and rank 1 returned.
+
+    The default process group is gloo's, of both; random numbers begin with the same seed. Arguments
+    and results are pickled: hand over plain tensors, no DTensor.
+
+    Raises:
+        RankError: a rank raised an error or died, or it took longer than `limit` seconds.
+    """
+    global _pair
+    if _pair is None:
+        _pair = _Pair()
+    try:
+        return _pair.call(function, args, limit)
+    except BaseException:
+        close()
+        raise
+
+
+def close() -> None:
+    """End both processes, if there are any."""
+    global _pair
+    pair, _pair = _pair, None
+    if pair is not None:
+        pair.kill()
+
+
+class _Pair:
+    """Two running processes, and a pipe to each."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="optgen-pair-"))
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(RANKS):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(rank, theirs, self._folder), daemon=True, name=f"rank {rank}"
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        try:
+            self._answers(_START)
+        except BaseException:
+            self.kill()
+            raise
+
+    def call(self, function: Function, args: tuple[Any, ...], limit: float) -> list[Any]:
+        message = pickle.dumps((function, args, limit))
+        for pipe in self._pipes:
+            pipe.send_bytes(message)
+        return self._answers(limit + _GRACE)
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self, seconds: float) -> list[Any]:
+        """What every rank answers within so many seconds."""
+        end = time.monotonic() + seconds
+        results: dict[int, Any] = {}
+        errors: list[str] = []
+        waiting = dict(zip(self._pipes, range(RANKS), strict=True))
+        while waiting:
+            ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                failed, value = self._answer(rank)
+                if failed:
+                    errors.append(f"rank {rank}: {value}")
+                    end = min(end, time.monotonic() + _GRACE)
+                else:
+                    results[rank] = value
+        if errors:
+            raise RankError("\n".join(errors))
+        if waiting:
+            late = " and ".join(f"rank {rank}" for rank in waiting.values())
+            raise RankError(f"{late} did not come back in time\n{self._stacks()}")
+        return [results[rank] for rank in range(RANKS)]
+
+    def _answer(self, rank: int) -> tuple[bool, Any]:
+        try:
+            return pickle.loads(self._pipes[rank].recv_bytes())
+        except (EOFError, ConnectionError):
+            self._processes[rank].join()
+            return True, f"died with exit code {self._processes[rank].exitcode}"
+
+    def _stacks(self) -> str:
+        texts = [_stacks_of(self._folder, rank).read_text() for rank in range(RANKS)]
+        return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(texts))
+
+
+def _stacks_of(folder: Path, rank: int) -> Path:
+    return folder / f"stacks-{rank}"
+
+
+def _serve(rank: int, pipe: Connection, folder: Path) -> None:
+    """What each process does: meet the other, then answer calls until the parent hangs up."""
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    with _stacks_of(folder, rank).open("w") as stacks:
+        try:
+            _meet(rank, folder)
+            answer = pickle.dumps((False, None))
+        except Exception:
+            answer = _failure()
+        while True:
+            pipe.send_bytes(answer)
+            try:
+                function, args, limit = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                return
+            except Exception:  # the function's module cannot be imported here
+                answer = _failure()
+                continue
+            faulthandler.dump_traceback_later(limit, file=stacks)
+            answer = _called(function, rank, args)
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _failure() -> bytes:
+    return pickle.dumps((True, traceback.format_exc()))
+
+
+def _end_with_the_parent() -> None:
+    """Let no rank outlive the process that asked for it, wherever it may hang."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _meet(rank: int, folder: Path) -> None:
+    import torch
+    from torch import distributed
+
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine is called
+    torch.set_num_threads(1)
+    store = distributed.FileStore(str(folder / "store"), RANKS)
+    limit = timedelta(seconds=10 * _START)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=limit)
+
+
+def _called(function: Function, rank: int, args: tuple[Any, ...]) -> bytes:
+    import torch
+    from torch import distributed
+
+    try:
+        torch.manual_seed(0)
+        result = function(rank, *args)
+        distributed.barrier()
+        return pickle.dumps((False, result))
+    except Exception:
+        return _failure()
+
+
+_pair: _Pair | None = None
+atexit.register(close)
