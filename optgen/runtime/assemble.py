@@ -12,6 +12,7 @@ from optgen.runtime import gradients
 from optgen.runtime.gradients import all_plain, reals, traits
 from optgen.runtime.private import numel, plain
 from optgen.runtime.rule import Rule
+from optgen.runtime.sharded.views import specs
 from optgen.runtime.state import Group, counters, wanted
 from optgen.runtime.work import Work
 
@@ -167,7 +168,7 @@ def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     asked = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     types: list[list[Any]] = [list(map(of, column)) for of in asked for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
-    return [*types, [] if on_cpu else list(map(_device, columns[0]))]
+    return [*types, [] if on_cpu else list(map(_device, columns[0])), *specs(columns)]
 
 
 def _are_real(types: list[list[Any]]) -> bool:

@@ -18,6 +18,7 @@ from optgen.runtime import gradients
 from optgen.runtime.assemble import Gradients, States, assemble, visible
 from optgen.runtime.private import check_fused
 from optgen.runtime.rule import Rule
+from optgen.runtime.sharded.views import aligned, any_shared, check_state
 from optgen.runtime.state import Created, Group, ensure, store_counts
 from optgen.runtime.work import Work
 
@@ -48,7 +49,7 @@ def survey(
     works = []
     for group in optimizer.param_groups:
         members, found = with_gradient(group, given)
-        grads = visible(optimizer, group, found)
+        grads = visible(optimizer, group, aligned(members, found))
         known = old.get(id(group))
         work = assemble(optimizer, group, members, grads, states, known)
         gradients.check_sizes(work.params, work.grads)
@@ -113,6 +114,8 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work, grads: Gradients) -> 
 
 def _check_shapes(rule: Rule, work: Work) -> None:
     """A kernel would write beyond a state that is smaller than its parameter."""
+    if any_shared(work.members):
+        _check_places(rule, work)
     for state, column in zip(rule.states, work.states, strict=True):
         as_always = state.shape == "like" and not rule.facts
         if as_always and list(map(_shape, column)) == list(map(_shape, work.params)):
@@ -125,3 +128,12 @@ def _check_shapes(rule: Rule, work: Work) -> None:
                     f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
                     f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
                 )
+
+
+def _check_places(rule: Rule, work: Work) -> None:
+    """A state that another process has the rest of is none of this process's part."""
+    for state in rule.states:
+        if state.shape == "like" and state.present(work.group):
+            for param, values in zip(work.members, work.dicts, strict=True):
+                if state.suits(param):
+                    check_state(state.key, param, values[state.key])

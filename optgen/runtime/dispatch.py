@@ -14,6 +14,7 @@ from optgen.runtime.assemble import States, assemble, visible
 from optgen.runtime.collect import release, survey, with_gradient
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.rule import Lowered, Rule
+from optgen.runtime.sharded.views import advance_versions
 from optgen.runtime.state import Group
 from optgen.runtime.work import Work
 
@@ -90,6 +91,8 @@ def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
             unfused.step(optimizer, groups, lowering)
         else:
             importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
+    for work in works:
+        advance_versions(work.members)
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.private import numel, plain
 from optgen.runtime.rule import FACTS, Rule, truth
+from optgen.runtime.sharded.views import local, shared
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -156,8 +157,8 @@ def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
 
 def _real(tensor: Tensor, written: bool) -> Tensor:
     """The tensor's shard in this process; complex numbers as pairs of reals."""
-    if not plain(type(tensor)) and hasattr(tensor, "to_local"):
-        tensor = cast(Tensor, tensor.to_local())
+    if shared(type(tensor)):
+        tensor = local(tensor)
     if tensor.is_complex() and not tensor.is_sparse:
         return torch.view_as_real(tensor if written else tensor.resolve_conj())
     return tensor

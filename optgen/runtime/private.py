@@ -108,6 +108,16 @@ def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
     return copies
 
 
+def local_tensor(tensor: Tensor) -> Tensor:
+    """The memory of a DTensor in this process: `to_local()` makes a view of a parameter's."""
+    return cast(Any, tensor)._local_tensor  # type: ignore[no-any-return]
+
+
+def spec(tensor: Tensor) -> Any:
+    """How processes share a DTensor: an object with its `mesh` and `placements`."""
+    return cast(Any, tensor)._spec
+
+
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
 _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _plain: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}

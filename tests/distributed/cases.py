@@ -1,0 +1,78 @@
+"""The classes that are trained on two ranks, and parameters that two ranks share in every way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from parity.cases import CASES, EVERY, OWN, Case
+from torch import Tensor
+from torch.distributed import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+_ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
+TOLERANCE: dict[str, float] = dict.fromkeys(_ELEMENTWISE.split(), 0.0)
+"""How far two ranks may be from one process: an elementwise rule computes the same bits."""
+
+SHARED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
+    ((8, 4), Shard(0)),
+    ((5, 3), Shard(0)),  # unevenly
+    ((1, 6), Shard(0)),  # one rank has nothing
+    ((3, 5), Shard(1)),
+    ((7,), Shard(0)),
+    ((2, 3), Replicate()),
+    ((), Replicate()),
+    ((4, 3), None),  # a plain tensor among them
+    ((33, 70), Shard(0)),
+)
+"""Shapes, and how two ranks share them."""
+
+
+def cases(name: str) -> list[Case]:
+    """What is given to the constructor: every flag and state, but no tensors."""
+    own = [case for case in CASES if case.name == name and case.options in OWN[name]]
+    return [EVERY[name], *(case for case in own if not _tensors(case.options))]
+
+
+def _tensors(options: Any) -> bool:
+    values = (v for value in options.values() for v in (value if type(value) is tuple else [value]))
+    return any(isinstance(value, Tensor) for value in values)
+
+
+def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tensor:
+    """What every process has whole, as they share it: on the mesh's last dimension only.
+
+    A plain tensor where they do not share it.
+    """
+    if placement is None:
+        return tensor.clone()
+    placements = [Replicate()] * (mesh.ndim - 1) + [placement]
+    return distribute_tensor(tensor.clone(), mesh, placements, src_data_rank=None)
+
+
+def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
+    """A gradient for each shape that depends on the step only; none now and then."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    for index, (shape, _) in enumerate(SHARED):
+        grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+        if dtype.is_complex:
+            grad = torch.complex(grad, grad.flip(0) if grad.dim() else grad)
+        yield None if (step + index) % 5 == 4 else grad.to(dtype)
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The largest deviation, in units of the largest element; infinite where one has no number.
+
+    Of a shared tensor this process compares its part with the same part of what is expected.
+    """
+    a, b = torch.as_tensor(found), torch.as_tensor(expected)
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    if isinstance(a, DTensor):
+        b = distribute_tensor(b, a.device_mesh, a.placements, src_data_rank=None).to_local()
+        a = a.to_local()
+    if torch.equal(a, b):
+        return 0.0
+    ratio = ((a - b).abs().max() / b.abs().max()).item()
+    return math.inf if math.isnan(ratio) else ratio

@@ -1,0 +1,103 @@
+"""How a parameter, its gradient and its states lie: alike, made so by a collective, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from parity.cases import LOWERINGS
+from torch import distributed, nn
+
+from optgen import explain, use_lowering
+from optgen.optim import SGD, Adam
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+def _placed(rank: int, lowering: str) -> dict[str, Any]:
+    """Gradients of every placement for parameters of two: the same step, however they come."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    values, grads = torch.randn(2, 5, 3), torch.randn(2, 5, 3)
+    alone = nn.Parameter(values[0].clone())
+    reference = Adam([alone])
+    alone.grad = grads[0] + grads[1]
+    reference.step()
+    found = {}
+    for ours in (Shard(0), Shard(1), Replicate()):
+        for theirs in (Shard(0), Shard(1), Replicate(), Partial()):
+            param = nn.Parameter(distribute_tensor(values[0].clone(), mesh, [ours]))
+            # A gradient that has still to be added up: each rank holds a summand.
+            summands = DTensor.from_local(grads[rank].clone(), mesh, [Partial()])
+            param.grad = summands if theirs.is_partial() else summands.redistribute(mesh, [theirs])
+            optimizer = Adam([param])
+            text, before = explain(optimizer), param._version
+            with use_lowering(lowering):
+                optimizer.step()
+            assert text.startswith("group 0: fused C++")
+            assert param._version > before
+            assert param.placements == optimizer.state[param]["exp_avg"].placements == (ours,)
+            found[f"{ours} {theirs}"] = torch.equal(param.full_tensor(), alone)
+    return found
+
+
+def _refused(rank: int) -> list[str]:
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    other = distributed.init_device_mesh("cpu", (1, 2))
+    messages = []
+
+    def step(param: Any, grad: Any) -> None:
+        optimizer = SGD([param], lr=0.1, momentum=0.9)
+        param.grad = grad
+        before = param.to_local().clone()
+        with pytest.raises(RuntimeError) as caught:
+            optimizer.step()
+        messages.append(str(caught.value))
+        assert torch.equal(param.to_local(), before)
+        assert not optimizer.state
+
+    sharded = nn.Parameter(distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]))
+    summand = nn.Parameter(DTensor.from_local(torch.ones(4, 2), mesh, [Partial()]))
+    step(summand, distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]))
+    step(sharded, distribute_tensor(torch.ones(4, 2), other, [Replicate(), Shard(0)]))
+    return messages
+
+
+def _another_state(rank: int) -> str:
+    """A state of the right size that lies in another way; even parts would be taken for right."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    param = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
+    param.grad = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    optimizer = Adam([param])
+    optimizer.step()
+    optimizer.state[param]["exp_avg"] = torch.zeros(2, 4)
+    with pytest.raises(RuntimeError) as caught:
+        optimizer.step()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_gradient_is_brought_to_where_its_parameter_lies(lowering: str) -> None:
+    for found in pair.run(_placed, lowering):
+        assert found
+        assert all(found.values()), found
+
+
+def test_what_is_refused() -> None:
+    for summand, mesh in pair.run(_refused):
+        assert "each process holds a summand; redistribute it first" in summand
+        assert "give both one mesh" in mesh
+
+
+def test_a_state_that_lies_otherwise_is_refused() -> None:
+    for message in pair.run(_another_state):
+        assert (
+            "exp_avg lies as a plain tensor, but its parameter as DTensor(Shard(dim=0),)" in message
+        )
