@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from optgen.runtime import gradients
+from optgen.runtime import gradients, partitions
 from optgen.runtime.assemble import Gradients, States, assemble, visible
 from optgen.runtime.private import check_fused
 from optgen.runtime.rule import Rule
@@ -98,6 +98,7 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work, grads: Gradients) -> 
     """Look closely at tensors that are of other types than before; create what is missing."""
     group, rule = work.group, optimizer.rule
     gradients.check_whole(optimizer, work.members)
+    partitions.check(optimizer, group)
     if group.get("fused"):
         for param in work.members:
             check_fused(param)

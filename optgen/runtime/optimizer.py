@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import checkpoint, dispatch
+from optgen.runtime import checkpoint, dispatch, partitions
 from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.collect import Survey
 from optgen.runtime.gradients import check_parameters
@@ -40,6 +40,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     def _begin(self) -> None:
         self._survey = Survey()
+        self._given: dict[int, partitions.Given] = {}  # by the identity of the group
         self._repeat: Repeat | None = None  # of a step that was fused C++ and nothing else
 
     def _offer_scaling(self) -> None:
@@ -85,6 +86,8 @@ class GeneratedOptimizer(LightOptimizer):
         except ValueError:
             self.param_groups.pop()
             raise
+        if not self.rule.elementwise:
+            self._given[id(self.param_groups[-1])] = partitions.given(self.param_groups[-1])
 
     def _check_param(self, param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule is not made for."""
@@ -109,8 +112,11 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
+        given = [self._given.get(id(group)) for group in previous]
         super().__setstate__(state)
         self._begin()
+        if not self.rule.elementwise:
+            self._given = partitions.carried_over(given, self.param_groups)
         checkpoint.backfill(self, previous, dict(self.rule.backfill))
         for group in self.param_groups:
             group.update(self.rule.fixed)

@@ -118,6 +118,16 @@ def spec(tensor: Tensor) -> Any:
     return cast(Any, tensor)._spec
 
 
+def is_flat_parameter(param: Tensor) -> bool:
+    """Tell whether FSDP 1 made this of several parameters."""
+    return getattr(param, "_is_flat_param", False)
+
+
+def flattened_by_fsdp(param: Tensor) -> bool:
+    """Tell whether FSDP 1 made this, or keeps it as a view of what it made."""
+    return getattr(param, "_fsdp_flattened", False)
+
+
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
 _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _plain: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}

@@ -161,7 +161,10 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
     yield from _item(f"ValueError: {'; or: '.join(wrong)}.")
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
     if not algorithm.elementwise:
-        yield from _item("RuntimeError: A parameter is complex, or a process holds a part of it.")
+        yield from _item(
+            "RuntimeError: A parameter is complex, a process holds a part of it, or an engine has "
+            "put a flat partition in its place."
+        )
 
 
 def _messages(algorithm: Algorithm) -> Iterator[str]:

@@ -1,0 +1,68 @@
+"""FSDP 1 flattens parameters: elementwise rules step the pieces, others refuse them."""
+
+import warnings
+
+import pytest
+import torch
+from distributed import pair
+from torch import distributed, nn
+
+from optgen.optim import Adafactor, AdamW
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.LayerNorm(3), nn.Linear(3, 2, bias=False))
+
+
+def trained(net: nn.Module, opt: torch.optim.Optimizer) -> float:
+    inputs = torch.linspace(-1, 1, 20).reshape(4, 5)
+    for _ in range(4):
+        loss = net(inputs).square().mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return loss.item()
+
+
+def alone(name: str) -> float:
+    net = model()
+    return trained(net, getattr(torch.optim, name)(net.parameters(), lr=1e-2))
+
+
+def wrapped(rank: int, name: str, use_orig_params: bool, strategy: str) -> float | str:
+    """The last loss of a sharded model, or the optimizer's error."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FSDP 1 is deprecated, and so is NO_SHARD
+        net = FullyShardedDataParallel(
+            model(),
+            use_orig_params=use_orig_params,
+            sharding_strategy=ShardingStrategy[strategy],
+            device_id=torch.device("cpu"),
+        )
+        kind = {"AdamW": AdamW, "Adafactor": Adafactor}[name]
+        try:
+            return trained(net, kind(net.parameters(), lr=1e-2))
+        except RuntimeError as error:
+            return str(error)
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_an_elementwise_rule_steps_the_pieces(use_orig_params: bool) -> None:
+    losses = pair.run(wrapped, "AdamW", use_orig_params, "FULL_SHARD")
+    assert losses == pytest.approx([alone("AdamW")] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_another_refuses_them(use_orig_params: bool) -> None:
+    for error in pair.run(wrapped, "Adafactor", use_orig_params, "FULL_SHARD"):
+        assert "Adafactor cannot step a flat partition: FSDP has flattened them" in error
+
+
+def test_whole_parameters_are_no_pieces() -> None:
+    losses = pair.run(wrapped, "Adafactor", True, "NO_SHARD")
+    assert losses == pytest.approx([alone("Adafactor")] * 2, rel=1e-6)

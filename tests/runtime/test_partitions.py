@@ -1,0 +1,190 @@
+"""Flat partitions: refused where the rule looks at whole parameters, and nothing else is."""
+
+import copy
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import optgen
+from optgen.optim import Adafactor, AdamW, Muon
+from optgen.optim._adafactor import adafactor
+from optgen.runtime import GeneratedOptimizer
+from optgen.spec import hyper, norm, optimizer
+
+MESSAGE = r"cannot step a flat partition: .* DeepSpeed's stage 0; elementwise rules, such as AdamW"
+
+
+@optimizer(paper="https://arxiv.org/abs/1708.03888")
+def Normed(p, g, /, *, lr=hyper(1e-1, ge=0)):
+    """Steps as long as the parameter."""
+    p = p - lr * g * norm(p) / norm(g)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+
+
+def groups(of: nn.Module) -> list[dict[str, Any]]:
+    """Matrices and vectors apart, as they are for weight decay."""
+    params = list(of.parameters())
+    return [{"params": [p for p in params if (p.ndim > 1) is two]} for two in (True, False)]
+
+
+def with_gradients(params: Sequence[Tensor]) -> list[Tensor]:
+    for param in params:
+        param.grad = torch.ones_like(param)
+    return list(params)
+
+
+def flat(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
+    """What ZeRO makes of a group's parameters: float32, in a vector, this rank's part of it."""
+    whole = torch.cat([param.detach().flatten() for param in params])
+    return nn.Parameter(whole[: -(-len(whole) // ranks)])
+
+
+def exchange(group: dict[str, Any], ranks: int = 1) -> None:
+    group["params"] = with_gradients([flat(group["params"], ranks)])
+
+
+@pytest.mark.parametrize("kind", [Adafactor, optgen.load(Normed)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_vector_in_the_place_of_a_model(kind: type[GeneratedOptimizer], ranks: int) -> None:
+    """As ZeRO stages 1 and 2 exchange it, after construction or after a step."""
+    for steps in (0, 3):
+        net = model()
+        opt = kind(with_gradients(list(net.parameters())))
+        for _ in range(steps):
+            opt.step()
+        exchange(opt.param_groups[0], ranks)
+        before = opt.param_groups[0]["params"][0].detach().clone()
+
+        with pytest.raises(RuntimeError, match=MESSAGE) as caught:
+            opt.step()
+        assert "a group's parameters were exchanged for vectors of" in str(caught.value)
+        assert torch.equal(opt.param_groups[0]["params"][0], before)
+        with pytest.raises(RuntimeError, match=MESSAGE):
+            opt.step()
+
+
+def test_muon_says_it_too() -> None:
+    opt = Muon(with_gradients([nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]))
+    exchange(opt.param_groups[0])
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_one_group_at_a_time(index: int) -> None:
+    """As ZeRO stage 1 steps: the others are out of sight. Several vectors become one too."""
+    opt = Adafactor(groups(model()))
+    for group in opt.param_groups:
+        exchange(group)
+    opt.param_groups = [opt.param_groups[index]]
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
+def test_sub_groups() -> None:
+    """As ZeRO stage 3 steps: all other groups are empty."""
+    opt = Adafactor(groups(model()))
+    parts = [flat(group["params"]) for group in opt.param_groups]
+    for group in opt.param_groups:
+        group["params"] = []
+    opt.step()
+    opt.param_groups[0]["params"] = with_gradients(parts[:1])
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
+def test_a_vector_for_each_parameter() -> None:
+    """As Megatron shards: pieces of the parameters, as many as there are parameters."""
+    opt = Adafactor(model().parameters())
+    own = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
+    opt.param_groups[0]["params"] = with_gradients(own)
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
+def test_a_checkpoint_loaded_after_the_exchange_hides_nothing() -> None:
+    opt = Adafactor(with_gradients(list(model().parameters())))
+    exchange(opt.param_groups[0])
+    opt.load_state_dict(opt.state_dict())
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        opt.step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda opt: pickle.loads(pickle.dumps(opt))])
+def test_a_copy_knows_its_own_parameters(copied: Any) -> None:
+    opt = Adafactor(with_gradients(list(model().parameters())))
+    opt.step()
+    other = copied(opt)
+    with_gradients(other.param_groups[0]["params"])
+    other.step()
+    exchange(other.param_groups[0])
+
+    with pytest.raises(RuntimeError, match=MESSAGE):
+        other.step()
+
+
+def test_elementwise_rules_take_it() -> None:
+    net, whole = model(), flat(list(model().parameters()))
+    ours = AdamW(with_gradients(list(net.parameters())))
+    ours.param_groups[0]["params"] = with_gradients([whole])
+    theirs = torch.optim.AdamW(with_gradients(list(net.parameters())))
+
+    ours.step()
+    theirs.step()
+    assert torch.allclose(whole, flat(list(net.parameters())), atol=1e-7)
+
+
+def test_vectors_that_a_group_was_given_are_parameters() -> None:
+    """Biases in a group of their own, one of them alone, some without a gradient."""
+    net = model()
+    opt = Adafactor(groups(net))
+    with_gradients(opt.param_groups[1]["params"][1:2])
+    opt.step()
+    opt.param_groups = opt.param_groups[1:]
+    opt.param_groups[0]["params"] = with_gradients(opt.param_groups[0]["params"][2:])
+    opt.step()
+    Adafactor(with_gradients([flat(list(model().parameters()))])).step()
+
+
+def test_parameters_that_are_exchanged_one_for_one() -> None:
+    """A layer that grows, new layers, copies in another precision: their dimensions remain."""
+    net, other = model(), nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3))
+    opt = Adafactor(groups(net))
+    opt.param_groups[0]["params"] = with_gradients([nn.Parameter(torch.ones(7, 4))])
+    opt.param_groups[1]["params"] = with_gradients([nn.Parameter(torch.ones(5))] * 4)
+    opt.step()
+    opt.param_groups[0]["params"] = with_gradients(list(other.parameters()))
+    opt.step()
+    opt.param_groups[0]["params"] = with_gradients([p.detach().double() for p in net.parameters()])
+    opt.step()
+
+
+def test_parameters_that_join_are_parameters() -> None:
+    net = nn.Linear(4, 3, bias=False)
+    opt = Adafactor(net.parameters())
+    opt.param_groups[0]["params"] += with_gradients([nn.Parameter(torch.ones(12))])
+    opt.step()
+    opt.add_param_group({"params": with_gradients([nn.Parameter(torch.ones(9))])})
+    opt.step()
+
+
+def test_a_function_takes_what_it_is_given() -> None:
+    param, grad = torch.ones(12), torch.ones(12)
+    adafactor(
+        [param], [grad], [None], [None], [torch.zeros(12)], [torch.tensor(0.0)],
+        lr=1e-2, beta2_decay=-0.8, eps1=1e-30, eps2=1e-3, d=1.0, weight_decay=0.0, maximize=False,
+    )  # fmt: skip
+    assert (param < 1).all()
