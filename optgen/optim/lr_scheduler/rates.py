@@ -25,7 +25,7 @@ def read(optimizer: Optimizer, key: str) -> list[Any]:
     return [copied(group[key]) for group in optimizer.param_groups]
 
 
-def write(rates: Iterable[tuple[dict[str, Any], Value]]) -> None:
+def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
     """Set the lr of groups: a number is replaced, a tensor filled, for whoever holds it to see.
 
     Groups share one tensor if the optimizer was given it for all; where their rates part, each
@@ -33,12 +33,12 @@ def write(rates: Iterable[tuple[dict[str, Any], Value]]) -> None:
     """
     filled: dict[int, Value] = {}
     for group, value in rates:
-        lr = group["lr"]
+        lr = group.get(key)
         if not isinstance(lr, Tensor):
-            group["lr"] = copied(value)
+            group[key] = copied(value)
             continue
         if id(lr) in filled and bool(filled[id(lr)] != value):
-            lr = group["lr"] = lr.clone()
+            lr = group[key] = lr.clone()
         filled[id(lr)] = value
         lr.fill_(value.squeeze() if isinstance(value, Tensor) else value)
 

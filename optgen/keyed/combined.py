@@ -1,0 +1,159 @@
+"""CombinedOptimizer: several keyed optimizers as one, each parameter under its optimizer's key."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.keyed.errors import Refused
+from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer
+from optgen.runtime.base import hooked
+
+
+class CombinedOptimizer(KeyedOptimizer):
+    """Several keyed optimizers as one, such as those of a model's submodules.
+
+    The name of a parameter is its optimizer's key, a dot and its name there; without a key it is
+    the name alone. Saving and loading see one state under these names; of the members' hooks,
+    those of `step` run.
+
+    Args:
+        optims: Keyed optimizers, or pairs of a key and one; there may be none.
+
+    Raises:
+        ValueError: Two parameters have one name, or some members save their groups and others do
+            not.
+    """
+
+    _optims: list[tuple[str, KeyedOptimizer]]
+
+    def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
+        members = [("", each) if isinstance(each, KeyedOptimizer) else each for each in optims]
+        saved = {optimizer.defaults[SAVE] for _, optimizer in members}
+        if len(saved) > 1:
+            raise Refused(
+                "Some optimizers save their param_groups and others do not: call "
+                "save_param_groups on the combined one, not on some members"
+            )
+        self._begin(
+            _optims=members,
+            defaults={**_common(members), SAVE: saved == {True}},
+        )
+        known: set[str] = set()
+        for name in self._names():
+            if name in known:
+                raise ValueError(f"Duplicate param key {name}")
+            known.add(name)
+
+    def _names(self) -> list[str]:
+        return [
+            self.prepend_opt_key(name, key)
+            for key, member in self._optims
+            for name in member.params
+        ]
+
+    def __repr__(self) -> str:
+        return ",".join(f"{key}: {optimizer!r}" for key, optimizer in self._optims)
+
+    @property
+    def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
+        """The members with their keys, "" for none."""
+        return self._optims
+
+    @staticmethod
+    def prepend_opt_key(name: str, opt_key: str) -> str:
+        """The name, in the combined optimizer, of what has a name in the one with a key."""
+        return f"{opt_key}.{name}" if name and opt_key else name or opt_key
+
+    @property
+    def params(self) -> dict[str, Tensor]:  # type: ignore[override]
+        """The parameters of all members by their full names, in a new dict."""
+        return {
+            self.prepend_opt_key(name, key): param
+            for key, optimizer in self._optims
+            for name, param in optimizer.params.items()
+        }
+
+    @property
+    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
+        """The state of all members, in a new dict of the dicts that the members have."""
+        state: dict[Tensor, Any] = {}
+        for _, optimizer in self._optims:
+            state.update(optimizer.state)
+        return state
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of all members, in a new list of the dicts that the members have."""
+        return [group for _, optimizer in self._optims for group in optimizer.param_groups]
+
+    @hooked
+    def step(self, closure: Any = None) -> Any:
+        """Take a step of every member.
+
+        Args:
+            closure: Reevaluates the model and returns the loss; called once, before all steps.
+
+        Returns:
+            The loss, or None without a closure.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for _, optimizer in self._optims:
+            optimizer.step(closure=None)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters, to None or to zeros."""
+        for _, optimizer in self._optims:
+            optimizer.zero_grad(set_to_none=set_to_none)
+
+    def post_load_state_dict(self) -> None:
+        """Tell all members that state was loaded."""
+        for _, optimizer in self._optims:
+            optimizer.post_load_state_dict()
+
+    def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
+        """Have all members create their state; names are full ones."""
+        sparse = sparse_grad_parameter_names or set()
+        for key, optimizer in self._optims:
+            names = {n for n in optimizer.params if self.prepend_opt_key(n, key) in sparse}
+            optimizer.init_state(names)
+
+    def save_param_groups(self, save: bool) -> None:
+        """Choose whether groups are part of checkpoints, in saving and in loading."""
+        super().save_param_groups(save)
+        for _, optimizer in self._optims:
+            optimizer.save_param_groups(save)
+
+    def scratch_buffers(self) -> tuple[Tensor, ...]:
+        """The scratch buffers of all members that have any."""
+        having = [each for _, each in self._optims if hasattr(each, "scratch_buffers")]
+        return tuple(buffer for each in having for buffer in each.scratch_buffers())
+
+    def set_optimizer_step(self, step: int) -> None:
+        """Tell the members that want to know the number of the step."""
+        for _, optimizer in self._optims:
+            if hasattr(optimizer, "set_optimizer_step"):
+                optimizer.set_optimizer_step(step)
+
+    def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
+        """Hand new hyperparameters to the members that take them this way."""
+        for _, optimizer in self._optims:
+            if hasattr(optimizer, "update_hyper_parameters"):
+                optimizer.update_hyper_parameters(params_dict)
+
+
+def _common(members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
+    """The defaults that all members have, with the first one's values: schedulers ask for them."""
+    if not members:
+        return {}
+    (_, first), *others = members
+    return {
+        key: value
+        for key, value in first.defaults.items()
+        if all(key in other.defaults for _, other in others)
+    }

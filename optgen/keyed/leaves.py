@@ -1,0 +1,108 @@
+"""What one tensor of a state and the one to load for it are made of: pairs of plain tensors."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from optgen.keyed.errors import Refused
+from optgen.keyed.private import is_dtensor, is_sharded_tensor
+
+Path = tuple[Any, ...]  # the parameter's name, then the keys of its state
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A tensor to write, and what to write into it."""
+
+    target: Tensor
+    source: Tensor
+
+    def write(self) -> None:
+        """Write; a shard takes the shape of what it is given, all else has it already."""
+        if self.target is self.source:  # a checkpoint was read straight into the state
+            return
+        if self.target.shape != self.source.shape:
+            self.target.resize_(self.source.shape)
+        self.target.detach().copy_(self.source)
+
+
+def said(path: Path) -> str:
+    """The path of an entry, as error messages give it: a list in JSON."""
+    return json.dumps(path, default=str)
+
+
+def kind(value: object) -> str:
+    """The kind of a tensor; of anything else, its type."""
+    if is_sharded_tensor(value):
+        return "ShardedTensor"
+    if is_dtensor(value):
+        return "DTensor"
+    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
+
+
+def copies(current: Any, new: Any, path: Path) -> list[Copy]:
+    """Pair the tensors that make up two of one kind, this rank's; none of them is touched.
+
+    Nothing here, nor the copying, takes part in a collective: a rank that refuses what it is given
+    leaves no other waiting.
+
+    Raises:
+        ValueError: The two differ in kind, shards, shape, layout or placement, or the new one is
+            complex and the current one is not.
+    """
+    if kind(current) != kind(new):
+        raise Refused(
+            f"Different kind: {kind(current)} vs {kind(new)} for the path of {said(path)}"
+        )
+    if is_sharded_tensor(current):
+        olds = [shard.tensor for shard in current.local_shards()]
+        news = [shard.tensor for shard in new.local_shards()]
+        return _shards(olds, news, path, fixed=False)
+    if is_dtensor(current):
+        return _of_dtensors(current, new, path)
+    return [_pair(current, new, path)]
+
+
+def _of_dtensors(current: Any, new: Any, path: Path) -> list[Copy]:
+    old, local = current.to_local(), new.to_local()
+    wrapped = [hasattr(each, "local_shards") for each in (old, local)]
+    if wrapped[0] != wrapped[1]:
+        kinds = f"{type(old).__name__} vs {type(local).__name__}"
+        raise Refused(f"Different kind: DTensor of {kinds} for the path of {said(path)}")
+    if wrapped[0]:
+        return _shards(old.local_shards(), local.local_shards(), path)
+    _equal("shape", current.shape, new.shape, path)
+    where = [(each.placements, each.device_mesh) for each in (current, new)]
+    if where[0] != where[1]:
+        raise ValueError(
+            f"Different placements: {where[0]} vs {where[1]} for the path of {said(path)}; "
+            "redistribute what is to be loaded, on all ranks"
+        )
+    return [_pair(old, local, path)]
+
+
+def _shards(
+    olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed: bool = True
+) -> list[Copy]:
+    if len(olds) != len(news):
+        raise ValueError(
+            f"Different number of shards {len(olds)} vs {len(news)} for the path of {said(path)}"
+        )
+    return [_pair(old, new, path, fixed) for old, new in zip(olds, news, strict=True)]
+
+
+def _pair(current: Tensor, new: Tensor, path: Path, fixed: bool = True) -> Copy:
+    if fixed:
+        _equal("shape", current.shape, new.shape, path)
+    _equal("layout", current.layout, new.layout, path)
+    if new.is_complex() and not current.is_complex():
+        _equal("dtype", current.dtype, new.dtype, path)
+    return Copy(current, new)
+
+
+def _equal(what: str, current: object, new: object, path: Path) -> None:
+    if current != new:
+        raise ValueError(f"Different {what}: {current} vs {new} for the path of {said(path)}")

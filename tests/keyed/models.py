@@ -1,0 +1,51 @@
+"""Keyed optimizers to test: two parameters, their gradients, and optimizers of both libraries."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import optgen.optim
+from optgen.keyed import KeyedOptimizer, KeyedOptimizerWrapper
+
+LIBRARIES = [torch.optim, optgen.optim]
+IDS = ["torch", "optgen"]
+
+
+def parameters(seed: int = 0) -> dict[str, Tensor]:
+    """A matrix and a vector."""
+    torch.manual_seed(seed)
+    shapes = {"weight": (3, 2), "bias": (2,)}
+    return {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+
+
+def train(optimizer: Any, steps: int, seed: int = 1) -> None:
+    """Take steps with the same gradients for parameters of the same place."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                param.grad = torch.randn(param.shape, generator=generator)
+        optimizer.step()
+
+
+def adam(params: dict[str, Tensor], library: Any = optgen.optim, **given: Any) -> Any:
+    """A keyed AdamW."""
+    return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **given))
+
+
+class Still(KeyedOptimizer):
+    """A keyed optimizer whose step does nothing."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        pass
+
+
+def content(packed: Any) -> Any:
+    """A checkpoint with its tensors as lists, to compare by ==."""
+    if isinstance(packed, dict):
+        return {key: content(value) for key, value in packed.items()}
+    if isinstance(packed, (list, tuple)):
+        return [content(each) for each in packed]
+    return packed.tolist() if isinstance(packed, Tensor) else packed

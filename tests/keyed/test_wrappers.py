@@ -1,0 +1,110 @@
+"""Keyed optimizers around others: what they pass on, and what they share."""
+
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, adam, parameters, train
+from torch import Tensor
+
+from optgen.keyed import KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper
+
+
+class Buffered(torch.optim.SGD):
+    """An optimizer with all the methods that wrappers pass on."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.heard: list[Any] = []
+        self.buffer = torch.empty(3)
+
+    def scratch_buffers(self) -> list[Tensor]:
+        return [self.buffer]
+
+    def set_optimizer_step(self, step: int) -> None:
+        self.heard.append(step)
+
+    def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
+        self.heard.append(params_dict)
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_a_step_is_the_optimizers(library: Any) -> None:
+    ours, theirs = parameters(), parameters()
+    train(OptimizerWrapper(adam(ours, library, lr=0.1)), 3)
+    train(library.AdamW(list(theirs.values()), lr=0.1), 3)
+
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_state_groups_and_parameters_are_shared() -> None:
+    params = parameters()
+    keyed = adam(params)
+    outer = OptimizerWrapper(keyed)
+
+    assert keyed.params is outer.params is params
+    assert keyed.state is outer.state is keyed._optimizer.state
+    assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
+    keyed._optimizer.load_state_dict(keyed._optimizer.state_dict())  # replaces both
+    assert keyed.state is outer.state is keyed._optimizer.state
+    assert keyed.param_groups is outer.param_groups is keyed._optimizer.param_groups
+
+
+def test_the_factory_may_have_the_names() -> None:
+    params = parameters()
+    keyed = KeyedOptimizerWrapper(params, lambda each: torch.optim.SGD(each.items()), True)
+
+    assert keyed.param_groups[0]["param_names"] == ["weight", "bias"]
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper])
+def test_methods_are_passed_on(wrap: Any) -> None:
+    outer = wrap(KeyedOptimizerWrapper(parameters(), Buffered))
+    outer.set_optimizer_step(7)
+    outer.update_hyper_parameters({"a": 1})
+    inner = outer._optimizer if wrap is not OptimizerWrapper else outer._optimizer._optimizer
+
+    assert inner.heard == [7, {"a": 1}]
+    assert outer.scratch_buffers() == (inner.buffer,)
+
+
+def test_methods_that_nothing_has_do_nothing() -> None:
+    for outer in (adam(parameters()), OptimizerWrapper(KeyedOptimizer(parameters(), {}, []))):
+        outer.set_optimizer_step(7)
+        outer.update_hyper_parameters({"a": 1})
+        assert outer.scratch_buffers() == ()
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper])
+def test_zero_grad_does_as_it_is_told(wrap: Any) -> None:
+    params = parameters()
+    outer = wrap(adam(params))
+    train(outer, 1)
+    outer.zero_grad(set_to_none=False)
+    assert all(param.grad is not None and not param.grad.any() for param in params.values())
+    outer.zero_grad()
+    assert all(param.grad is None for param in params.values())
+
+
+def test_the_save_flag_is_seen_through_wrappers() -> None:
+    keyed = adam(parameters())
+    outer = OptimizerWrapper(OptimizerWrapper(keyed))
+    outer.save_param_groups(True)
+
+    assert outer.defaults["_save_param_groups"] is keyed.defaults["_save_param_groups"] is True
+    assert "param_groups" in outer.state_dict()
+
+
+def test_a_wrapper_looks_like_what_it_wraps() -> None:
+    keyed = adam(parameters())
+
+    assert repr(OptimizerWrapper(keyed)) == repr(keyed)
+    assert repr(keyed).startswith("KeyedOptimizerWrapper (\nParameter Group 0")
+
+
+def test_state_of_other_parameters_is_refused() -> None:
+    def factory(params: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad([torch.nn.Parameter(torch.ones(1))])
+
+    with pytest.raises(ValueError, match="All state keys must be params"):
+        KeyedOptimizerWrapper(parameters(), factory)
