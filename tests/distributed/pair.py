@@ -42,6 +42,7 @@ def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
     Raises:
         RankError: a rank raised an error or died, or it took longer than `limit` seconds.
     """
+    __tracebackhide__ = True
     global _pair
     if _pair is None:
         _pair = _Pair()
@@ -84,6 +85,7 @@ class _Pair:
             raise
 
     def call(self, function: Function, args: tuple[Any, ...], limit: float) -> list[Any]:
+        __tracebackhide__ = True
         message = pickle.dumps((function, args, limit))
         for pipe in self._pipes:
             pipe.send_bytes(message)
@@ -99,6 +101,7 @@ class _Pair:
 
     def _answers(self, seconds: float) -> list[Any]:
         """What every rank answers within so many seconds."""
+        __tracebackhide__ = True
         end = time.monotonic() + seconds
         results: dict[int, Any] = {}
         errors: list[str] = []

@@ -1,0 +1,62 @@
+"""A small network on two ranks, each with half of the batch, and the same network alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from distributed.cases import difference
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.optim import Optimizer
+
+STEPS = 4
+BOUND = 1e-12
+"""In double precision: halves of a batch are added up in another order than the whole of it."""
+
+
+def model() -> nn.Sequential:
+    """Layers that two ranks share evenly, unevenly (5 rows) and so that one has nothing (1 row)."""
+    torch.manual_seed(1)
+    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1)]
+    return nn.Sequential(*layers).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets for both ranks."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return tuple(torch.randn(8, n, generator=generator, dtype=torch.float64) for n in (6, 1))
+
+
+def half(rank: int, whole: Tensor) -> Tensor:
+    """A rank's part of a batch."""
+    return whole[4 * rank : 4 * rank + 4]
+
+
+def train(
+    network: nn.Module, optimizer: Optimizer, rank: int | None = None, start: int = 0
+) -> None:
+    """Take steps; with a rank, on its part of each batch."""
+    for step in range(start, start + STEPS):
+        inputs, targets = batch(step)
+        if rank is not None:
+            inputs, targets = half(rank, inputs), half(rank, targets)
+        loss = mse_loss(network(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def differences(
+    ours: tuple[nn.Module, Optimizer], alone: tuple[nn.Module, Optimizer]
+) -> dict[str, float]:
+    """Where parameters and states are not equal."""
+    found = {}
+    params = zip(ours[0].parameters(), alone[0].named_parameters(), strict=True)
+    for param, (name, expected) in params:
+        found[name] = difference(param.detach(), expected.detach())
+        states: dict[str, Any] = ours[1].state[param]
+        assert list(states) == list(alone[1].state[expected])
+        for key, value in alone[1].state[expected].items():
+            found[f"{key} of {name}"] = difference(states[key], value)
+    return {name: each for name, each in found.items() if each > BOUND}

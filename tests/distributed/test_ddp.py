@@ -1,0 +1,106 @@
+"""DDP, and ZeRO-1 on top of it: a network of which every rank has all trains as one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import models, pair
+from distributed.cases import TOLERANCE
+from parity.cases import EVERY, Case
+from torch import Tensor, distributed, nn
+
+import optgen.optim
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+WAYS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"foreach": True}, {"foreach": False})
+
+
+def _parallel(views: bool) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(models.model(), gradient_as_bucket_view=views)
+
+
+def _trained(rank: int, name: str) -> dict[str, float]:
+    found = {}
+    for way in WAYS:
+        for views in (True, False):
+            network, alone = _parallel(views), models.model()
+            ours = EVERY[name].ours(network.parameters(), **way)
+            reference = EVERY[name].ours(alone.parameters(), **way)
+            models.train(network, ours, rank)
+            models.train(alone, reference)
+            wrong = models.differences((network.module, ours), (alone, reference))
+            found |= {f"{way} {views}: {what}": value for what, value in wrong.items()}
+    return found
+
+
+def _zero(rank: int, case: Case) -> dict[str, float]:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    found = {}
+    kind = getattr(optgen.optim, case.name)
+    for views in (True, False):
+        network, alone = _parallel(views), models.model()
+        reference = case.ours(alone.parameters())
+        ours = ZeroRedundancyOptimizer(
+            network.parameters(),
+            optimizer_class=kind,
+            parameters_as_bucket_view=views,
+            **case.options,
+        )
+        models.train(network, ours, rank)
+        models.train(alone, reference)
+        ours.consolidate_state_dict(to=0)
+        states = reference.state_dict()
+        resumed, expected = (case.ours(each.parameters()) for each in (network, alone))
+        resumed.load_state_dict(ours.state_dict() if rank == 0 else states)
+        expected.load_state_dict(states)
+        wrong = models.differences((network.module, resumed), (alone, expected))
+        found |= {f"{views}: {what}": value for what, value in wrong.items()}
+    return found
+
+
+def _sparse(rank: int) -> bool:
+    """An embedding's gradients, of other rows on each rank."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def embedding() -> nn.Embedding:
+        torch.manual_seed(1)
+        return nn.Embedding(6, 3, sparse=True)
+
+    alone, rows = embedding(), torch.tensor([[1, 2, 2], [2, 4, 1]])
+    network = DistributedDataParallel(embedding())
+    ours, reference = (
+        optgen.optim.SparseAdam(module.parameters(), lr=0.1) for module in (network, alone)
+    )
+    for _ in range(3):
+        _loss(network(rows[rank])).backward()
+        (sum(_loss(alone(row)) for row in rows) / 2).backward()
+        for optimizer in (ours, reference):
+            optimizer.step()
+            optimizer.zero_grad()
+    return torch.allclose(network.module.weight, alone.weight, rtol=1e-6)
+
+
+def _loss(found: Tensor) -> Tensor:
+    return (found**2 + found).sum()
+
+
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_trains_as_one_process(name: str) -> None:
+    for found in pair.run(_trained, name):
+        assert found == {}
+
+
+def test_sparse_gradients() -> None:
+    assert all(pair.run(_sparse))
+
+
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_each_rank_updates_some_parameters(name: str) -> None:
+    for found in pair.run(_zero, EVERY[name]):
+        assert found == {}

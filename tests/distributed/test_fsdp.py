@@ -1,0 +1,114 @@
+"""FSDP2: a network sharded by `fully_shard` trains as one process would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import models, pair
+from distributed.cases import TOLERANCE
+from parity.cases import EVERY
+from torch import distributed
+
+import optgen.optim
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+WAYS: tuple[dict[str, Any], ...] = ({}, {"fused": True}, {"foreach": True}, {"foreach": False})
+FAILS = [
+    ("SGD", {"fused": True}),
+    ("Adagrad", {"fused": True}),
+    ("Rprop", {"foreach": True}),
+    ("Rprop", {"foreach": False}),
+    ("Adafactor", {"foreach": True}),
+    ("Adafactor", {"foreach": False}),
+    ("Muon", {}),
+]
+"""What torch's own classes cannot do."""
+
+
+def _sharded(*mesh: int) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    names = ("replicated", "sharded")[-len(mesh) :]
+    network = models.model()
+    device_mesh = distributed.init_device_mesh("cpu", mesh, mesh_dim_names=names)
+    for layer in list(network)[::2]:
+        fully_shard(layer, mesh=device_mesh)
+    return fully_shard(network, mesh=device_mesh)
+
+
+def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[str, float]:
+    found = {}
+    for way in ways:
+        network, alone = _sharded(*mesh), models.model()
+        ours = EVERY[name].ours(network.parameters(), **way)
+        reference = EVERY[name].ours(alone.parameters(), **way)
+        models.train(network, ours, rank)
+        models.train(alone, reference)
+        wrong = models.differences((network, ours), (alone, reference))
+        found |= {f"{way}: {what}": value for what, value in wrong.items()}
+    return found
+
+
+def _scaled(rank: int, fused: bool) -> Any:
+    """Gradients of a scaler; in the second step a number of rank 1 is too large, for both."""
+    network, alone = _sharded(2), models.model()
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    ours = optgen.optim.AdamW(network.parameters(), fused=fused or None)
+    reference = torch.optim.AdamW(alone.parameters())
+    for step in range(3):
+        inputs, targets = models.batch(step)
+        found = network(models.half(rank, inputs))
+        scaler.scale(torch.nn.functional.mse_loss(found, models.half(rank, targets))).backward()
+        if step == 1 and rank == 1:
+            next(network.parameters()).grad.to_local()[0, 0] = torch.inf
+        scaler.step(ours)
+        scaler.update()
+        torch.nn.functional.mse_loss(alone(inputs), targets).backward()
+        if step != 1:
+            reference.step()
+        ours.zero_grad()
+        reference.zero_grad()
+    return models.differences((network, ours), (alone, reference)), scaler.get_scale()
+
+
+def _torch_fails(rank: int) -> list[str]:
+    found = []
+    for name, way in FAILS:
+        network = _sharded(2)
+        params = [p for p in network.parameters() if p.ndim == 2]
+        optimizer = getattr(torch.optim, name)(params, **way)
+        for param in params:
+            param.grad = torch.ones_like(param)
+        try:
+            optimizer.step()
+        except (RuntimeError, NotImplementedError) as error:
+            found.append(f"{name} {way}: {error}".partition("\n")[0])
+    return found
+
+
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_trains_as_one_process(name: str) -> None:
+    for found in pair.run(_trained, name, WAYS, 2):
+        assert found == {}
+
+
+@pytest.mark.parametrize("mesh", [(1, 2), (2, 1)])
+def test_replicated_and_sharded(mesh: tuple[int, int]) -> None:
+    for found in pair.run(_trained, "AdamW", WAYS, *mesh):
+        assert found == {}
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_gradient_scaler(fused: bool) -> None:
+    for found, scale in pair.run(_scaled, fused):
+        assert found == {}
+        assert scale == 32.0
+
+
+def test_what_torch_cannot_do() -> None:
+    """Where this fails torch has learnt it, and docs/distributed.md is to say so."""
+    for found in pair.run(_torch_fails):
+        assert len(found) == len(FAILS), found
