@@ -4,11 +4,10 @@
 
 namespace optgen {
 
-template <class S>
-INLINE Floats load(const S* from) {
+INLINE Floats load(const bfloat16* from) {
     Words pairs;
     __builtin_memcpy(&pairs, from, sizeof pairs);
-    return {S::template widened<Vector>(pairs & 0xffff), S::template widened<Vector>(pairs >> 16)};
+    return {bits<Vector>(pairs << 16), bits<Vector>(pairs & 0xffff0000)};
 }
 
 template <class S>
@@ -68,6 +67,12 @@ INLINE void store(float16* to, Floats x) {
     narrow(x.b, to + WIDTH);
 }
 #else
+INLINE Floats load(const float16* from) {
+    Words pairs;
+    __builtin_memcpy(&pairs, from, sizeof pairs);
+    const Words low = pairs & 0xffff, high = pairs >> 16;
+    return {float16::widened<Vector>(low), float16::widened<Vector>(high)};
+}
 INLINE void store(float16* to, Floats x) {
     const Words pairs = paired<float16>(x);
     __builtin_memcpy(to, &pairs, sizeof pairs);
