@@ -26,6 +26,7 @@ import triton
 
 import optgen.optim
 from benchmarks.ahead import TARGETS, TYPES, Case, flags_of, kernels
+from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.runtime.rule import Rule
 
 RECORD = Path(__file__).parent / "results" / "triton-registers.json"
@@ -36,14 +37,13 @@ Entries = dict[str, dict[str, list[int]]]
 """Registers and shared bytes of a kernel, by the target and the words of a case."""
 
 
-def classes() -> dict[str, str]:
+def classes() -> dict[str, Any]:
     """A class for each file of kernels; AdamW steps with Adam's."""
-    found: dict[str, str] = {}
-    for name in optgen.optim.__all__:
-        kind = getattr(optgen.optim, name)
+    found: dict[str, Any] = {}
+    for kind in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
         if isinstance(getattr(kind, "rule", None), Rule):
-            found.setdefault(kind.lowerings, name)
-    return {name: lowerings for lowerings, name in found.items()}
+            found.setdefault(kind.lowerings, kind)
+    return {kind.__name__: kind for kind in found.values()}
 
 
 def cases(kind: Any, target: str) -> Iterator[Case]:
@@ -60,7 +60,7 @@ def words(case: Case) -> str:
 
 def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
     """What is recorded of the kernels of a class, and what is wrong with them."""
-    found = kernels(getattr(optgen.optim, name), case, cache)
+    found = kernels(classes()[name], case, cache)
     wrong = [
         f"{kernel}, {case.target} {words(case)}: {figures}"
         for kernel, figures in found.items()
@@ -78,7 +78,7 @@ def main() -> int:
     todo = [
         (name, case)
         for name, target in product(classes(), TARGETS)
-        for case in cases(getattr(optgen.optim, name), target)
+        for case in cases(classes()[name], target)
     ]
     with TemporaryDirectory() as cache, ProcessPoolExecutor(parser.parse_args().jobs) as pool:
         runs = [(case, pool.submit(compiled, name, case, cache)) for name, case in todo]

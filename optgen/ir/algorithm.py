@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, expressions, walk
-from optgen.ir.words import MATRIX_WORDS, PROPERTIES, REDUCTIONS
+from optgen.ir.words import BY_ROW, MATRIX_WORDS, PROPERTIES, REDUCTIONS
 
 HyperSort = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
@@ -155,9 +155,18 @@ class Algorithm:
     @property
     def elementwise(self) -> bool:
         """Whether one element of a parameter is updated without regard to the others."""
+        return not self._whole_words()
+
+    @property
+    def by_row(self) -> bool:
+        """Whether one row of a parameter is updated without regard to the others."""
+        return self._whole_words() <= BY_ROW
+
+    def _whole_words(self) -> set[str]:
+        """The words in the rule that look at more of a parameter than one element."""
         whole = {*REDUCTIONS, *MATRIX_WORDS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return not any(isinstance(node, Call) and node.word in whole for node in nodes)
+        return {node.word for node in nodes if isinstance(node, Call) and node.word in whole}
 
     @property
     def is_function(self) -> bool:

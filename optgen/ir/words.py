@@ -140,6 +140,8 @@ FACTS: tuple[str, ...] = ("factored",)
 """Properties that are true or false: `when=` may name them, and a branch on one folds away."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "reduction")
 MATRIX_WORDS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.sort == "matrix")
+BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"))
+"""Those that mean the same of some rows of a parameter as of all."""
 CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_WORDS, *PROPERTIES)
 """What a spec may call by name."""
 

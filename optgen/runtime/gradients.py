@@ -81,6 +81,9 @@ def check(optimizer: "GeneratedOptimizer", group: Mapping[str, Any], grad: Tenso
         for key in rule.dense_only:
             if truth(group[key]):
                 raise RuntimeError(f"{key} option is not compatible with sparse gradients")
+        if not rule.elementwise and not grad.dense_dim():
+            message = f"{_rule_owner(optimizer)} looks at rows, not at single elements: "
+            raise RuntimeError(message + "a sparse gradient must name whole rows")
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
         raise RuntimeError(message + rule.sparse_hint)

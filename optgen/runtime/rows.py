@@ -1,9 +1,9 @@
 """The rule on the touched rows: what sparse gradients name, as dense tensors, and back again.
 
-An elementwise rule does not notice that it is given some rows of a parameter and not all of them.
-So whatever takes dense tensors takes sparse gradients too: the rows they touch are copied out of
-the parameter and of every state of its shape, updated, and copied back. Steps and scalar states
-belong to the parameter and advance once, however many rows are touched, if any.
+A rule of elements, or of rows, does not notice that it is given some rows of a parameter and not
+all of them. So whatever takes dense tensors takes sparse gradients too: the rows they touch are
+copied out of the parameter and of every state that has them, updated, and copied back. Steps and
+scalar states belong to the parameter and advance once, however many rows are touched, if any.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ def touched(rule: Rule, work: Work) -> Touched:
     grads = [grad.coalesce() for grad in work.grads]
     places = [grad.indices().unbind(0) for grad in grads]
     states = [
-        _take(column, places) if state.shape == "like" else column
+        _take(column, places) if state.shape in ("like", "row") else column
         for state, column in zip(rule.states, work.states, strict=True)
     ]
     values = reals([grad.values() for grad in grads])

@@ -123,9 +123,9 @@ def check_rule(
 
 
 def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """Only an elementwise rule can be given some rows; only then is there something to exempt."""
+    """Only a rule of elements or rows can be given some; only then is there something to exempt."""
     option = f'gradient="{algorithm.gradient}"'
-    if algorithm.gradient != "dense" and not algorithm.elementwise:
+    if algorithm.gradient != "dense" and not algorithm.by_row:
         message = f"{option}, but the rule looks at the whole parameter"
         hint = "sparse gradients hand over some rows of it: leave gradient= out"
         source.error(node.decorator_list[0], message, hint)

@@ -53,7 +53,7 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
 @pytest.mark.parametrize("name", classes())
 def test_no_value_compiles_anew(name: str, launches: Launches) -> None:
     """Neither other numbers of tensors nor other hyperparameters, nor further steps."""
-    kind = getattr(optgen.optim, name)
+    kind = classes()[name]
     for count in (1, 3, 16, 64):
         params = parameters(*[(5, 20)] * count)
         if kind.rule.gradient == "sparse_only":

@@ -6,7 +6,6 @@ import pytest
 import torch
 from interpreter import inside, outside, run_inside
 
-import optgen.optim
 from optgen import use_lowering
 
 pytest.importorskip("triton")
@@ -26,6 +25,7 @@ NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
 LAUNCHES = {
     **dict.fromkeys(classes(), ELEMENTWISE),
     "Adafactor": [*FACTORED, *NOT_FACTORED],
+    "RowWiseAdagrad": ["scalars", "step1", "finish1", "step2"],
     "Muon": ["scalars", "step1", "step2"],  # and between the two a matrix word's products
 }
 
@@ -48,7 +48,7 @@ def test_a_step_launches(name: str, count: int, monkeypatch: pytest.MonkeyPatch)
         return finding(kernel, grid)
 
     monkeypatch.setattr(InterpretedFunction, "__getitem__", find)
-    kind = getattr(optgen.optim, name)
+    kind = classes()[name]
     params = accepted(kind, [torch.ones(size, requires_grad=True) for size in SHAPES * count])
     if kind.rule.gradient == "sparse_only":
         params = [param for param in params if param.ndim]

@@ -100,11 +100,13 @@ def compare(
     update = module["_".join((name, *facts))]
     extra = {"capturable": False} if "functional" in name else {}
     lists = [*states.values(), *([steps] if steps else [])]
-    asked = [name for name in signature(update).parameters if name.startswith("fresh_")]
+    known_to_it = signature(update).parameters
+    asked = [name for name in known_to_it if name.startswith("fresh_")]
+    handed = {name: value for name, value in hypers.items() if name in known_to_it}
     for step in range(4):
         grads = random()
         fresh = dict.fromkeys(asked, step == 0)
-        update(params, grads, *lists, **{**hypers, "maximize": climb}, **extra, **fresh)
+        update(params, grads, *lists, **{**handed, "maximize": climb}, **extra, **fresh)
         expected = [
             evaluate(algorithm, hypers, p, -g if climb else g, state, torch.float64)
             for (p, state), g in zip(expected, grads, strict=True)

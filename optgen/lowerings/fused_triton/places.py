@@ -23,9 +23,18 @@ def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     kept: list[str] = []
     for name, line in reversed(candidates):
         if uses(name, used):
-            kept.append(line)
+            kept.append(_read(line, used))
             used += f"\n{line}"
     return kept[::-1]
+
+
+def _read(line: str, used: str) -> str:
+    """The line, where it gives several names a value and some are not used: those so marked."""
+    names, equals, value = line.partition(" = ")
+    if ", " not in names:
+        return line
+    marked = [name if uses(name, used) else f"_{name}" for name in names.split(", ")]
+    return f"{', '.join(marked)}{equals}{value}"
 
 
 def uses(name: str, text: str) -> bool:

@@ -39,7 +39,12 @@ class _Rows(ctypes.Structure):
 
 
 def library(name: str, source: str) -> Path | None:
-    """Where the kernel for rows lies, a library of its own; None where it cannot be had."""
+    """Where the kernel for rows lies, a library of its own; None where it cannot be had.
+
+    Of a rule that reduces there is none.
+    """
+    if "OPTGEN_ROWS" not in source:
+        return None
     try:
         return build_cache.library(f"{name}_rows", f"#define OPTGEN_ROWS\n{source}")
     except (build_cache.NoCompilerError, compiler.CompileError, OSError):
