@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import is_cut, list_blocks, shares
+from optgen.runtime.blocks import is_cut, list_blocks, portions, shares
 from optgen.runtime.foreach import scale_
 from optgen.runtime.properties import cols, rows
 from optgen.runtime.reductions import (
@@ -19,6 +19,8 @@ from optgen.runtime.reductions import (
     write,
 )
 from optgen.runtime.scalars import advance, lerp, maximum, minimum, sqrt
+from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.split import Split
 
 
 def update_factored(
@@ -137,6 +139,125 @@ def update_factored(
             torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
 
 
+def update_sharded_factored(
+    params: list[Tensor],
+    grads: list[Tensor],
+    row_vars: list[Tensor],
+    col_vars: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float | Tensor,
+    beta2_decay: float,
+    eps: tuple[float | None, float],
+    d: float,
+    weight_decay: float,
+    maximize: bool,
+    split: Split,
+) -> Update:
+    """The same for parts of parameters: it yields what the processes must complete together."""
+    step = advance(state_steps)
+    eps1, eps2 = eps
+    if eps[0] is None:
+        # floor = machine_eps(p)
+        floor = torch.finfo(split.whole.dtype).eps
+    else:
+        # floor = eps1
+        floor = eps1
+    # rho = minimum(lr, 1 / sqrt(t))
+    rho = minimum(lr, 1 / sqrt(step))
+    # w = t**beta2_decay
+    w = step**beta2_decay
+    floor_sq = floor**2
+
+    row_var = torch.stack(row_vars)
+    col_var = torch.stack(col_vars)
+    param_sq_sum = no_sum(params[0], len(params))
+    grad_sq_row_sum = no_row_sum(params[0], len(params))
+    grad_sq_col_sum = no_col_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        grad_sq_row_sum_blocks,
+        grad_sq_col_sum_blocks,
+        param_sq_sum_blocks,
+    ) in portions(
+        params,
+        grads,
+        grad_sq_row_sum.unbind(),
+        grad_sq_col_sum.unbind(),
+        sums=[param_sq_sum.unbind()],
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # alpha = maximum(eps2, rms(p)) * rho
+        torch._foreach_add_(
+            param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+        )
+        # r = lerp(r, row_mean(g**2), w)
+        torch._foreach_add_(
+            grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
+        )
+        # c = lerp(c, col_mean(g**2), w)
+        torch._foreach_add_(
+            grad_sq_col_sum_blocks, [col_sum_of_squares(grad_block) for grad_block in grad_blocks]
+        )
+    yield [
+        split.sum(param_sq_sum),
+        split.sum(grad_sq_row_sum, "cols"),
+        split.sum(grad_sq_col_sum, "rows"),
+    ]
+    # alpha = maximum(eps2, rms(p)) * rho
+    alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho
+    # r = lerp(r, row_mean(g**2), w)
+    row_var = lerp(row_var, grad_sq_row_sum / cols(split.whole), w)
+    # c = lerp(c, col_mean(g**2), w)
+    col_var = lerp(col_var, grad_sq_col_sum / rows(split.whole), w)
+    # v_hat = r * c / maximum(col_mean(r), floor)
+    row_var_col_sum = col_sum(row_var)
+    yield [split.sum(row_var_col_sum, "rows")]
+    # v_hat = r * c / maximum(col_mean(r), floor)
+    # u = g / sqrt(maximum(v_hat, floor**2))
+    row_factor = row_var / maximum(row_var_col_sum / rows(split.whole), floor)
+    write(row_vars, row_var)
+    write(col_vars, col_var)
+    u_sq_sum = no_sum(params[0], len(params))
+    for grad_blocks, row_factor_blocks, col_var_blocks, u_sq_sum_blocks in portions(
+        grads, row_factor.unbind(), col_var.unbind(), sums=[u_sq_sum.unbind()]
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        denoms = torch._foreach_mul(row_factor_blocks, col_var_blocks)
+        torch._foreach_clamp_min_(denoms, floor_sq)
+        torch._foreach_sqrt_(denoms)
+        us = torch._foreach_div(grad_blocks, denoms)
+        # p = p - alpha / maximum(1, rms(u) / d) * u
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    yield [split.sum(u_sq_sum)]
+    # p = p - alpha / maximum(1, rms(u) / d) * u
+    step_size = alpha / maximum(1, sqrt(u_sq_sum / split.whole.numel()) / d)
+    for param_blocks, grad_blocks, row_factor_blocks, col_var_blocks, step_size_blocks in portions(
+        params, grads, row_factor.unbind(), col_var.unbind(), step_size.unbind()
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay:
+            # p = p - lr * weight_decay * p
+            scale_(param_blocks, 1 - lr * weight_decay)
+        # v_hat = r * c / maximum(col_mean(r), floor)
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        denoms = torch._foreach_mul(row_factor_blocks, col_var_blocks)
+        torch._foreach_clamp_min_(denoms, floor_sq)
+        torch._foreach_sqrt_(denoms)
+        us = torch._foreach_div(grad_blocks, denoms)
+        # p = p - alpha / maximum(1, rms(u) / d) * u
+        torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+
+
 def update_not_factored(
     params: list[Tensor],
     grads: list[Tensor],
@@ -211,3 +332,81 @@ def update_not_factored(
                 scale_(param_blocks, 1 - lr * weight_decay)
             # p = p - alpha / maximum(1, rms(u) / d) * u
             torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)
+
+
+def update_sharded_not_factored(
+    params: list[Tensor],
+    grads: list[Tensor],
+    variances: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float | Tensor,
+    beta2_decay: float,
+    eps: tuple[float | None, float],
+    d: float,
+    weight_decay: float,
+    maximize: bool,
+    split: Split,
+) -> Update:
+    """The same for parts of parameters: it yields what the processes must complete together."""
+    step = advance(state_steps)
+    eps1, eps2 = eps
+    if eps[0] is None:
+        # floor = machine_eps(p)
+        floor = torch.finfo(split.whole.dtype).eps
+    else:
+        # floor = eps1
+        floor = eps1
+    # rho = minimum(lr, 1 / sqrt(t))
+    rho = minimum(lr, 1 / sqrt(step))
+    # w = t**beta2_decay
+    w = step**beta2_decay
+    floor_sq = floor**2
+
+    param_sq_sum = no_sum(params[0], len(params))
+    u_sq_sum = no_sum(params[0], len(params))
+    for (
+        param_blocks,
+        grad_blocks,
+        variance_blocks,
+        param_sq_sum_blocks,
+        u_sq_sum_blocks,
+    ) in portions(params, grads, variances, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        # alpha = maximum(eps2, rms(p)) * rho
+        torch._foreach_add_(
+            param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
+        )
+        # v = lerp(v, g**2, w)
+        operands = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_lerp_(variance_blocks, operands, w)
+        # v_hat = v
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        denoms = torch._foreach_clamp_min(variance_blocks, floor_sq)
+        torch._foreach_sqrt_(denoms)
+        us = torch._foreach_div(grad_blocks, denoms)
+        # p = p - alpha / maximum(1, rms(u) / d) * u
+        torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    yield [split.sum(param_sq_sum), split.sum(u_sq_sum)]
+    # alpha = maximum(eps2, rms(p)) * rho
+    alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho
+    # p = p - alpha / maximum(1, rms(u) / d) * u
+    step_size = alpha / maximum(1, sqrt(u_sq_sum / split.whole.numel()) / d)
+    for param_blocks, grad_blocks, variance_blocks, step_size_blocks in portions(
+        params, grads, variances, step_size.unbind()
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay:
+            # p = p - lr * weight_decay * p
+            scale_(param_blocks, 1 - lr * weight_decay)
+        # v_hat = v
+        # u = g / sqrt(maximum(v_hat, floor**2))
+        denoms = torch._foreach_clamp_min(variance_blocks, floor_sq)
+        torch._foreach_sqrt_(denoms)
+        us = torch._foreach_div(grad_blocks, denoms)
+        # p = p - alpha / maximum(1, rms(u) / d) * u
+        torch._foreach_addcmul_(param_blocks, us, step_size_blocks, -1)

@@ -10,6 +10,8 @@ from optgen.runtime.foreach import scale_
 from optgen.runtime.matrix import orthogonalize
 from optgen.runtime.properties import cols, rows
 from optgen.runtime.scalars import maximum, sqrt
+from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.split import Split
 
 
 def update(
@@ -54,3 +56,47 @@ def update(
         scale_(params, 1 - lr * weight_decay)
         # p = p - lr * scale * o
         torch._foreach_add_(params, os, alpha=-(lr * scale))
+
+
+def update_sharded(
+    params: list[Tensor],
+    grads: list[Tensor],
+    momentum_buffers: list[Tensor],
+    *,
+    lr: float | Tensor,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
+    ns_coefficients: tuple[float, float, float],
+    eps: float,
+    ns_steps: float,
+    adjust_lr_fn: str | None,
+    maximize: bool,
+    split: Split,
+) -> Update:
+    """The same for parts of parameters: it yields what the processes must complete together."""
+    if adjust_lr_fn == "match_rms_adamw":
+        # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
+        scale = 0.2 * sqrt(maximum(rows(split.whole), cols(split.whole)))
+    else:
+        # scale = sqrt(maximum(1, rows(p) / cols(p)))
+        scale = sqrt(maximum(1, rows(split.whole) / cols(split.whole)))
+
+    if maximize:
+        # g = -g
+        grads = torch._foreach_neg(grads)
+    # b = lerp(b, g, 1 - momentum)
+    torch._foreach_lerp_(momentum_buffers, grads, 1 - momentum)
+    if nesterov:
+        # u = lerp(g, b, momentum)
+        us = torch._foreach_lerp(grads, momentum_buffers, momentum)
+    else:
+        # u = b
+        us = momentum_buffers
+    # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
+    whole = yield split.gather(us)
+    os = yield split.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
+    # p = p - lr * weight_decay * p
+    scale_(params, 1 - lr * weight_decay)
+    # p = p - lr * scale * o
+    torch._foreach_add_(params, os, alpha=-(lr * scale))

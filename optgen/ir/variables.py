@@ -18,7 +18,7 @@ _BUILT_IN: tuple[str, ...] = (
 )
 _BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 RUNTIME: dict[str, tuple[str, ...]] = {
-    "blocks": ("as_one", "blocks", "is_cut", "list_blocks", "lists_as_one", "shares"),
+    "blocks": ("as_one", "blocks", "is_cut", "list_blocks", "lists_as_one", "portions", "shares"),
     "foreach": ("scale_",),
     "matrix": ("orthogonalize",),
     "properties": ("cols", "rows"),
@@ -33,15 +33,17 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         *("maximum", "minimum", "opposite", "read_one", "sign", "sqrt", "store", "store_one"),
         "where",
     ),
+    "sharded.driver": ("Update",),
+    "sharded.split": ("Split",),
     "slices": ("cuts", "slices"),
 }
-"""The modules of optgen.runtime, and the functions of theirs that generated Python calls."""
+"""The modules of optgen.runtime, and the functions and types of theirs in generated Python."""
 
 PYTHON = frozenset(
     (
         *(name for names in RUNTIME.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("blocked", "capturable", "cut", "index", "share"),
+        *("blocked", "capturable", "cut", "index", "share", "split", "whole"),
     )
 )
 """What generated Python uses besides the words of the language."""

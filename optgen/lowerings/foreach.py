@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Context, Lowering, PlanPass
-from optgen.lowerings.python.function import bucket_function, indented, python_file
-from optgen.lowerings.python.phases import FOREACH as SHARES
+from optgen.lowerings.python.forms import FOREACH as SHARES
+from optgen.lowerings.python.forms import SHARDED
+from optgen.lowerings.python.function import (
+    Function,
+    bucket_function,
+    function_name,
+    indented,
+    parted,
+    python_file,
+)
 from optgen.lowerings.python.phases import phase_lines
+from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
@@ -33,7 +44,26 @@ _PASSES: tuple[PlanPass, ...] = (
 def lower(algorithm: Algorithm) -> Context:
     """What templates/foreach.py.jinja lays out: a function for each kind of parameter."""
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
-    return python_file(algorithm, [bucket_function(plan, _loop) for plan in made])
+    functions = []
+    for plan in made:
+        functions.append(bucket_function(plan, _loop))
+        if plan.is_cut:
+            functions.append(_sharded(plan))
+    return python_file(algorithm, functions)
+
+
+def _sharded(plan: Plan) -> Function:
+    """A generator of the same: between its phases the processes complete what each has summed."""
+    arguments, plan = keywords(plan), name_fresh(plan)
+    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param))
+    return Function(
+        function_name("update_sharded", plan.facts),
+        "The same for parts of parameters: it yields what the processes must complete together.",
+        list_names(plan.algorithm),
+        (*arguments, "split: Split"),
+        parted(scalars, phase_lines(plan, SHARDED)),
+        returns="Update",
+    )
 
 
 def _loop(plan: Plan) -> list[str]:

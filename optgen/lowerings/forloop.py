@@ -16,6 +16,7 @@ from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
 from optgen.lowerings.base import Context, Lowering
+from optgen.lowerings.python.forms import FORLOOP as ONE_TENSOR
 from optgen.lowerings.python.function import (
     Function,
     bucket_function,
@@ -24,7 +25,6 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
 )
-from optgen.lowerings.python.phases import FORLOOP as ONE_TENSOR
 from optgen.lowerings.python.phases import matrix_call, phase_lines
 from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh

@@ -18,7 +18,7 @@ ALIVE = 8  # lists of temporaries there may be at once
 Box = tuple[slice, ...]
 
 
-def shares(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[list[Tensor], ...]]:
+def shares(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
     """Split the lists into shorter ones; one share has few elements, or a single tensor.
 
     The tensors of a bucket have one shape, so that every share but the last has equally many.
@@ -74,6 +74,19 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
     for row in zip(params, *columns, strict=True):
         for parts in blocks(*row):
             yield tuple([] if part is None else [part] for part in parts)
+
+
+def portions(
+    params: list[Tensor], *lists: Sequence[Tensor], sums: Sequence[Sequence[Tensor]] = ()
+) -> Iterator[tuple[list[Any], ...]]:
+    """Share after share of whole lists, a tensor too large for one in blocks.
+
+    `sums` are numbers that are added to in place: they come last, in the type they are in.
+    """
+    for share in shares(params, *lists, *sums):
+        taken = share[: 1 + len(lists)]
+        for row in list_blocks(*taken):
+            yield (*row, *share[len(taken) :])
 
 
 def _limit(tensor: Tensor) -> int:

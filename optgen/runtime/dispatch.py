@@ -1,8 +1,8 @@
 """Choose the lowering that takes a group's next step, and take the step."""
 
 import importlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from optgen.runtime import unfused
 from optgen.runtime.assemble import States, assemble, visible
 from optgen.runtime.collect import release, survey, with_gradient
+from optgen.runtime.gradients import all_plain
 from optgen.runtime.private import foreach_devices
 from optgen.runtime.rule import Lowered, Rule
 from optgen.runtime.sharded.views import advance_versions
@@ -20,6 +21,7 @@ from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
+    from optgen.runtime.sharded.agreement import Meeting
 
 TITLES = {
     "forloop": "for-loop",
@@ -28,6 +30,8 @@ TITLES = {
     "fused_triton": "fused Triton",
 }
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
+UNFUSED = ("forloop", "foreach")
+IN_PARTS = "in parts"  # for either of them: parameters that the rule looks at as a whole
 
 DECIDING = ("foreach", "fused", "capturable", "differentiable")
 """What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
@@ -73,26 +77,57 @@ def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None 
             return
     stepped = False
     try:
-        works = survey(optimizer, given)
-        _run(optimizer, [part for work in works for part in work.parts or (work,)])
+        with _together(optimizer, given) as meeting:
+            works = survey(optimizer, given)
+            parts = [part for work in works for part in work.parts or (work,)]
+            batches = _batches(optimizer, parts)
+            take = _prepare(optimizer, batches, meeting) if meeting else None
+        for lowering, groups in batches.items():
+            if lowering in UNFUSED:
+                unfused.step(optimizer, groups, lowering)
+            else:
+                importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
+        if take:
+            take()
+        for work in works:
+            advance_versions(work.members)
         # Only where it matters: on a device, the answer must be waited for.
         stepped = not (optimizer._survey.created and unfused.skipped(optimizer))
     finally:
         release(optimizer, stepped)
 
 
-def _run(optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
+def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, list[Group]]:
+    """The groups of this step by the lowering that takes them."""
     batches: dict[str, list[Group]] = {}
     for work in works:
         if work.params:
-            batches.setdefault(choose(optimizer, work)[0], []).append(work.group)
-    for lowering, groups in batches.items():
-        if lowering in ("forloop", "foreach"):
-            unfused.step(optimizer, groups, lowering)
-        else:
-            importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
-    for work in works:
-        advance_versions(work.members)
+            lowering, _ = choose(optimizer, work)
+            in_parts = work.trait.placed is not None and lowering in UNFUSED
+            batches.setdefault(IN_PARTS if in_parts else lowering, []).append(work.group)
+    return batches
+
+
+def _together(
+    optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None
+) -> AbstractContextManager["Meeting | None"]:
+    """A context that is left on all ranks or on none, if the step has collectives."""
+    if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
+        return nullcontext()
+    from optgen.runtime.sharded.agreement import agreed
+
+    return agreed(optimizer, given)
+
+
+def _prepare(
+    optimizer: "GeneratedOptimizer", batches: dict[str, list[Group]], meeting: "Meeting"
+) -> Callable[[], None] | None:
+    """Say what is about to happen; return the step of what is in parts and not fused."""
+    from optgen.runtime.sharded.step import announce, prepare
+
+    in_parts = batches.pop(IN_PARTS, [])
+    announce(optimizer, batches, meeting)
+    return prepare(optimizer, in_parts, meeting) if in_parts else None
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
@@ -196,6 +231,8 @@ def why_not(owner: Lowered, work: Work, lowering: str) -> str:
         return f"only the for-loop can: {reason}"
     if lowering == "foreach":
         return ""
+    if work.trait.placed is not None:
+        return f"parameters in parts, {work.trait.placed.placements}, of a rule that needs all"
     if lowering == "fused_triton":
         from optgen.runtime import fused_triton
 

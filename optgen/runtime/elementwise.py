@@ -103,7 +103,7 @@ class Elementwise:
         else:
             update = unfused.load(self.lowerings, lowering, "update")
             hypers = {key: _number(work.group[key]) for key in self.rule.hypers}
-            for columns, _ in unfused.buckets(self.rule, work, by_value=True):
+            for columns, _, _ in unfused.buckets(self.rule, work, by_value=True):
                 update(*self._of_one_dtype(columns), **hypers)
 
     def _choose(self, work: Work) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import numel, plain
+from optgen.runtime.private import local_tensor, numel, plain
 from optgen.runtime.rule import FACTS, Rule, truth
+from optgen.runtime.sharded.placed import Placed, placed
 from optgen.runtime.sharded.views import local, shared
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Trait(NamedTuple):
     subclass: str = ""  # the name of a tensor class that is more than memory
     again: int = 0  # how often the parameter stands in the group before: it is stepped each time
     facts: tuple[bool, ...] = ()  # whether those that the rule asks for hold of the parameter
+    placed: Placed | None = None  # where parts of the parameter lie, if the rule needs all of them
 
 
 @cache
@@ -51,12 +53,15 @@ def traits(
         if ordinary and all_plain(params)
         else _traits(members, params, grads)
     )
+    if not rule.elementwise and not all_plain(members):
+        pairs = zip(found, map(placed, members), strict=True)
+        found = [trait._replace(placed=where) for trait, where in pairs]
     if not rule.facts:
         return found
     answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
-    pairs = list(zip(found, answers, strict=True))
-    made = {(trait, facts): trait._replace(facts=facts) for trait, facts in set(pairs)}
-    return list(map(made.__getitem__, pairs))
+    answered = list(zip(found, answers, strict=True))
+    made = {(trait, facts): trait._replace(facts=facts) for trait, facts in set(answered)}
+    return list(map(made.__getitem__, answered))
 
 
 def _traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[Trait]:
@@ -132,11 +137,12 @@ def check_whole(optimizer: "GeneratedOptimizer", members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        placements = getattr(member, "placements", ())
-        if not all(placement.is_replicate() for placement in placements):
+        where = placed(member)
+        if where is not None and not where.is_even(member):
             raise RuntimeError(
-                f"{name} does not support parameters of which this process holds a part "
-                f"({placements}): its rule looks at a parameter as a whole"
+                f"{name} looks at a parameter as a whole, and this process holds a part of the "
+                f"shape {tuple(local_tensor(member).shape)} of a parameter {tuple(member.shape)} "
+                f"that lies as {where.placements}: not as torch cuts it; use distribute_tensor"
             )
 
 

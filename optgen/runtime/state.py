@@ -10,6 +10,7 @@ from torch import Tensor
 
 from optgen.runtime.private import foreach_clone, scalar_dtype
 from optgen.runtime.rule import Rule, State
+from optgen.runtime.sharded.placed import placed, zeros_beside
 
 Group = dict[str, Any]
 Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
@@ -158,6 +159,14 @@ def _made(
     return [initial(rule, state, group, param, defaults) for param in params]
 
 
+def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero for each row or column; where the parameter is in parts, so is what is not summed."""
+    shape = state.shape_for(param)
+    if placed(param) is None:
+        return param.new_zeros(shape, dtype=dtype)
+    return zeros_beside(param, -1 if state.shape == "row" else -2, dtype)
+
+
 def initial(
     rule: Rule,
     state: State,
@@ -180,7 +189,7 @@ def initial(
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        made = param.new_zeros(state.shape_for(param), dtype=dtype)
+        made = _small(state, param, dtype)
     if learnt:
         made = made + (torch.complex(start, start) if made.is_complex() else start).to(dtype)
     elif number:

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,33 +19,30 @@ from optgen.runtime.work import Work
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-Update = Callable[..., None]
+Update = Callable[..., Any]
 
 
 def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) -> None:
     """Take the step of these groups, one group after the other."""
     if skipped(optimizer):
         return
-    scale = getattr(optimizer, "grad_scale", None)
     for group in groups:
         work = collect(optimizer, group)
-        if scale is not None:
-            for grad in work.grads:
-                grad.div_(scale)
+        unscale(optimizer, work)
         functional = bool(group.get("differentiable") or group.get("capturable"))
-        hypers = _hypers(optimizer.rule, group, functional, lowering)
+        taken = hypers(optimizer.rule, group, functional, lowering)
         if functional:
             _check_functional(optimizer.rule, work)
-            hypers["capturable"] = bool(group.get("capturable"))
+            taken["capturable"] = bool(group.get("capturable"))
         # The functional form is written for one tensor; lists of them compute like one.
         form = ("forloop", "update_functional") if functional else (lowering, "update")
         update = load(optimizer.lowerings, form[0], named(form[1], optimizer.rule, work))
         whole = functional and lowering == "foreach" and optimizer.rule.elementwise
         rows = touched(optimizer.rule, work) if work.trait.rows else None
         dense = rows.rows if rows else work
-        for columns, fresh in buckets(optimizer.rule, dense, by_value=not functional):
+        for columns, fresh, _ in buckets(optimizer.rule, dense, by_value=not functional):
             for part in pieces(columns) if whole else (columns,):
-                update(*part, **hypers, **fresh)
+                update(*part, **taken, **fresh)
         if rows:
             rows.put_back()
 
@@ -54,6 +51,14 @@ def skipped(optimizer: "GeneratedOptimizer") -> bool:
     """Tell whether a gradient scaler found infinities, so that this step must not happen."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
+
+
+def unscale(optimizer: "GeneratedOptimizer", work: Work) -> None:
+    """Divide the gradients by what a gradient scaler multiplied the loss by, if it left that."""
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        for grad in work.grads:
+            grad.div_(scale)
 
 
 @cache
@@ -69,14 +74,20 @@ def named(function: str, rule: Rule, work: Work) -> str:
     return "_".join([function, *(fact if holds else f"not_{fact}" for fact, holds in answers)])
 
 
-def buckets(
-    rule: Rule, work: Work, by_value: bool
-) -> Iterator[tuple[list[list[Any]], dict[str, bool]]]:
+class Bucket(NamedTuple):
+    """What one call can take of a work."""
+
+    columns: list[list[Any]]  # in the order of a lowering's arguments
+    fresh: dict[str, bool]  # which states this step has created
+    places: list[int]  # in the work
+
+
+def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     """Split a work into what one call can take: equal devices, dtypes, counts and freshness.
 
-    Yields the lists in the order of a lowering's arguments, and which states are fresh. With
-    `by_value` the step count and the scalar states of a bucket are equal numbers. The tensors of a
-    rule that looks at more than single elements have one shape.
+    With `by_value` the step count and the scalar states of a bucket are equal numbers. The tensors
+    of a rule that looks at more than single elements have one shape, and so have those that they
+    are parts of: every process that holds parts of the same has the same buckets.
     """
     keys = [_kinds(rule, work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
     if by_value:
@@ -95,7 +106,8 @@ def buckets(
     for places in rows.values():
         whole = len(places) == len(work.params)
         columns = [c if whole or not c else [c[place] for place in places] for c in lists]
-        yield columns, {f"fresh_{key}": work.fresh[key][places[0]] for key in rule.fresh}
+        fresh = {f"fresh_{key}": work.fresh[key][places[0]] for key in rule.fresh}
+        yield Bucket(columns, fresh, places)
 
 
 def _kinds(rule: Rule, work: Work) -> list[int]:
@@ -103,13 +115,13 @@ def _kinds(rule: Rule, work: Work) -> list[int]:
     kinds: list[int] | None = work.facts.get("kinds")
     if kinds is None:
         known: dict[tuple[Any, ...], int] = {}
-        columns = [work.params, *(column for column in work.states if column)]
+        columns = [work.members, work.params, *(column for column in work.states if column)]
         kinds = work.facts["kinds"] = [
             known.setdefault(
                 (
-                    row[0].device,
-                    None if rule.elementwise else row[0].shape,
-                    *(tensor.dtype for tensor in row),
+                    row[1].device,
+                    None if rule.elementwise else (row[0].shape, row[1].shape),
+                    *(tensor.dtype for tensor in row[1:]),
                 ),
                 len(known),
             )
@@ -126,7 +138,7 @@ def _values(scalars: list[Tensor]) -> list[float]:
     return values
 
 
-def _hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
+def hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
     """The hyperparameters as the lowering takes them.
 
     Tensors reach autograd and graph capture as they are. Else they are numbers, but a learning rate

@@ -23,11 +23,13 @@ class Function:
     lists: tuple[str, ...]
     keywords: tuple[str, ...]
     body: tuple[str, ...]
+    returns: str = "None"
 
 
 def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
-    """What a template needs: the functions, and an import for each they call."""
+    """What a template needs: the functions, and imports for what they call and are annotated by."""
     called = _called(line for function in functions for line in function.body)
+    called |= _annotations(functions)
     imports = {
         module: [name for name in names if name in called] for module, names in RUNTIME.items()
     }
@@ -41,6 +43,12 @@ def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
 def _called(lines: Iterable[str]) -> set[str]:
     code = (line for line in lines if not line.lstrip().startswith("#"))
     return {name for line in code for name in re.findall(r"(?<![\w.])(\w+)\(", line)}
+
+
+def _annotations(functions: Iterable[Function]) -> set[str]:
+    annotated = (keyword.partition(":")[2] for f in functions for keyword in f.keywords)
+    texts = (*annotated, *(function.returns for function in functions))
+    return {name for text in texts for name in re.findall(r"\w+", text)}
 
 
 def bucket_function(plan: Plan, loop: Callable[[Plan], list[str]]) -> Function:

@@ -6,7 +6,7 @@ by in blocks. Both forms print the same small values: of one tensor, or stacked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from optgen.ir.kinds import Axes, Home, Kind, kind_of
@@ -24,11 +24,11 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
+from optgen.lowerings.python.completions import completions, requests
+from optgen.lowerings.python.forms import Form
 from optgen.lowerings.python.function import indented
 from optgen.lowerings.python.text import PythonText, statements
-from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
 from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import Instruction
 from optgen.passes.keep_locals import is_questioned, keep_locals
 from optgen.passes.rewrite import map_values
 from optgen.passes.select_branches import connected
@@ -36,58 +36,6 @@ from optgen.passes.spread_numbers import spread_numbers
 
 _TEXT = PythonText({}, {})
 _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
-
-
-@dataclass(frozen=True)
-class Form:
-    """How one lowering spells what the other spells differently.
-
-    `whole` and `small` are a whole tensor and a small value where a trip goes over them, `read` and
-    `write` a row or column state, all with `{0}` for the name and `{1}` for its list.
-    """
-
-    loop: str
-    blocks: str
-    uncut: str
-    blocked: str
-    whole: str
-    small: str
-    read: str
-    write: str
-    count: str
-    functions: dict[str, str]
-    lines: Callable[[tuple[Instruction, ...]], list[str]]
-    in_lists: bool
-
-
-FORLOOP = Form(
-    loop="for index in range(len(params)):",
-    blocks="blocks",
-    uncut="as_one",
-    blocked="blocked = is_cut(params[index])",
-    whole="{1}[index]",
-    small="{0}",
-    read="{1}[index]",
-    write="{1}[index].copy_({0})",
-    count="",
-    functions={"sum": "total"},
-    lines=forloop_lines,
-    in_lists=False,
-)
-FOREACH = Form(
-    loop="for share in shares({lists}):",
-    blocks="list_blocks",
-    uncut="lists_as_one",
-    blocked="blocked = is_cut(params[0])",
-    whole="{1}",
-    small="{0}.unbind()",
-    read="torch.stack({1})",
-    write="write({1}, {0})",
-    count=", len(params)",
-    functions={"sum": "totals", "max_abs": "max_abses"},
-    lines=foreach_lines,
-    in_lists=True,
-)
 
 
 def _lists(plan: Plan) -> list[str]:
@@ -100,10 +48,13 @@ def phase_lines(plan: Plan, form: Form) -> list[str]:
     """Every phase of a bucket whose tensors have one shape."""
     lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
-    plan = plan if whole else keep_locals(plan)
-    printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
+    plan = plan if whole or form.over_ranks else keep_locals(plan)
+    lines = list(_Printer(spread_numbers(plan), plan.kinds, form, whole).lines())
+    if form.over_ranks:
+        again = any("= share[" in line for line in lines)
+        return [f"share = {lists}", *lines] if again else lines
     opening = [f"{lists} = share"] if form.in_lists else []
-    return indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    return indented([*opening, *lines], form.loop.format(lists=lists))
 
 
 @dataclass
@@ -128,6 +79,7 @@ class _Printer:
                     plain = self.whole and not any(map(self._is_small, _touched(phase)))
                     plain = plain and not self._changes_what_follows(phase)
                     yield from self._over_whole(phase) if plain else self._over_blocks(phase)
+                    yield from self._completed(phase.reductions)
                 case Finish(body):
                     yield from self._finish(body)
                 case MatrixCall():
@@ -167,13 +119,17 @@ class _Printer:
         small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
         sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
         along = [ref.name for ref in small if ref not in sums]
-        if self.form.in_lists:
-            numbers = (ref.name for ref in small if ref in sums)
+        numbers = [ref.name for ref in small if ref in sums]
+        portioned = self.form.over_ranks and not self.whole
+        if self.form.in_lists and not portioned:
             yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
         taken_streams = [s for s in sweep.streams if s.role != "local" or not s.stored]
         streams = [s.name for s in taken_streams]
         given = [self._whole(stream) for stream in taken_streams]
         given += [self._small(name) for name in along]
+        if portioned and numbers:
+            along += numbers
+            given.append(f"sums=[{', '.join(map(self._small, numbers))}]")
         taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
@@ -197,13 +153,15 @@ class _Printer:
     def _finish(self, body: Program) -> Iterator[str]:
         """Small values, as their text says it; row and column state is stored at once."""
         body = map_values(body, lambda value: connected(value, self._is_late))
-        text = PythonText({self.plan.algorithm.param: "params[0]"}, self.form.functions)
+        text = PythonText({self.plan.algorithm.param: self.form.param}, self.form.functions)
+        needed = completions(body) if self.form.over_ranks else {}
 
         def line(stmt: Assign) -> str:
             value = text.text(stmt.value)
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
-            return f"{stmt.target.name} = {value}"
+            asked = self._completed(needed.get(stmt.target, ()))
+            return "\n".join([f"{stmt.target.name} = {value}", *asked])
 
         yield from statements(body, text, line)
         made = {a.target.name for a in assigns(body)}
@@ -212,11 +170,20 @@ class _Printer:
                 write = self._spelt(self.form.write, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
+    def _completed(self, reductions: Sequence[Assign]) -> list[str]:
+        """Asking the other processes for their parts of these sums."""
+        asked = requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
+        return [f"yield [{', '.join(asked)}]"] if asked else []
+
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
         yield from (f"# {line}" for line in call.quote)
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
-        if self.form.in_lists:
+        if self.form.over_ranks:
+            yield f"whole = yield split.gather({plural(first)})"
+            made = f"{call.word}({', '.join(['whole', *rest])})"
+            yield f"{plural(target)} = yield split.scatter({made})"
+        elif self.form.in_lists:
             yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.word, call.args))}"

@@ -95,7 +95,10 @@ Line = Callable[[Assign], str]
 
 
 def statements(program: Program, text: PythonText, line: Line, indent: str = "") -> list[str]:
-    """A program as Python lines: `line` prints an assignment, the spec's words stand above it."""
+    """A program as Python lines: `line` prints an assignment, the spec's words stand above it.
+
+    What `line` returns may be several lines.
+    """
     out: list[str] = []
     quoted: tuple[str, ...] = ()
     for stmt in program:
@@ -103,7 +106,7 @@ def statements(program: Program, text: PythonText, line: Line, indent: str = "")
             if stmt.quote != quoted:
                 out += [f"{indent}# {q}" for q in stmt.quote]
             quoted = stmt.quote
-            out.append(indent + line(stmt))
+            out += [indent + text_line for text_line in line(stmt).split("\n")]
             continue
         out += branch(stmt, text, lambda p, i: statements(p, text, line, i), indent)
         quoted = ()

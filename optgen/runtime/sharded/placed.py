@@ -1,0 +1,101 @@
+"""Where the parts of a parameter lie, and how it was cut into them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.private import local_tensor, plain
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Cut(NamedTuple):
+    """One way in which each parameter is cut: along an axis, a piece for each rank of a group."""
+
+    group: ProcessGroup
+    axis: int
+    count: int  # of pieces, as many as the group has ranks; the last ones may be small or empty
+    own: int  # which of them is here
+
+    def sizes(self, length: int) -> list[int]:
+        """How long each piece of an axis is."""
+        size = -(-length // self.count)
+        return [max(0, min(size, length - size * piece)) for piece in range(self.count)]
+
+
+class Placed(NamedTuple):
+    """Where the parts of a parameter lie: parameters that lie alike step together."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+
+    def cuts(self) -> tuple[Cut, ...]:
+        """How such parameters are cut, the first cut first.
+
+        torch cuts along one dimension of the mesh after the other. FSDP2 cuts what tensor parallel
+        has cut before, along an earlier dimension: its placement says how many pieces there were.
+        """
+        cuts: list[Cut] = []
+        for dim in reversed(range(len(self.placements))):
+            axis = cut_axis(self.placements[dim])
+            if axis is not None:
+                pieces, place = getattr(self.placements[dim], "split_factor", 1), 0
+                while pieces > 1 and place < len(cuts):
+                    pieces //= cuts[place].count if cuts[place].axis == axis else 1
+                    place += 1
+                group, own = self.mesh.get_group(dim), self.mesh.get_local_rank(dim)
+                cuts.insert(place, Cut(group, axis, self.mesh.size(dim), own))
+        return tuple(cuts)
+
+    def is_even(self, tensor: Tensor) -> bool:
+        """Tell whether this process's part has the size that such cuts leave it."""
+        shape = list(tensor.shape)
+        for cut in self.cuts():
+            shape[cut.axis] = cut.sizes(shape[cut.axis])[cut.own]
+        return shape == list(local_tensor(tensor).shape)
+
+
+def cut_axis(placement: Any) -> int | None:
+    """The axis of a tensor along which a placement cuts it; None where every process has it all."""
+    axis: int | None = getattr(placement, "dim", None)
+    return axis
+
+
+def placed(tensor: Tensor) -> Placed | None:
+    """Where the parts of a tensor lie; None of one that this process has as a whole."""
+    if plain(type(tensor)):
+        return None
+    placements: tuple[Any, ...] = getattr(tensor, "placements", ())
+    if all(cut_axis(placement) is None for placement in placements):
+        return None
+    return Placed(tensor.device_mesh, placements)  # type: ignore[attr-defined]
+
+
+def zeros_beside(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
+    """Zeros for what a sum over one axis of a tensor in parts leaves: the axis stays, of size 1.
+
+    They lie as the tensor does, but that every process has all of what is left of that axis.
+    """
+    from torch.distributed.tensor import DTensor, Replicate
+
+    axis %= tensor.dim()
+    placements = [Replicate() if cut_axis(p) == axis else p for p in tensor.placements]  # type: ignore[attr-defined]
+    shapes = [list(of.shape) for of in (tensor, local_tensor(tensor))]
+    for shape in shapes:
+        shape[axis] = 1
+    whole = torch.Size(shapes[0])
+    strides = torch.empty(whole, device="meta").stride()
+    held = torch.zeros(shapes[1], dtype=dtype, device=tensor.device)
+    made: Tensor = DTensor.from_local(
+        held,
+        tensor.device_mesh,
+        placements,
+        run_check=False,
+        shape=whole,
+        stride=strides,  # type: ignore[attr-defined]
+    )
+    return made

@@ -1,0 +1,62 @@
+"""How parameters of one shape are split over processes, and what a step must ask the others for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from optgen.runtime.sharded.exchange import Gather, Scatter
+from optgen.runtime.sharded.partial import Partial
+from optgen.runtime.sharded.placed import Cut
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+AXES = ("batch", "rows", "cols")
+"""What a sum may go over: the matrices of a parameter, their rows, their columns."""
+
+
+class Split:
+    """How the parameters of a bucket, all of one shape, are split over processes.
+
+    Args:
+        whole: the first of them, a DTensor; its sizes are those of the whole parameter.
+        cuts: how each is cut, the first cut first.
+    """
+
+    def __init__(self, whole: Tensor, cuts: tuple[Cut, ...]) -> None:
+        self.whole, self.cuts = whole, cuts
+        self._gathered: Gather | None = None
+
+    def sum(self, partial: Tensor, *axes: str) -> Partial:
+        """What a sum over these axes of a parameter needs to be complete; without any, over all."""
+        return Partial(partial, self.groups(*axes))
+
+    def max(self, partial: Tensor, *axes: str) -> Partial:
+        """The same for a maximum of magnitudes."""
+        return Partial(partial, self.groups(*axes), largest=True)
+
+    def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
+        """The groups of ranks among which these axes are cut; without any, those of all axes."""
+        taken = axes or AXES
+        return tuple(cut.group for cut in self.cuts if self._name(cut.axis) in taken)
+
+    def gather(self, tensors: Sequence[Tensor]) -> Gather:
+        """Ask for matrices as a whole: those among them that this rank shall compute with.
+
+        Args:
+            tensors: this rank's parts of tensors of the parameters' shape.
+        """
+        cuts = tuple(cut for cut in self.cuts if self._name(cut.axis) != "batch")
+        self._gathered = Gather(tensors, self.whole.shape, cuts)
+        return self._gathered
+
+    def scatter(self, made: Sequence[Tensor]) -> Scatter:
+        """Ask for this rank's parts of what was made of the tensors gathered last."""
+        assert self._gathered is not None
+        return Scatter(made, self._gathered)
+
+    def _name(self, axis: int) -> str:
+        return AXES[max(0, axis - self.whole.dim() + len(AXES))]

@@ -1,0 +1,63 @@
+"""The steps of rules that look at whole parameters, where each process holds a part of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from optgen.runtime import unfused
+from optgen.runtime.collect import collect
+from optgen.runtime.sharded.agreement import Meeting
+from optgen.runtime.sharded.driver import Update, run
+from optgen.runtime.sharded.split import Split
+from optgen.runtime.state import Group
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+
+def announce(
+    optimizer: "GeneratedOptimizer", batches: Mapping[str, Sequence[Group]], meeting: Meeting
+) -> None:
+    """Note which fused lowerings take which parameters that are in parts."""
+    for lowering, groups in batches.items():
+        for group in groups:
+            work = collect(optimizer, group)
+            if work.trait.placed is not None:
+                shapes = [tuple(member.shape) for member in work.members]
+                meeting.note(lowering, shapes, work.trait.placed.placements, work.trait.facts)
+
+
+def prepare(
+    optimizer: "GeneratedOptimizer", groups: Sequence[Group], meeting: Meeting
+) -> Callable[[], None]:
+    """Make the updates of these groups, and note what they are; return what runs them together.
+
+    The buckets follow from the shapes of whole parameters, so that all ranks have the same.
+    """
+    updates = [update for group in groups for update in _updates(optimizer, group, meeting)]
+
+    def take() -> None:
+        if not unfused.skipped(optimizer):
+            for group in groups:
+                unfused.unscale(optimizer, collect(optimizer, group))
+            run(updates)
+
+    return take
+
+
+def _updates(optimizer: "GeneratedOptimizer", group: Group, meeting: Meeting) -> Iterator[Update]:
+    rule, work = optimizer.rule, collect(optimizer, group)
+    where = work.trait.placed
+    assert where is not None
+    if group.get("differentiable") or group.get("capturable"):
+        raise RuntimeError(
+            f"{type(optimizer).__name__} looks at a parameter as a whole, and this process holds a "
+            f"part ({where.placements}): neither differentiable=True nor capturable=True can step"
+        )
+    taken = unfused.hypers(rule, group, functional=False, lowering="foreach")
+    name = unfused.named("update_sharded", rule, work)
+    update, cuts = unfused.load(optimizer.lowerings, "foreach", name), where.cuts()
+    meeting.note(name, where.placements, taken)
+    for columns, fresh, places in unfused.buckets(rule, work, by_value=True):
+        whole = work.members[places[0]]
+        meeting.note(tuple(whole.shape), whole.dtype, places, fresh)
+        yield update(*columns, **taken, **fresh, split=Split(whole, cuts))
