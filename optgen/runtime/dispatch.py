@@ -31,7 +31,8 @@ TITLES = {
 }
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
 UNFUSED = ("forloop", "foreach")
-IN_PARTS = "in parts"  # for either of them: parameters that the rule looks at as a whole
+IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
+_IN_PARTS = "in lists, and phase by phase with the processes that hold the other parts"
 
 DECIDING = ("foreach", "fused", "capturable", "differentiable")
 """What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
@@ -103,8 +104,9 @@ def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, li
     for work in works:
         if work.params:
             lowering, _ = choose(optimizer, work)
-            in_parts = work.trait.placed is not None and lowering in UNFUSED
-            batches.setdefault(IN_PARTS if in_parts else lowering, []).append(work.group)
+            if work.trait.placed is not None and lowering in UNFUSED:
+                lowering = IN_PARTS
+            batches.setdefault(lowering, []).append(work.group)
     return batches
 
 
@@ -150,6 +152,8 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
                 lines.append(f"group {index}: no parameters")
                 continue
             lowering, reason = choose(optimizer, work)
+            if work.trait.placed is not None and lowering in UNFUSED:
+                lowering, reason = "foreach", f"{reason}; {_IN_PARTS}"
             lines.append(f"group {index}: {TITLES[lowering]}: {reason}{_sparse(rule, work)}")
     return "\n".join(lines)
 
@@ -232,7 +236,7 @@ def why_not(owner: Lowered, work: Work, lowering: str) -> str:
     if lowering == "foreach":
         return ""
     if work.trait.placed is not None:
-        return f"parameters in parts, {work.trait.placed.placements}, of a rule that needs all"
+        return f"the rule looks at whole parameters, and these are {work.trait.placed.placements}"
     if lowering == "fused_triton":
         from optgen.runtime import fused_triton
 

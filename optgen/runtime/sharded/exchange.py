@@ -18,7 +18,7 @@ from torch import Tensor, distributed
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from optgen.runtime.sharded.split import Cut
+    from optgen.runtime.sharded.placed import Cut
 
 Shape = tuple[int, ...]
 Held = dict[int, Tensor]  # what a rank has of the matrices, by their places in the request
@@ -82,7 +82,7 @@ def _share_out(requests: Iterable[Gather]) -> None:
     """Give each matrix to the rank that has least to do yet; every rank comes to the same."""
     loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
     for request in requests:
-        counts = [cut.count for cut in request.cuts]
+        counts = [cut.pieces for cut in request.cuts]
         known = loads.setdefault(tuple(cut.group for cut in request.cuts), [0] * prod(counts))
         cost = prod(request.shapes[0]) * min(request.shapes[0][-2:])
         for _ in request.parts:
@@ -115,7 +115,7 @@ def _batches(requests: Sequence[Gather], level: int) -> Iterable[tuple[ProcessGr
 
 def _collect(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
     """Undo one cut: each matrix held in pieces by the group goes to its owner's place there."""
-    ranks = range(moved[0][0].cuts[level].count)
+    ranks = range(moved[0][0].cuts[level].pieces)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
     for request, held in moved:
@@ -136,7 +136,7 @@ def _collect(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) 
 
 def _distribute(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
     """Cut anew what this rank has, and send the group the pieces."""
-    ranks = range(moved[0][0].cuts[level].count)
+    ranks = range(moved[0][0].cuts[level].pieces)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
     for request, held in moved:

@@ -18,13 +18,13 @@ class Cut(NamedTuple):
 
     group: ProcessGroup
     axis: int
-    count: int  # of pieces, as many as the group has ranks; the last ones may be small or empty
+    pieces: int  # as many as the group has ranks; the last ones may be small or empty
     own: int  # which of them is here
 
     def sizes(self, length: int) -> list[int]:
         """How long each piece of an axis is."""
-        size = -(-length // self.count)
-        return [max(0, min(size, length - size * piece)) for piece in range(self.count)]
+        size = -(-length // self.pieces)
+        return [max(0, min(size, length - size * piece)) for piece in range(self.pieces)]
 
 
 class Placed(NamedTuple):
@@ -45,7 +45,7 @@ class Placed(NamedTuple):
             if axis is not None:
                 pieces, place = getattr(self.placements[dim], "split_factor", 1), 0
                 while pieces > 1 and place < len(cuts):
-                    pieces //= cuts[place].count if cuts[place].axis == axis else 1
+                    pieces //= cuts[place].pieces if cuts[place].axis == axis else 1
                     place += 1
                 group, own = self.mesh.get_group(dim), self.mesh.get_local_rank(dim)
                 cuts.insert(place, Cut(group, axis, self.mesh.size(dim), own))
@@ -82,20 +82,17 @@ def zeros_beside(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
     """
     from torch.distributed.tensor import DTensor, Replicate
 
+    assert isinstance(tensor, DTensor)
     axis %= tensor.dim()
-    placements = [Replicate() if cut_axis(p) == axis else p for p in tensor.placements]  # type: ignore[attr-defined]
-    shapes = [list(of.shape) for of in (tensor, local_tensor(tensor))]
-    for shape in shapes:
-        shape[axis] = 1
-    whole = torch.Size(shapes[0])
-    strides = torch.empty(whole, device="meta").stride()
-    held = torch.zeros(shapes[1], dtype=dtype, device=tensor.device)
+    placements = [Replicate() if cut_axis(p) == axis else p for p in tensor.placements]
+    whole, held = list(tensor.shape), list(local_tensor(tensor).shape)
+    whole[axis] = held[axis] = 1
     made: Tensor = DTensor.from_local(
-        held,
+        torch.zeros(held, dtype=dtype, device=tensor.device),
         tensor.device_mesh,
         placements,
         run_check=False,
-        shape=whole,
-        stride=strides,  # type: ignore[attr-defined]
+        shape=torch.Size(whole),
+        stride=torch.empty(whole, device="meta").stride(),
     )
     return made

@@ -9,6 +9,7 @@ from optgen.runtime.sharded.agreement import Meeting
 from optgen.runtime.sharded.driver import Update, run
 from optgen.runtime.sharded.split import Split
 from optgen.runtime.state import Group
+from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -33,20 +34,23 @@ def prepare(
 
     The buckets follow from the shapes of whole parameters, so that all ranks have the same.
     """
-    updates = [update for group in groups for update in _updates(optimizer, group, meeting)]
+    works = [collect(optimizer, group) for group in groups]
+    rounds: dict[int, list[Update]] = {}  # a parameter that comes twice is stepped twice
+    for work in works:
+        rounds.setdefault(work.trait.again, []).extend(_updates(optimizer, work, meeting))
 
     def take() -> None:
         if not unfused.skipped(optimizer):
-            for group in groups:
-                unfused.unscale(optimizer, collect(optimizer, group))
-            run(updates)
+            for work in works:
+                unfused.unscale(optimizer, work)
+            for updates in rounds.values():
+                run(updates)
 
     return take
 
 
-def _updates(optimizer: "GeneratedOptimizer", group: Group, meeting: Meeting) -> Iterator[Update]:
-    rule, work = optimizer.rule, collect(optimizer, group)
-    where = work.trait.placed
+def _updates(optimizer: "GeneratedOptimizer", work: Work, meeting: Meeting) -> Iterator[Update]:
+    rule, group, where = optimizer.rule, work.group, work.trait.placed
     assert where is not None
     if group.get("differentiable") or group.get("capturable"):
         raise RuntimeError(

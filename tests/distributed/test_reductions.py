@@ -1,0 +1,128 @@
+"""Rules that look at whole parameters, of which two ranks hold parts: equal to one process."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import difference, share
+from lowerings.phased_rules import RAGGED
+from torch import distributed, nn
+
+import optgen
+from optgen import use_lowering
+from optgen.optim import Adafactor, Muon
+from optgen.spec import Spec
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+SPECS = Path(__file__).parent.parent / "specs"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "Adafactor": {"weight_decay": 0.1, "maximize": True},
+    "Muon": {},
+    "LAMB": {"lr": 0.02},
+    "LARS": {"nesterov": True},
+    "CAME": {"lr": 0.01},
+    "Ragged": {},
+}
+MATRICES = ("Muon", "CAME")
+PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
+    ((8, 4), 0),
+    ((5, 3), 0),  # unevenly
+    ((1, 6), 0),  # one rank has nothing
+    ((3, 5), 1),
+    ((6, 1), 1),  # nothing, of every row
+    ((8, 4), 0),
+    ((7,), 0),
+    ((1,), 0),
+    ((3, 4, 5), 0),  # matrix by matrix
+    ((3, 4, 5), 1),
+    ((3, 4, 5), 2),
+    ((5, 3), None),  # whole on both ranks
+    ((600, 700), 0),  # larger than a block
+)
+"""Shapes, and along which axis two ranks cut them."""
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+@cache
+def rule(name: str) -> Any:
+    """The class of this name, of this package or of a spec of the tests."""
+    if name in ("Adafactor", "Muon"):
+        return {"Adafactor": Adafactor, "Muon": Muon}[name]
+    path = SPECS / f"{name.lower()}.py"
+    return optgen.load(path if path.exists() else Spec("Ragged", RAGGED, "<ragged>", 1))
+
+
+class _Run:
+    """Two optimizers of equal parameters: of two ranks, and of this process alone."""
+
+    def __init__(self, kind: Any, options: Any, places: Any, dtype: Any, *mesh: int) -> None:
+        self.mesh = distributed.init_device_mesh("cpu", mesh or (2,))
+        self.places = places
+        drawn = [torch.randn(shape, dtype=dtype) for shape, _ in places]
+        self.alone = [nn.Parameter(value.clone()) for value in drawn]
+        self.parts = [
+            nn.Parameter(share(value, _cut(axis), self.mesh))
+            for value, (_, axis) in zip(drawn, places, strict=True)
+        ]
+        half = len(drawn) // 2
+        self.ours, self.reference = (
+            kind([{"params": params[:half]}, {"params": params[half:], "lr": 0.005}], **options)
+            for params in (self.parts, self.alone)
+        )
+
+    def step(self, lowering: str) -> None:
+        """One step of both; one gradient is missing now and then."""
+        missing = int(torch.randint(2 * len(self.alone), ()))
+        for index, alone in enumerate(self.alone):
+            grad = torch.randn_like(alone) if index != missing else None
+            alone.grad = grad
+            how = _cut(self.places[index][1])
+            self.parts[index].grad = None if grad is None else share(grad, how, self.mesh)
+        with use_lowering(lowering):
+            self.ours.step()
+        with use_lowering("forloop"):
+            self.reference.step()
+
+    def error(self) -> float:
+        """The greatest difference between two ranks and one process, of parameters and states."""
+        found = [0.0]
+        for ours, alone in zip(self.parts, self.alone, strict=True):
+            found.append(difference(ours.detach(), alone.detach()))
+            states, expected = self.ours.state[ours], self.reference.state[alone]
+            assert list(states) == list(expected)
+            found += [difference(states[key], value) for key, value in expected.items()]
+        return max(found)
+
+
+def _cut(axis: int | None) -> Any:
+    from torch.distributed.tensor import Shard
+
+    return None if axis is None else Shard(axis)
+
+
+def _places(name: str) -> Any:
+    return [(shape, axis) for shape, axis in PLACES if len(shape) == 2 or name not in MATRICES]
+
+
+def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> dict[str, float]:
+    """The errors of both types and on meshes with a dimension of one."""
+    found = {}
+    for dtype, mesh in [(torch.float32, ()), (torch.float64, ()), (torch.float64, (1, 2))]:
+        run = _Run(kind, options, places, dtype, *mesh)
+        for _ in range(4):
+            run.step(lowering)
+        found[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
+    return found
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
+    for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
+        assert {way: error for way, error in found.items() if error > 1} == {}
