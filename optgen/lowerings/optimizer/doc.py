@@ -162,8 +162,8 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
     if not algorithm.elementwise:
         yield from _item(
-            "RuntimeError: A parameter is complex, a process holds a part of it, or an engine has "
-            "put a flat partition in its place."
+            "RuntimeError: A parameter is complex, or an engine has put a flat partition in its "
+            "place."
         )
 
 
