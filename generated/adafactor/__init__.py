@@ -63,8 +63,7 @@ class Adafactor(GeneratedOptimizer):
     Raises:
         ValueError: An argument is outside its range.
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
-        RuntimeError: A parameter is complex, a process holds a part of it, or an engine has put a
-            flat partition in its place.
+        RuntimeError: A parameter is complex, or an engine has put a flat partition in its place.
 
     State:
         step (Tensor): How many steps the parameter has taken, 0-dimensional.

@@ -61,8 +61,7 @@ class Muon(GeneratedOptimizer):
         ValueError: An argument is outside its range; or: Muon only supports 2D parameters whereas
             we found a parameter with size: ….
         RuntimeError: `fused` together with `differentiable` or with `foreach`.
-        RuntimeError: A parameter is complex, a process holds a part of it, or an engine has put a
-            flat partition in its place.
+        RuntimeError: A parameter is complex, or an engine has put a flat partition in its place.
 
     State:
         momentum_buffer (Tensor): :math:`b_t`, like the parameter, at first 0.

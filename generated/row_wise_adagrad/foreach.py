@@ -5,10 +5,12 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import list_blocks, shares
+from optgen.runtime.blocks import list_blocks, portions, shares
 from optgen.runtime.properties import cols
 from optgen.runtime.reductions import no_row_sum, row_sum_of_squares, write
 from optgen.runtime.scalars import advance, sqrt
+from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.split import Split
 
 
 def update(
@@ -62,3 +64,55 @@ def update(
                 grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
             # p = p - rate * g / (sqrt(s) + eps)
             torch._foreach_addcmul_(param_blocks, grad_blocks, row_factor_blocks, -rate)
+
+
+def update_sharded(
+    params: list[Tensor],
+    grads: list[Tensor],
+    state_sums: list[Tensor],
+    state_steps: list[Tensor],
+    *,
+    lr: float | Tensor,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    split: Split,
+) -> Update:
+    """The same for parts of parameters: it yields what the processes must complete together."""
+    step = advance(state_steps)
+    # rate = lr / (1 + (t - 1) * lr_decay)
+    rate = lr / (1 + (step - 1) * lr_decay)
+
+    state_sum = torch.stack(state_sums)
+    grad_sq_row_sum = no_row_sum(params[0], len(params))
+    for param_blocks, grad_blocks, grad_sq_row_sum_blocks in portions(
+        params, grads, grad_sq_row_sum.unbind()
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
+        # s = s + row_mean(g**2)
+        torch._foreach_add_(
+            grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
+        )
+    yield [split.sum(grad_sq_row_sum, "cols")]
+    # s = s + row_mean(g**2)
+    state_sum = state_sum + grad_sq_row_sum / cols(split.whole)
+    # p = p - rate * g / (sqrt(s) + eps)
+    row_factor = 1 / (sqrt(state_sum) + eps)
+    write(state_sums, state_sum)
+    for param_blocks, grad_blocks, row_factor_blocks in portions(
+        params, grads, row_factor.unbind()
+    ):
+        if maximize:
+            # g = -g
+            grad_blocks = torch._foreach_neg(grad_blocks)
+        if weight_decay:
+            # g = g + weight_decay * p
+            grad_blocks = torch._foreach_add(grad_blocks, param_blocks, alpha=weight_decay)
+        # p = p - rate * g / (sqrt(s) + eps)
+        torch._foreach_addcmul_(param_blocks, grad_blocks, row_factor_blocks, -rate)
