@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-HEAVY = ("sympy", "jinja2", "typer", "ruff", "triton", "numpy", "torch._dynamo")
+BUILDING = ("sympy", "jinja2", "typer", "ruff", "triton", "numpy", "torch._dynamo")
+HEAVY = (*BUILDING, "torch.distributed.tensor", "torch.distributed._shard")
 
 SCRIPT = """
 import sys
@@ -41,6 +42,17 @@ optimizer.step(lambda: 1.0)
 optimizer.load_state_dict(optimizer.state_dict())
 """
 
+KEYED = """
+from optgen import keyed
+params = {"weight": torch.nn.Parameter(torch.ones(3))}
+wrapper = keyed.KeyedOptimizerWrapper(params, optim.AdamW)
+optimizer = keyed.WarmupOptimizer(keyed.CombinedOptimizer([("a", wrapper)]), [])
+optimizer.init_state()
+optimizer.load_state_dict(optimizer.state_dict())
+optimizer.step()
+optimizer.zero_grad()
+"""
+
 
 def loaded(body: str) -> str:
     script = SCRIPT.format(body=body, heavy=HEAVY)
@@ -57,10 +69,11 @@ def test_the_check_sees_a_heavy_module():
     [
         IMPORT,
         IMPORT + STEP,
+        IMPORT + KEYED,
         IMPORT + "with use_lowering('forloop'):\n    " + STEP.strip().replace("\n", "\n    "),
         IMPORT + "with use_lowering('foreach'):\n    " + STEP.strip().replace("\n", "\n    "),
     ],
-    ids=["import", "step", "forloop", "foreach"],
+    ids=["import", "step", "keyed", "forloop", "foreach"],
 )
 def test_nothing_heavy_is_loaded(body):
     assert loaded(body) == ""

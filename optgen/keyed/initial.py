@@ -60,8 +60,13 @@ def by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
     params = [param for group in optimizer.param_groups for param in group["params"]]
     old = [param for param in params if optimizer.state.get(param)]
     new = [param for param in params if param not in set(old) and param.grad is not None]
-    with _unchanged(optimizer, old, new):
-        step()
+    try:
+        with _unchanged(optimizer, old, new):
+            step()
+    except BaseException:
+        for param in new:
+            optimizer.state.pop(param, None)
+        raise
     for param in new:
         _restart(optimizer.state.get(param, {}))
 

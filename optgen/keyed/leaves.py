@@ -97,6 +97,8 @@ def _shards(
 def _pair(current: Tensor, new: Tensor, path: Path, fixed: bool = True) -> Copy:
     if fixed:
         _equal("shape", current.shape, new.shape, path)
+    if new.is_sparse and not current.is_sparse:  # torch's SGD has sparse momentum, ours has not
+        new = new.to_dense()
     _equal("layout", current.layout, new.layout, path)
     if new.is_complex() and not current.is_complex():
         _equal("dtype", current.dtype, new.dtype, path)

@@ -1,0 +1,199 @@
+"""Several keyed optimizers as one."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+from torch import Tensor
+
+from optgen.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+    WarmupOptimizer,
+    WarmupStage,
+)
+
+
+def two(library: Any = torch.optim) -> CombinedOptimizer:
+    """Adam for one pair of parameters, SGD with momentum for another."""
+    sgd = KeyedOptimizerWrapper(
+        parameters(1), lambda params: library.SGD(params, lr=0.1, momentum=0.9)
+    )
+    return CombinedOptimizer([("dense", adam(parameters(), library, lr=0.1)), sgd])
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "full"),
+    [("", "", ""), ("w", "", "w"), ("", "a", "a"), ("w", "a", "a.w")],
+)
+def test_names(name: str, key: str, full: str) -> None:
+    assert CombinedOptimizer.prepend_opt_key(name, key) == full
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_a_step_is_one_of_every_member(library: Any) -> None:
+    combined = two(library)
+    train(combined, 3)
+    params = [parameters(), parameters(1)]
+    alone = [
+        library.AdamW(list(params[0].values()), lr=0.1),
+        library.SGD(list(params[1].values()), lr=0.1, momentum=0.9),
+    ]
+    both = KeyedOptimizer({}, {}, [group for each in alone for group in each.param_groups])
+    both.step = lambda: [each.step() for each in alone]  # type: ignore[method-assign]
+    train(both, 3)
+
+    expected = [*params[0].values(), *params[1].values()]
+    assert list(combined.params) == ["dense.weight", "dense.bias", "weight", "bias"]
+    found = list(combined.params.values())
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert combined.state_dict()["state"].keys() == combined.params.keys()
+
+
+def test_members_share_their_state_and_groups() -> None:
+    combined = two()
+    combined.save_param_groups(True)
+    train(combined, 1)
+    packed = copy.deepcopy(combined.state_dict())
+    packed["param_groups"][1]["lr"] = 7.0
+    packed["state"]["bias"]["momentum_buffer"].fill_(5.0)
+    combined.load_state_dict(packed)
+
+    (_, dense), (_, sgd) = combined.optimizers
+    assert sgd.param_groups[0]["lr"] == 7.0
+    assert (sgd.state[sgd.params["bias"]]["momentum_buffer"] == 5.0).all()
+    assert combined.param_groups == [*dense.param_groups, *sgd.param_groups]
+    assert set(combined.state) == {*dense.state, *sgd.state}
+
+
+def test_a_name_stands_once() -> None:
+    with pytest.raises(ValueError, match=r"^Duplicate param key weight$"):
+        CombinedOptimizer([adam(parameters()), adam(parameters())])
+    nested = CombinedOptimizer([("b", adam(parameters()))])
+    with pytest.raises(ValueError, match=r"^Duplicate param key a\.b\.weight$"):
+        CombinedOptimizer([("a", nested), ("a.b", adam(parameters()))])
+
+
+def test_all_or_none_save_their_groups() -> None:
+    saving = adam(parameters())
+    saving.save_param_groups(True)
+    with pytest.raises(ValueError, match="Some optimizers save their param_groups") as caught:
+        CombinedOptimizer([("a", saving), ("b", adam(parameters()))])
+    assert isinstance(caught.value, AssertionError)
+    # a wrapper has the flag of what it wraps
+    combined = CombinedOptimizer([("a", saving), ("b", OptimizerWrapper(saving_too()))])
+    assert len(combined.state_dict()["param_groups"]) == 2
+
+
+def saving_too() -> KeyedOptimizer:
+    keyed: KeyedOptimizer = adam(parameters())
+    keyed.save_param_groups(True)
+    return keyed
+
+
+def test_there_may_be_no_member() -> None:
+    combined = CombinedOptimizer([])
+    combined.step()
+    combined.save_param_groups(True)
+
+    assert combined.state_dict() == {"state": {}, "param_groups": []}
+    assert repr(combined) == ""
+    assert combined.scratch_buffers() == ()
+
+
+def test_a_closure_is_called_once() -> None:
+    calls: list[bool] = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        return 3.0
+
+    combined = CombinedOptimizer([("a", two()), ("b", two())])
+    with torch.no_grad():
+        assert combined.step(closure) == 3.0
+    assert calls == [True]
+    assert combined.step() is None
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, OptimizerWrapper, lambda o: WarmupOptimizer(o, [])])
+def test_the_loss_comes_back(wrap: Any) -> None:
+    calls: list[int] = []
+
+    def closure() -> float:
+        calls.append(1)
+        return 2.0
+
+    assert wrap(adam(parameters())).step(closure) == 2.0
+    assert wrap(two()).step(closure) == 2.0
+    assert len(calls) == 2
+
+
+def test_zero_grad_does_as_it_is_told() -> None:
+    combined = two()
+    train(combined, 1)
+    combined.zero_grad(set_to_none=False)
+    assert not any(param.grad.any() for param in combined.params.values())  # type: ignore[union-attr]
+    combined.zero_grad()
+    assert all(param.grad is None for param in combined.params.values())
+
+
+def test_what_members_have_is_passed_on() -> None:
+    class Able(Still):
+        def __init__(self, size: int) -> None:
+            params = {f"p{size}": torch.nn.Parameter(torch.ones(1))}
+            super().__init__(params, {}, [{"params": list(params.values())}])
+            self.heard: list[Any] = []
+            self.buffer = torch.empty(size)
+
+        def scratch_buffers(self) -> tuple[Tensor, ...]:
+            return (self.buffer,)
+
+        def set_optimizer_step(self, step: int) -> None:
+            self.heard.append(step)
+
+        def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
+            self.heard.append(params_dict)
+
+    first, second = Able(1), Able(2)
+    unable = KeyedOptimizer(parameters(), {}, [])
+    combined = CombinedOptimizer([("in", CombinedOptimizer([first, unable])), second])
+    combined.set_optimizer_step(7)
+    combined.update_hyper_parameters({"a": 1})
+
+    assert first.heard == second.heard == [7, {"a": 1}]
+    assert combined.scratch_buffers() == (first.buffer, second.buffer)
+
+
+def test_hooks_of_members_run_with_their_steps() -> None:
+    combined, heard = two(), []
+    for key, member in combined.optimizers:
+        member.register_step_post_hook(lambda *_, key=key: heard.append(key))
+    combined.step()
+
+    assert heard == ["dense", ""]
+
+
+def test_repr() -> None:
+    first, second = adam(parameters()), adam(parameters())
+
+    assert repr(CombinedOptimizer([("a", first), ("b", second)])) == f"a: {first!r},b: {second!r}"
+
+
+def test_warmups_within_go_on_where_they_were() -> None:
+    def make() -> CombinedOptimizer:
+        stages = [WarmupStage(max_iters=10, value=0.0)]
+        pair = [WarmupOptimizer(adam(parameters()), stages, lr=lr) for lr in (1.0, 2.0)]
+        return CombinedOptimizer([("a", pair[0]), ("b", pair[1])])
+
+    trained, resumed = make(), make()
+    train(trained, 3)
+    resumed.init_state()
+    resumed.load_state_dict(copy.deepcopy(trained.state_dict()))
+
+    assert list(resumed.state_dict()["state"])[2::3] == ["a.__warmup", "b.__warmup"]
+    assert [group["lr"] for group in resumed.param_groups] == pytest.approx([0.3, 0.6])
+    assert content(resumed.state_dict()) == content(trained.state_dict())

@@ -1,0 +1,189 @@
+"""State without a step: what a checkpoint is loaded into, and no other trace."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, adam, content, parameters, train
+from torch import Tensor
+
+from optgen.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "Adafactor": {"lr": 0.1},
+    "Adam": {"lr": 0.1, "amsgrad": True, "weight_decay": 0.5},
+    "AdamW": {"lr": 0.1, "weight_decay": 0.5},
+    "ASGD": {"lr": 0.1, "weight_decay": 0.5},
+    "NAdam": {"lr": 0.1},
+    "RMSprop": {"lr": 0.1, "centered": True, "momentum": 0.9},
+    "Rprop": {"lr": 0.1},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5},
+}
+every_kind = pytest.mark.parametrize("name", ARGUMENTS)
+both = pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+
+
+class Foreign(torch.optim.Optimizer):
+    """A rule that nobody knows: momentum, decay that lr does not scale, weights it remembers."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": torch.tensor(0.1), "weight_decay": 0.5, "seen": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["seen"] += 1
+            group["more"] = True
+            group["lr"].mul_(0.5)
+            for param in group["params"]:
+                if param.grad is not None:
+                    self._update(param, group)
+
+    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[param]
+        if not state:
+            state.update(step=0, buffer=torch.zeros_like(param), first=param.clone())
+            state["count"] = {"step": 1}
+        state["step"] += 1
+        state["buffer"].add_(param.grad + group["weight_decay"] * param)
+        param.mul_(1 - group["weight_decay"]).sub_(state["buffer"])
+
+
+def made(name: str, library: Any) -> KeyedOptimizerWrapper:
+    return KeyedOptimizerWrapper(
+        parameters(), lambda params: getattr(library, name)(params, **ARGUMENTS[name])
+    )
+
+
+@both
+@every_kind
+def test_no_weight_changes_and_a_training_does_not_notice(name: str, library: Any) -> None:
+    touched, untouched = made(name, library), made(name, library)
+    touched.init_state()
+    assert content(dict(touched.params)) == content(dict(untouched.params))
+    for each in (touched, untouched):
+        train(each, 3)
+
+    assert content(dict(touched.params)) == content(dict(untouched.params))
+    assert content(touched.state_dict()) == content(untouched.state_dict())
+
+
+@both
+@every_kind
+def test_a_checkpoint_loads(name: str, library: Any) -> None:
+    old, new = made(name, library), made(name, library)
+    train(old, 3)
+    new.init_state()
+    new.load_state_dict(copy.deepcopy(old.state_dict()))
+
+    assert content(new.state_dict()) == content(old.state_dict())
+
+
+def test_gradients_of_zeros_stay() -> None:
+    optimizer = made("SGD", torch.optim)
+    params = optimizer.params = {**optimizer.params, "frozen": torch.ones(2)}
+    optimizer.init_state({"bias"})
+
+    assert params["weight"].grad is not None
+    assert not params["weight"].grad.is_sparse
+    assert params["bias"].grad is not None
+    assert params["bias"].grad.is_sparse
+    assert not params["bias"].grad.to_dense().any()
+    assert params["frozen"].grad is None
+
+
+@both
+def test_sparse_gradients(library: Any) -> None:
+    optimizer = made("SGD", library)
+    optimizer.init_state({"weight"})
+    entries = optimizer.state_dict()["state"]
+
+    assert entries["weight"]["momentum_buffer"].is_sparse == (library is torch.optim)
+    assert not entries["bias"]["momentum_buffer"].is_sparse
+    assert content(dict(optimizer.params)) == content(parameters())
+
+
+@both
+def test_without_state_there_is_none(library: Any) -> None:
+    optimizer = KeyedOptimizerWrapper(parameters(), lambda params: library.SGD(params, lr=0.1))
+    optimizer.init_state()
+
+    assert optimizer.state_dict() == {"state": {}}
+
+
+def test_a_rule_that_nobody_knows() -> None:
+    optimizer = KeyedOptimizerWrapper(parameters(), Foreign)
+    (group,) = optimizer.param_groups
+    lr, keys = group["lr"], list(group)
+    optimizer.init_state()
+
+    assert content(dict(optimizer.params)) == content(parameters())
+    assert list(group) == keys
+    assert group["lr"] is lr
+    assert (lr.item(), group["seen"], group["weight_decay"]) == (pytest.approx(0.1), 0, 0.5)
+    for name, values in optimizer.state_dict()["state"].items():
+        assert values["step"] == 0
+        assert not values["buffer"].any()  # no weight has decayed into it
+        assert torch.equal(values["first"], optimizer.params[name])
+
+
+def test_a_rule_that_fails_leaves_no_trace() -> None:
+    class Failing(Foreign):
+        def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+            super()._update(param, group)
+            raise RuntimeError("failed")
+
+    optimizer = KeyedOptimizerWrapper(parameters(), Failing)
+    with pytest.raises(RuntimeError, match="failed"):
+        optimizer.init_state()
+
+    assert content(dict(optimizer.params)) == content(parameters())
+    assert optimizer.param_groups[0]["seen"] == 0
+    assert optimizer.state_dict() == {"state": {}}
+
+
+@pytest.mark.parametrize("make", [Foreign, torch.optim.AdamW, None])
+def test_state_that_is_there_stays(make: Any) -> None:
+    optimizer = KeyedOptimizerWrapper(parameters(), make) if make else adam(parameters())
+    train(optimizer, 2)
+    before, weights = content(optimizer.state_dict()), content(dict(optimizer.params))
+    optimizer.init_state()
+
+    assert content(optimizer.state_dict()) == before
+    assert content(dict(optimizer.params)) == weights
+
+
+def test_a_keyed_optimizer_of_ones_own() -> None:
+    class Mine(KeyedOptimizer):
+        def __init__(self, params: dict[str, Tensor]) -> None:
+            super().__init__(params, {}, [{"params": list(params.values()), "lr": 0.1}])
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for param in self.params.values():
+                state: Any = self.state
+                state.setdefault(param, {"step": torch.tensor(0.0)})["step"] += 1
+                param.sub_(0.1)
+
+    optimizer = Mine(parameters())
+    optimizer.init_state()
+
+    assert content(optimizer.state_dict()["state"]) == {
+        "weight": {"step": 0.0},
+        "bias": {"step": 0.0},
+    }
+    assert content(dict(optimizer.params)) == content(parameters())
+
+
+def test_a_combined_optimizer_takes_full_names() -> None:
+    combined = CombinedOptimizer(
+        [("a", made("SGD", torch.optim)), ("b", made("Adam", torch.optim))]
+    )
+    combined.init_state({"a.bias"})
+
+    grads = {name: param.grad for name, param in combined.params.items()}
+    assert [name for name, grad in grads.items() if grad is not None and grad.is_sparse] == [
+        "a.bias"
+    ]
+    assert combined.state_dict()["state"].keys() == combined.params.keys()

@@ -1,0 +1,255 @@
+"""What a keyed optimizer saves, whom it tells, and what copies of it are."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+
+from optgen.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    OptimizerWrapper,
+    WarmupOptimizer,
+    WarmupStage,
+)
+
+Make = Callable[[], Any]
+
+
+def combined() -> CombinedOptimizer:
+    return CombinedOptimizer([("a", adam(parameters())), ("b", adam(parameters()))])
+
+
+def warmed(optimizer: KeyedOptimizer) -> WarmupOptimizer:
+    return WarmupOptimizer(optimizer, [WarmupStage(max_iters=4, value=0.5)])
+
+
+def still() -> Still:
+    params = parameters()
+    return Still(params, {}, [{"params": list(params.values()), "lr": 0.1}])
+
+
+MAKES: dict[str, Make] = {
+    "KeyedOptimizer": still,
+    "KeyedOptimizerWrapper": lambda: adam(parameters()),
+    "OptimizerWrapper": lambda: OptimizerWrapper(adam(parameters())),
+    "WarmupOptimizer": lambda: warmed(adam(parameters())),
+    "CombinedOptimizer": combined,
+    "around CombinedOptimizer": lambda: warmed(OptimizerWrapper(combined())),
+}
+every_class = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+
+
+class Counter:
+    """An entry with a state of its own."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+
+def test_the_layout() -> None:
+    params = parameters()
+    tensor, counter = torch.ones(2), Counter()
+    state = {params["bias"]: {"one": 1, "deep": {"tensor": tensor, "counter": counter}}}
+    groups = [{"params": [params["weight"], params["bias"]], "lr": [0.1]}]
+    optimizer = KeyedOptimizer(params, state, groups)
+
+    packed = optimizer.state_dict()
+    assert list(packed) == ["state"]
+    assert packed["state"].keys() == {"bias"}
+    assert packed["state"]["bias"]["one"] == 1
+    assert packed["state"]["bias"]["deep"]["tensor"] is tensor
+    assert packed["state"]["bias"]["deep"]["counter"]["count"] is counter.count
+    assert optimizer.params is params
+    assert optimizer.state is state
+    assert optimizer.param_groups is groups
+
+    optimizer.save_param_groups(True)
+    packed = optimizer.state_dict()
+    assert packed["param_groups"] == [{"params": ["bias", "weight"], "lr": [0.1]}]
+    assert packed["param_groups"][0]["lr"] is not groups[0]["lr"]
+    optimizer.save_param_groups(False)
+    assert list(optimizer.state_dict()) == ["state"]
+
+
+def test_state_keys_are_parameters() -> None:
+    params = parameters()
+    with pytest.raises(ValueError) as caught:
+        KeyedOptimizer(params, {params["bias"]: {}, "x": {}}, [])
+    assert str(caught.value) == (
+        "All state keys must be params. The following keys are not: ['x']."
+    )
+
+
+def test_a_parameter_needs_a_name() -> None:
+    params = parameters()
+    optimizer = adam(params)
+    train(optimizer, 1)
+    optimizer.params = {"bias": params["bias"]}
+    with pytest.raises(ValueError, match=r"The state has a parameter of shape \(3, 2\) that has"):
+        optimizer.state_dict()
+    optimizer = still()
+    optimizer.params = {"bias": params["bias"]}
+    optimizer.state_dict()
+    optimizer.save_param_groups(True)
+    with pytest.raises(ValueError, match=r"A param group has a parameter of shape \(3, 2\) that"):
+        optimizer.state_dict()
+
+
+def test_a_parameter_of_two_names_loads_what_it_saved() -> None:
+    params = parameters()
+    params["tied"] = params["weight"]
+    optimizer = adam({"weight": params["weight"]})
+    optimizer.params = params
+    train(optimizer, 1)
+    packed = optimizer.state_dict()
+
+    assert packed["state"].keys() == {"tied"}
+    optimizer.load_state_dict(copy.deepcopy(packed))
+
+
+def test_what_there_is_not() -> None:
+    optimizer = KeyedOptimizer(parameters(), {}, [])
+
+    with pytest.raises(NotImplementedError, match="KeyedOptimizer has no step"):
+        optimizer.step()
+    with pytest.raises(NotImplementedError, match="by name"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+@every_class
+def test_all_hooks_fire(make: Make) -> None:
+    optimizer = make()
+    optimizer.init_state()
+    heard: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: heard.append("step"))
+    optimizer.register_step_post_hook(lambda *_: heard.append("stepped"))
+    optimizer.register_state_dict_pre_hook(lambda _: heard.append("save"))
+    optimizer.register_state_dict_post_hook(lambda _, packed: {**packed, "more": 1})
+    optimizer.register_load_state_dict_pre_hook(
+        lambda _, packed: heard.append(f"load {packed.pop('more')}")
+    )
+    optimizer.register_load_state_dict_post_hook(lambda _: heard.append("loaded"))
+
+    optimizer.step()
+    packed = optimizer.state_dict()
+    optimizer.load_state_dict(packed)
+    assert heard == ["step", "stepped", "save", "load 1", "loaded"]
+    assert packed["more"] == 1
+
+
+@every_class
+def test_a_hook_may_hand_over_another_state(make: Make) -> None:
+    optimizer = make()
+    train(optimizer, 2)
+    before = copy.deepcopy(optimizer.state_dict())
+    train(optimizer, 1)
+    optimizer.register_load_state_dict_pre_hook(lambda *_: before)
+    optimizer.load_state_dict({})
+
+    assert content(optimizer.state_dict()) == content(before)
+
+
+@every_class
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_copy_goes_on_alone(make: Make, copied: Callable[[Any], Any]) -> None:
+    original = make()
+    train(original, 2)
+    original.register_step_pre_hook(lambda *_: pytest.fail("a hook was copied"))
+    saved = content(original.state_dict())
+    other = copied(original)
+
+    assert content(other.state_dict()) == saved
+    train(other, 1)
+    assert content(original.state_dict()) == saved
+    other.load_state_dict(original.state_dict())
+    assert content(other.state_dict()) == saved
+    train(make(), 1)  # a new one of the class can step
+
+
+@every_class
+def test_torch_save_keeps_names(make: Make) -> None:
+    optimizer = make()
+    train(optimizer, 2)
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+
+    assert content(loaded.state_dict()) == content(optimizer.state_dict())
+    assert list(loaded.params) == list(optimizer.params)
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_a_copy_is_free_of_the_schedulers_of_its_original(library: Any) -> None:
+    optimizer = still()
+    library.lr_scheduler.StepLR(optimizer, 1)
+    assert "step" in vars(optimizer)  # by which the scheduler counts the steps of this one
+
+    assert "step" not in vars(copy.deepcopy(optimizer))
+    pickle.loads(pickle.dumps(optimizer)).step()
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+@every_class
+def test_schedulers_drive_it(make: Make, library: Any) -> None:
+    optimizer = make()
+    scheduler = library.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    before = [group["lr"] for group in optimizer.param_groups]
+    optimizer.step()
+    scheduler.step()
+
+    assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
+    if not isinstance(optimizer, WarmupOptimizer):
+        assert scheduler.get_last_lr() == [0.5 * lr for lr in before]
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+@pytest.mark.parametrize(
+    "wrap", [lambda each: each, OptimizerWrapper, lambda o: CombinedOptimizer([o])]
+)
+def test_schedulers_find_momentum_in_defaults(library: Any, wrap: Any) -> None:
+    optimizer = wrap(adam(parameters()))
+    library.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=4)
+
+    assert optimizer.param_groups[0]["betas"][0] == 0.95
+
+
+@pytest.mark.parametrize("name", [name for name in MAKES if name != "KeyedOptimizer"])
+def test_a_subclass_with_a_step_runs_hooks_once(name: str) -> None:
+    optimizer = MAKES[name]()
+    kind: Any = type(optimizer)
+
+    class Mine(kind):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    optimizer.__class__ = Mine
+    optimizer._patch_step_function()  # as torch does for a new one
+    heard: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: heard.append(1))
+    optimizer.step()
+    assert heard == [1]
+
+
+def test_grad_scaler_takes_it() -> None:
+    params = parameters()
+    optimizer = OptimizerWrapper(adam(params))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale((params["weight"] ** 2).sum()).backward()
+    params["bias"].grad = torch.full((2,), torch.inf)
+    before = params["weight"].detach().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    assert torch.equal(params["weight"], before)
+    params["bias"].grad = None
+    scaler.step(optimizer)
+    assert not torch.equal(params["weight"], before)

@@ -1,0 +1,173 @@
+"""State that is spread over ranks, loaded shard by shard; here one rank has all."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import content, parameters
+from torch import Tensor, distributed
+
+from optgen.keyed import KeyedOptimizer
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+
+@pytest.fixture(autouse=True)
+def _one_rank() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def sharded_tensor(values: list[Tensor]) -> Any:
+    """A ShardedTensor of any shards: torch makes one shard for one rank, its users more."""
+    from torch.distributed._shard import sharded_tensor, sharding_spec
+
+    spec = sharding_spec.ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # ShardedTensor is on its way out
+        made = sharded_tensor.zeros(spec, (2,))
+        (shard,) = made.local_shards()
+    made._local_shards = [copy.copy(shard) for _ in values]
+    for each, value in zip(made._local_shards, values, strict=True):
+        each.tensor = value
+    return made
+
+
+def dtensor(local: Any, placement: str = "Shard") -> Any:
+    from torch.distributed import tensor
+
+    mesh = distributed.init_device_mesh("cpu", (1,))
+    placements = [tensor.Shard(0) if placement == "Shard" else tensor.Replicate()]
+    return tensor.DTensor.from_local(local, mesh, placements, run_check=False)
+
+
+def wrapped(values: list[Tensor]) -> Any:
+    """A DTensor whose local tensor is a list of shards."""
+    from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
+
+    return dtensor(LocalShardsWrapper(values, [(0, 0)] * len(values)))
+
+
+def holder(value: Any) -> KeyedOptimizer:
+    """A keyed optimizer whose state is one entry, and a number after it."""
+    params = parameters()
+    state = {params["weight"]: {"m": value, "n": 0}}
+    return KeyedOptimizer(params, state, [])
+
+
+def load(current: Any, new: Any) -> None:
+    holder(current).load_state_dict({"state": {"weight": {"m": new, "n": 1}}})
+
+
+def test_sharded_tensors_are_written_shard_by_shard() -> None:
+    shards = [torch.zeros(2, 2), torch.zeros(2, 3)]
+    load(sharded_tensor(shards), sharded_tensor([torch.ones(2, 2), torch.full((2, 3), 2.0)]))
+
+    assert [shard.unique().tolist() for shard in shards] == [[1.0], [2.0]]
+
+
+def test_a_shard_takes_the_shape_of_what_it_is_given() -> None:
+    shard = torch.zeros(2, 2)
+    load(sharded_tensor([shard]), sharded_tensor([torch.ones(2, 5)]))
+
+    assert shard.tolist() == torch.ones(2, 5).tolist()
+
+
+def test_dtensors_are_written_in_place() -> None:
+    local = torch.zeros(3, 2)
+    load(dtensor(local), dtensor(torch.ones(3, 2)))
+
+    assert (local == 1).all()
+
+
+def test_dtensors_of_shards_are_written_shard_by_shard() -> None:
+    shards = [torch.zeros(2, 2), torch.zeros(2, 3)]
+    load(wrapped(shards), wrapped([torch.ones(2, 2), torch.full((2, 3), 2.0)]))
+
+    assert [shard.unique().tolist() for shard in shards] == [[1.0], [2.0]]
+
+
+def test_sparse_momentum_becomes_dense() -> None:
+    momentum = torch.zeros(3, 2)
+    load(momentum, torch.ones(3, 2).to_sparse())
+
+    assert (momentum == 1).all()
+
+
+WRONG: dict[str, tuple[Any, Any, str]] = {
+    "shards": (
+        lambda: sharded_tensor([torch.zeros(2)]),
+        lambda: sharded_tensor([torch.ones(2), torch.ones(2)]),
+        'Different number of shards 1 vs 2 for the path of ["weight", "m"]',
+    ),
+    "shards of a DTensor": (
+        lambda: wrapped([torch.zeros(2, 2), torch.zeros(2, 2)]),
+        lambda: wrapped([torch.ones(2, 2)]),
+        'Different number of shards 2 vs 1 for the path of ["weight", "m"]',
+    ),
+    "shape of a shard": (
+        lambda: wrapped([torch.zeros(2, 2)]),
+        lambda: wrapped([torch.ones(1, 2)]),
+        'Different shape: torch.Size([2, 2]) vs torch.Size([1, 2]) for the path of ["weight", "m"]',
+    ),
+    "shape of a DTensor": (
+        lambda: dtensor(torch.zeros(2, 2)),
+        lambda: dtensor(torch.ones(1, 2)),
+        'Different shape: torch.Size([2, 2]) vs torch.Size([1, 2]) for the path of ["weight", "m"]',
+    ),
+    "Tensor for a ShardedTensor": (
+        lambda: sharded_tensor([torch.zeros(2)]),
+        lambda: torch.ones(2),
+        'Different kind: ShardedTensor vs Tensor for the path of ["weight", "m"]',
+    ),
+    "Tensor for a DTensor": (
+        lambda: dtensor(torch.zeros(2)),
+        lambda: torch.ones(2),
+        'Different kind: DTensor vs Tensor for the path of ["weight", "m"]',
+    ),
+    "DTensor for a Tensor": (
+        lambda: torch.zeros(2),
+        lambda: dtensor(torch.ones(2)),
+        'Different kind: Tensor vs DTensor for the path of ["weight", "m"]',
+    ),
+    "no shards": (
+        lambda: wrapped([torch.zeros(2, 2)]),
+        lambda: dtensor(torch.ones(2, 2)),
+        'Different kind: DTensor of LocalShardsWrapper vs Tensor for the path of ["weight", "m"]',
+    ),
+    "placements": (
+        lambda: dtensor(torch.zeros(2)),
+        lambda: dtensor(torch.ones(2), "Replicate"),
+        "Different placements: ((Shard(dim=0),), ",
+    ),
+    "dense for sparse": (
+        lambda: torch.zeros(2, 2).to_sparse(),
+        lambda: torch.ones(2, 2),
+        'Different layout: torch.sparse_coo vs torch.strided for the path of ["weight", "m"]',
+    ),
+}
+
+
+@pytest.mark.parametrize(("current", "new", "message"), WRONG.values(), ids=WRONG)
+def test_what_differs_is_said(current: Any, new: Any, message: str) -> None:
+    optimizer = holder(current())
+    with pytest.raises(ValueError) as caught:
+        optimizer.load_state_dict({"state": {"weight": {"m": new(), "n": 1}}})
+
+    assert str(caught.value).startswith(message)
+    assert optimizer.state[optimizer.params["weight"]]["n"] == 0
+    if "kind" in message:
+        assert isinstance(caught.value, AssertionError)  # as torchrec has it
+
+
+def test_a_number_is_replaced_by_a_copy() -> None:
+    optimizer, new = holder(None), [1, 2]
+    optimizer.load_state_dict({"state": {"weight": {"m": new, "n": 1}}})
+
+    found = optimizer.state_dict()["state"]["weight"]["m"]
+    assert content(found) == new
+    assert found is not new

@@ -1,0 +1,291 @@
+"""Loading by name: everything is checked first, and tensors are written in place."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, adam, content, parameters, train
+from torch import Tensor
+
+from optgen.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def trained(steps: int = 2, library: Any = torch.optim, **given: Any) -> KeyedOptimizerWrapper:
+    """A keyed Adam of two groups, which it saves."""
+
+    def factory(params: list[Tensor]) -> torch.optim.Optimizer:
+        groups = [{"params": params[:1]}, {"params": params[1:], "lr": 0.5}]
+        optimizer: torch.optim.Optimizer = library.Adam(groups, lr=0.1, **given)
+        return optimizer
+
+    keyed = KeyedOptimizerWrapper(parameters(), factory)
+    keyed.save_param_groups(True)
+    train(keyed, steps)
+    return keyed
+
+
+def replaced(path: tuple[Any, ...], change: Callable[[Any], Any]) -> Change:
+    """Change one value of a checkpoint."""
+
+    def apply(packed: Any) -> None:
+        for key in path[:-1]:
+            packed = packed[key]
+        packed[path[-1]] = change(packed[path[-1]])
+
+    return apply
+
+
+def renamed(path: tuple[Any, ...], old: str, new: str) -> Change:
+    """Give a value of a checkpoint another key."""
+
+    def apply(packed: Any) -> None:
+        for key in path:
+            packed = packed[key]
+        packed[new] = packed.pop(old)
+
+    return apply
+
+
+WEIGHT = ("state", "weight")
+WRONG: dict[str, tuple[Change, str]] = {
+    "parameters": (lambda p: p["state"].pop("bias"), "Different parameter count: 2 vs 1"),
+    "name": (renamed(("state",), "bias", "z"), "Parameter bias not found"),
+    "entries": (lambda p: p["state"]["bias"].pop("step"), "Different state size: 3 vs 2"),
+    "entry": (
+        renamed(WEIGHT, "step", "steps"),
+        'Different entries: ["step", "exp_avg", "exp_avg_sq"] vs ["exp_avg", "exp_avg_sq", '
+        '"steps"] for the path of ["weight"]',
+    ),
+    "no dict": (
+        replaced(WEIGHT, lambda _: [1, 2, 3]),
+        'Different kind: dict vs list for the path of ["weight"]',
+    ),
+    "shape": (
+        replaced(("state", "bias", "exp_avg"), lambda t: t.new_ones(3)),
+        'Different shape: torch.Size([2]) vs torch.Size([3]) for the path of ["bias", "exp_avg"]',
+    ),
+    "broadcastable shape": (
+        replaced((*WEIGHT, "exp_avg"), lambda t: t[:1]),
+        "Different shape: torch.Size([3, 2]) vs torch.Size([1, 2]) for the path of "
+        '["weight", "exp_avg"]',
+    ),
+    "number for a tensor": (
+        replaced((*WEIGHT, "step"), float),
+        'Different kind: Tensor vs float for the path of ["weight", "step"]',
+    ),
+    "complex": (
+        replaced((*WEIGHT, "exp_avg"), lambda t: t.to(torch.complex64)),
+        'Different dtype: torch.float32 vs torch.complex64 for the path of ["weight", "exp_avg"]',
+    ),
+    "groups": (lambda p: p["param_groups"].pop(), "Different param_groups count: 2 vs 1"),
+    "group": (
+        replaced(("param_groups", 1, "params"), lambda _: ["bias", "z"]),
+        "Group bias not found",
+    ),
+    "group size": (
+        lambda p: p["param_groups"][1].pop("lr"),
+        "Different param_group size: ",
+    ),
+    "group key": (
+        renamed(("param_groups", 1), "lr", "rate"),
+        "Group key lr not found for group bias",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda each: each, OptimizerWrapper], ids=["", "wrapped"])
+@pytest.mark.parametrize(("change", "message"), WRONG.values(), ids=WRONG)
+def test_what_differs_is_said_and_nothing_is_loaded(
+    change: Change, message: str, wrap: Any
+) -> None:
+    optimizer = wrap(trained())
+    packed = copy.deepcopy(trained(3).state_dict())
+    change(packed)
+    before = content(optimizer.state_dict())
+    with pytest.raises(ValueError) as caught:
+        optimizer.load_state_dict(packed)
+
+    assert str(caught.value).startswith(message)
+    assert content(optimizer.state_dict()) == before
+
+
+def test_messages_of_a_combined_optimizer_have_full_names() -> None:
+    optimizer = CombinedOptimizer([("a", trained()), ("b", trained())])
+    before = content(optimizer.state_dict())
+    packed = copy.deepcopy(CombinedOptimizer([("a", trained(3)), ("b", trained(3))]).state_dict())
+    packed["state"]["b.weight"]["exp_avg"] = torch.ones(1)
+    with pytest.raises(ValueError, match=r'for the path of \["b.weight", "exp_avg"\]'):
+        optimizer.load_state_dict(packed)
+
+    assert content(optimizer.state_dict()) == before
+
+
+def test_groups_that_are_missing() -> None:
+    optimizer, packed = trained(), trained(3).state_dict()
+    del packed["param_groups"]
+    before = content(optimizer.state_dict())
+    with pytest.raises(KeyError, match="param_groups: the state to load was saved without them"):
+        optimizer.load_state_dict(packed)
+    assert content(optimizer.state_dict()) == before
+    optimizer.save_param_groups(False)
+    optimizer.load_state_dict(packed)
+    assert content(optimizer.state_dict()["state"]) == content(packed["state"])
+
+
+def test_state_must_be_there() -> None:
+    new, old = trained(0), trained()
+    with pytest.raises(ValueError, match="Different parameter count: 0 vs 2"):
+        new.load_state_dict(old.state_dict())
+    with pytest.raises(ValueError, match="Different parameter count: 2 vs 0"):
+        old.load_state_dict(new.state_dict())
+    new.init_state()
+    new.load_state_dict(old.state_dict())
+    assert content(new.state_dict()) == content(old.state_dict())
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_tensors_are_written_in_place(library: Any) -> None:
+    optimizer, packed = trained(1, library), copy.deepcopy(trained(3).state_dict())
+    tensors = [value for entry in optimizer.state.values() for value in entry.values()]
+    kept = packed["state"]["weight"]["exp_avg"].clone()
+    packed["state"]["weight"]["exp_avg"] = kept.double()  # is converted
+    optimizer.load_state_dict(packed)
+
+    assert all(
+        value is tensor
+        for value, tensor in zip(
+            [value for entry in optimizer.state.values() for value in entry.values()],
+            tensors,
+            strict=True,
+        )
+    )
+    assert torch.equal(optimizer.state_dict()["state"]["weight"]["exp_avg"], kept)
+    assert optimizer.state_dict()["state"]["weight"]["exp_avg"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_a_resumed_training_is_the_uninterrupted_one(library: Any) -> None:
+    straight, optimizer = trained(2, library), trained(2, library)
+    saved = copy.deepcopy(optimizer.state_dict())
+    resumed = trained(0, library)
+    resumed.init_state()
+    for name, param in resumed.params.items():
+        param.data.copy_(optimizer.params[name])
+    resumed.load_state_dict(saved)
+    for each in (straight, resumed):
+        train(each, 2, seed=5)
+
+    assert content(dict(resumed.params)) == content(dict(straight.params))
+    assert content(resumed.state_dict()) == content(straight.state_dict())
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [LIBRARIES, LIBRARIES[::-1]], ids=IDS)
+def test_states_of_torch_and_ours_are_one(theirs: Any, ours: Any) -> None:
+    source, target = trained(3, theirs), trained(1, ours)
+    for each in (source, target):
+        each.save_param_groups(False)
+    target.load_state_dict(source.state_dict())
+
+    assert content(target.state_dict()) == content(source.state_dict())
+
+
+def test_groups_are_known_by_their_parameters() -> None:
+    source, target = trained(), trained()
+    source.param_groups[0]["lr"], source.param_groups[1]["lr"] = 1.0, [2.0]
+    packed = source.state_dict()
+    packed["param_groups"].reverse()
+    params = [group["params"] for group in target.param_groups]
+    target.load_state_dict(packed)
+
+    assert [group["lr"] for group in target.param_groups] == [1.0, [2.0]]
+    assert target.param_groups[1]["lr"] is not packed["param_groups"][0]["lr"]
+    assert all(g["params"] is p for g, p in zip(target.param_groups, params, strict=True))
+
+
+class Entry:
+    """An entry that loads itself, or refuses to."""
+
+    def __init__(self, value: float, works: bool = True) -> None:
+        self.tensor, self.works = torch.tensor([value]), works
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tensor.copy_(state_dict["tensor"])
+        if not self.works:
+            self.works = True  # a load that puts back is obeyed
+            raise RuntimeError("refused")
+
+
+def nested(value: float, works: bool = True) -> KeyedOptimizer:
+    """A keyed optimizer whose state has entries of all kinds."""
+    params = parameters()
+    entries = {
+        "number": value,
+        "deep": {"tensor": torch.tensor([value]), "first": Entry(value)},
+        "second": Entry(value, works),
+    }
+    return KeyedOptimizer(params, {params["weight"]: entries}, [])
+
+
+def test_entries_of_all_kinds() -> None:
+    target, source = nested(1.0), nested(2.0)
+    tensor = target.state_dict()["state"]["weight"]["deep"]["tensor"]
+    target.load_state_dict(source.state_dict())
+
+    assert content(target.state_dict()) == content(source.state_dict())
+    assert tensor.item() == 2.0
+
+
+def test_entries_that_refuse_are_put_back() -> None:
+    target = nested(1.0, works=False)
+    before = content(target.state_dict())
+    with pytest.raises(RuntimeError, match="refused"):
+        target.load_state_dict(nested(2.0).state_dict())
+
+    assert content(target.state_dict()) == before
+
+
+def test_deep_entries_are_compared() -> None:
+    packed = nested(2.0).state_dict()
+    packed["state"]["weight"]["deep"]["more"] = 1
+    with pytest.raises(
+        ValueError, match=r'vs \["tensor", "first", "more"\] .* \["weight", "deep"\]'
+    ):
+        nested(1.0).load_state_dict(packed)
+
+
+def test_after_a_load_every_optimizer_is_told_once() -> None:
+    heard: list[str] = []
+
+    class Told(OptimizerWrapper):
+        def __init__(self, optimizer: KeyedOptimizer, name: str) -> None:
+            super().__init__(optimizer)
+            self.name = name
+
+        def post_load_state_dict(self) -> None:
+            super().post_load_state_dict()
+            heard.append(self.name)
+
+    inner = Told(adam(parameters()), "inner")
+    outer = Told(OptimizerWrapper(inner), "outer")
+    outer.load_state_dict(outer.state_dict())
+    assert heard == ["inner", "outer"]
+    heard.clear()
+    combined = CombinedOptimizer([("a", outer), ("b", Told(adam(parameters()), "b"))])
+    combined.load_state_dict(combined.state_dict())
+    assert heard == ["inner", "outer", "b"]
+
+
+def test_what_is_read_straight_into_the_state_is_loaded() -> None:
+    optimizer = trained()
+    packed = optimizer.state_dict()
+    packed["state"]["weight"]["exp_avg"].fill_(7.0)
+    optimizer.load_state_dict(packed)
+
+    assert (optimizer.state[optimizer.params["weight"]]["exp_avg"] == 7.0).all()

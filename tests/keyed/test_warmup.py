@@ -1,0 +1,218 @@
+"""A warm-up around keyed optimizers: which rates it sets, and what it saves."""
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import IDS, LIBRARIES, Still, adam, content, parameters, train
+
+from optgen.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    WarmupOptimizer,
+    WarmupPolicy,
+    WarmupStage,
+)
+
+LINEAR = WarmupStage(WarmupPolicy.LINEAR, max_iters=4, value=0.0)
+
+
+def grouped(*rates: Any, key: str = "lr") -> Still:
+    """A keyed optimizer with a group for each rate; None for one without."""
+    params = {f"p{i}": torch.nn.Parameter(torch.ones(1)) for i in range(len(rates))}
+    groups = [{"params": [param]} for param in params.values()]
+    for group, rate in zip(groups, rates, strict=True):
+        group.update({} if rate is None else {key: rate})
+    return Still(params, {}, groups)
+
+
+def rates(optimizer: KeyedOptimizer, key: str = "lr") -> list[float]:
+    return [float(group[key]) for group in optimizer.param_groups]
+
+
+def combined(library: Any = torch.optim) -> CombinedOptimizer:
+    sgd = KeyedOptimizerWrapper(parameters(1), lambda params: library.SGD(params, lr=0.1))
+    return CombinedOptimizer([("dense", adam(parameters(), library, lr=0.1)), ("tables", sgd)])
+
+
+def test_the_rate_is_set_at_once_and_after_every_step() -> None:
+    optimizer = WarmupOptimizer(grouped(0.1), [LINEAR], lr=2.0)
+    seen = [rates(optimizer)[0]]
+    for _ in range(6):
+        optimizer.step()
+        seen += rates(optimizer)
+
+    assert seen == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+def test_a_training_is_one_with_these_rates(library: Any) -> None:
+    warmed = WarmupOptimizer(adam(parameters(), library, lr=0.7), [LINEAR], lr=0.1)
+    plain = adam(parameters(), library, lr=0.7)
+    train(warmed, 6)
+    generator_seed = 1
+    for step, rate in enumerate([0.0, 0.25, 0.5, 0.75, 1.0, 1.0]):
+        plain.param_groups[0]["lr"] = 0.1 * rate
+        generator = torch.Generator().manual_seed(generator_seed)
+        for _ in range(step + 1):  # the gradients of this step
+            for param in plain.params.values():
+                param.grad = torch.randn(param.shape, generator=generator)
+        plain.step()
+
+    assert content(dict(plain.params)) == content(
+        {name: warmed.params[name] for name in plain.params}
+    )
+
+
+def test_the_layout_of_the_state() -> None:
+    params = parameters()
+    optimizer = WarmupOptimizer(adam(params), [LINEAR])
+    assert list(optimizer.params) == ["weight", "bias", "__warmup"]
+    assert optimizer.params["__warmup"].numel() == 0
+    assert optimizer.state_dict() == {"state": {}}
+    train(optimizer, 5)
+
+    packed = optimizer.state_dict()["state"]
+    assert list(packed) == ["weight", "bias", "__warmup"]
+    assert packed["__warmup"].keys() == {"warmup"}
+    assert packed["__warmup"]["warmup"].dtype == torch.int64
+    assert packed["__warmup"]["warmup"].tolist() == [5, 1]
+    assert optimizer.state[optimizer.params["__warmup"]]["warmup"].tolist() == [5, 1]
+
+
+def test_what_is_wrapped_need_not_know_of_it() -> None:
+    params = parameters()
+    inner = adam(params, torch.optim)
+    train(WarmupOptimizer(inner, [LINEAR]), 2)
+
+    assert list(params) == ["weight", "bias"]
+    assert inner._optimizer.state.keys() == set(params.values())
+    assert inner._optimizer.state_dict()["state"].keys() == {0, 1}  # torch's own still works
+    assert list(inner.state_dict()["state"]) == ["weight", "bias", "__warmup"]
+
+
+def test_its_name_must_be_free() -> None:
+    inner = WarmupOptimizer(adam(parameters()), [LINEAR], param_name="mine")
+    with pytest.raises(ValueError, match=r"^Duplicate param key mine$"):
+        WarmupOptimizer(inner, [LINEAR], param_name="mine")
+    outer = WarmupOptimizer(inner, [LINEAR])
+    train(outer, 1)
+
+    assert list(outer.state_dict()["state"]) == ["weight", "bias", "mine", "__warmup"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
+@pytest.mark.parametrize("make", [lambda lib: adam(parameters(), lib), combined])
+def test_a_resumed_training_is_the_uninterrupted_one(make: Any, library: Any) -> None:
+    stages = [LINEAR, WarmupStage(WarmupPolicy.STEP, max_iters=9, value=0.5, decay_iters=2)]
+    straight, resumed = (WarmupOptimizer(make(library), stages, lr=0.1) for _ in range(2))
+    train(straight, 6)
+    saved = copy.deepcopy(straight.state_dict())
+    resumed.init_state()
+    resumed.load_state_dict(saved)
+    for name, param in resumed.params.items():
+        param.data.copy_(straight.params[name])
+    assert content(saved["state"]["__warmup"]["warmup"]) == [6, 1]
+    assert rates(resumed) == rates(straight)
+    for each in (straight, resumed):
+        train(each, 4, seed=5)
+
+    assert content(resumed.state_dict()) == content(straight.state_dict())
+    assert content(dict(resumed.params)) == content(dict(straight.params))
+
+
+def test_a_resumed_training_with_other_stages_is_in_the_stage_of_its_step() -> None:
+    old = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1), WarmupStage(max_iters=2)])
+    for _ in range(5):
+        old.step()
+    new = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=10, value=0.0)], lr=1.0)
+    new.init_state()
+    new.load_state_dict(old.state_dict())
+
+    assert rates(new) == [0.5]
+
+
+def test_groups_keep_the_ratio_of_their_rates() -> None:
+    inner = grouped(0.2, 0.02, 0.6, None, 0.2)
+    optimizer = WarmupOptimizer(inner, [WarmupStage(max_iters=2, value=0.5)], lr=1.0)
+    assert rates(optimizer) == pytest.approx([0.5, 0.05, 1.5, 0.5, 0.5])
+    optimizer.step()
+    optimizer.step()
+    assert rates(optimizer) == pytest.approx([1.0, 0.1, 3.0, 1.0, 1.0])
+    copied = copy.deepcopy(optimizer)
+    copied.load_state_dict(copied.state_dict())
+    assert rates(copied) == pytest.approx([1.0, 0.1, 3.0, 1.0, 1.0])
+
+
+def test_there_is_no_ratio_to_zero() -> None:
+    with pytest.raises(
+        ValueError, match=r"param_groups\[0\] has a learning rate of 0, and .*\[1\]"
+    ):
+        WarmupOptimizer(grouped(0.0, 0.1), [LINEAR])
+    assert rates(WarmupOptimizer(grouped(0.0, 0.0), [], lr=0.5)) == [0.5, 0.5]
+
+
+def test_the_rate_stays_after_the_last_stage() -> None:
+    down = WarmupStage(WarmupPolicy.POLY, max_iters=4, value=1.0, decay_iters=8)
+    for given, after in (({}, 0.5), ({"final": 1.0}, 1.0)):
+        optimizer = WarmupOptimizer(grouped(1.0), [down], lr=1.0, **given)
+        for _ in range(4):
+            optimizer.step()
+        assert rates(optimizer) == [0.5]
+        optimizer.step()
+        assert rates(optimizer) == [after]
+
+
+def test_another_key() -> None:
+    optimizer = WarmupOptimizer(grouped(0.1, key="eta"), [LINEAR], lr=2.0, lr_param="eta")
+    optimizer.step()
+
+    assert rates(optimizer, "eta") == [0.5]
+    assert "lr" not in optimizer.param_groups[0]
+
+
+def test_a_tensor_rate_is_filled() -> None:
+    shared = torch.tensor(0.1)
+    inner = grouped(shared, shared)
+    optimizer = WarmupOptimizer(inner, [LINEAR], lr=2.0)
+    optimizer.step()
+
+    assert all(group["lr"] is shared for group in inner.param_groups)
+    assert shared.item() == 0.5
+
+
+def test_a_step_counts_no_more_after_init_state() -> None:
+    optimizer = WarmupOptimizer(adam(parameters()), [LINEAR], lr=1.0)
+    optimizer.init_state()
+    assert optimizer.state_dict()["state"]["__warmup"]["warmup"].tolist() == [0, 0]
+    assert rates(optimizer) == [0.0]
+    train(optimizer, 1)
+    optimizer.init_state()
+    assert optimizer.state_dict()["state"]["__warmup"]["warmup"].tolist() == [1, 0]
+
+
+def test_groups_and_warmup_are_saved_together() -> None:
+    old, new = (WarmupOptimizer(grouped(1.0), [LINEAR], lr=1.0) for _ in range(2))
+    for each in (old, new):
+        each.save_param_groups(True)
+        each.init_state()
+    old.step()
+    packed = old.state_dict()
+    assert packed["param_groups"] == [{"params": ["p0"], "lr": 0.25}]
+    new.load_state_dict(packed)
+    assert rates(new) == [0.25]
+
+
+def test_what_it_logs(caplog: pytest.LogCaptureFixture) -> None:
+    optimizer = WarmupOptimizer(grouped(1.0), [WarmupStage(max_iters=1)])
+    with caplog.at_level(logging.INFO, logger="optgen.keyed.warmup"):
+        optimizer.step()
+        assert not caplog.messages
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+
+    assert caplog.messages[0].startswith("Warmup Optimizer finishing WarmupStage(policy=<Warmup")
+    assert caplog.messages[1:] == ["Warmup Optimizer set to iteration 2"]
