@@ -1,0 +1,172 @@
+"""Keyed optimizers on two ranks: checkpoints by name, and loads in which no rank waits."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from torch import Tensor, distributed
+
+import optgen.optim
+from optgen import keyed
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+LIBRARIES = {"torch": torch.optim, "optgen": optgen.optim}
+
+
+def values(seed: int) -> dict[str, Tensor]:
+    """Parameters of a model: shards of two ranks are even, uneven, and empty on one."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"even": (4, 3), "uneven": (3, 2), "empty": (1, 2)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def spread(tensor: Tensor) -> Tensor:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    return distribute_tensor(tensor, mesh, [Shard(0)])
+
+
+def optimizer(library: str, sharded: bool, seed: int) -> keyed.WarmupOptimizer:
+    """Adam over shards, a plain bias, and a table with an optimizer of its own; warmed up."""
+    kind = LIBRARIES[library]
+    given = values(seed)
+    shards = {n: spread(v) if sharded else v for n, v in given.items()}
+    dense = {n: torch.nn.Parameter(v) for n, v in shards.items()}
+    dense["bias"] = torch.nn.Parameter(given["even"][0].clone())
+    table = {"rows": torch.nn.Parameter(given["uneven"].clone())}
+    combined = keyed.CombinedOptimizer(
+        [
+            ("dense", keyed.KeyedOptimizerWrapper(dense, lambda p: kind.Adam(p, lr=0.1))),
+            ("table", keyed.KeyedOptimizerWrapper(table, lambda p: kind.Adagrad(p, lr=0.1))),
+        ]
+    )
+    stages = [keyed.WarmupStage(max_iters=5, value=0.1)]
+    return keyed.WarmupOptimizer(combined, stages, lr=0.1)
+
+
+def train(each: keyed.KeyedOptimizer, steps: range, sharded: bool) -> None:
+    for step in steps:
+        grads = values(100 + step)
+        for name, param in each.params.items():
+            whole = grads.get(name.split(".")[-1])
+            if whole is not None:
+                param.grad = spread(whole) if sharded else whole
+        each.params["dense.bias"].grad = grads["even"][0]
+        each.params["table.rows"].grad = grads["uneven"]
+        each.step()
+
+
+def whole(each: keyed.KeyedOptimizer) -> dict[str, Any]:
+    """Parameters and state as plain tensors."""
+    found: dict[str, Any] = {**each.params, **each.state_dict()["state"]}
+    flat: dict[str, Any] = {}
+    for name, value in found.items():
+        flat.update(
+            {f"{name}.{k}": v for k, v in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
+    return {k: getattr(v, "full_tensor", lambda v=v: v)().detach() for k, v in flat.items()}
+
+
+def contents(each: keyed.KeyedOptimizer) -> dict[str, Any]:
+    params = {name: param for name, param in each.params.items() if param.numel()}
+    return {"optimizer": each.state_dict(), "model": params}
+
+
+def save(rank: int, library: str, folder: str) -> dict[str, Any]:
+    """Train two steps, save, train two more."""
+    import torch.distributed.checkpoint as dcp
+
+    trained = optimizer(library, True, seed=0)
+    train(trained, range(2), True)
+    dcp.save(contents(trained), checkpoint_id=folder)
+    train(trained, range(2, 4), True)
+    return whole(trained)
+
+
+def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
+    """Load what was saved into an optimizer of other weights, and train two steps."""
+    import torch.distributed.checkpoint as dcp
+
+    sharded = rank is not None
+    resumed = optimizer(library, sharded, seed=7)
+    resumed.init_state()
+    state = contents(resumed)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
+        dcp.load(state, checkpoint_id=folder)
+    resumed.load_state_dict(state["optimizer"])
+    train(resumed, range(2, 4), sharded)
+    return whole(resumed)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_training_goes_on_from_its_checkpoint(library: str, tmp_path: Path) -> None:
+    first, second = pair.run(save, library, str(tmp_path))
+    assert "dense.uneven.exp_avg" in first
+    assert first["__warmup.warmup"].tolist() == [4, 0]
+    resumed = [*pair.run(resume, library, str(tmp_path)), resume(None, library, str(tmp_path))]
+
+    for found in (second, *resumed):
+        assert found.keys() == first.keys()
+        for name, value in first.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+def refuse(rank: int) -> tuple[str, list[Any]]:
+    """Load a state that rank 1 must refuse, late in the list of parameters."""
+    trained, target = (optimizer("optgen", True, seed=0) for _ in range(2))
+    train(trained, range(2), True)
+    target.init_state()
+    packed = trained.state_dict()
+    if rank == 1:
+        packed["state"]["table.rows"] = {"step": torch.tensor(2.0), "total": torch.ones(3, 2)}
+    message = ""
+    try:
+        target.load_state_dict(packed)
+    except ValueError as error:
+        message = str(error)
+    states = target.state_dict()["state"]
+    return message, [states["dense.even"]["step"].item(), states["__warmup"]["warmup"].tolist()]
+
+
+def test_a_rank_that_refuses_leaves_no_other_waiting() -> None:
+    first, second = pair.run(refuse, limit=20)
+
+    assert first == ("", [2.0, [2, 0]])
+    assert second[0].startswith('Different entries: ["step", "sum"] vs ["step", "total"] for the')
+    assert second[1] == [0.0, [0, 0]]
+
+
+def redistribute(rank: int) -> str:
+    """Load a replicated tensor into a sharded one on one rank, where torchrec would communicate."""
+    from torch.distributed.tensor import Replicate
+
+    params = {"w": torch.nn.Parameter(spread(torch.ones(4, 2)))}
+    target = keyed.KeyedOptimizerWrapper(params, optgen.optim.Adam)
+    target.init_state()
+    packed = target.state_dict()
+    replicated = packed["state"]["w"]["exp_avg"].redistribute(placements=[Replicate()])
+    if rank == 1:
+        packed["state"]["w"] = {**packed["state"]["w"], "exp_avg": replicated}
+    try:
+        target.load_state_dict(packed)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_a_tensor_of_other_placements_is_refused_without_a_word_to_others() -> None:
+    first, second = pair.run(redistribute, limit=20)
+
+    assert first == ""
+    assert second.startswith("Different placements: ((Shard(dim=0),), ")
+    assert second.endswith(
+        'for the path of ["w", "exp_avg"]; redistribute what is to be loaded, on all ranks'
+    )
