@@ -1,7 +1,11 @@
 """Checkpoints in both directions between a generated class, torch's, and older versions of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -46,3 +50,47 @@ def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[st
     groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
     packed["state"] = hand_out(packed["state"], groups, keys)
     return packed
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A state that torch's load hands on as it is: of a tensor it would change the dtype."""
+
+    value: Tensor
+
+
+@contextmanager
+def keeping_dtypes(optimizer: "GeneratedOptimizer") -> Iterator[None]:
+    """Load states whose dtype the rule declares as they are saved, not as their parameters are."""
+    declared = {state.key for state in optimizer.rule.states if state.dtype is not None}
+
+    def wrap(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "state": {k: _wrapped(v, declared) for k, v in given["state"].items()}}
+
+    if not declared:
+        yield
+        return
+    hook = optimizer.register_load_state_dict_pre_hook(wrap)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _wrapped(values: Any, declared: set[str]) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: _Kept(value) if key in declared and isinstance(value, Tensor) else value
+        for key, value in values.items()
+    }
+
+
+def unwrap(optimizer: "GeneratedOptimizer") -> None:
+    """Give loaded states the dtypes that the rule declares, on their parameters' devices."""
+    for state in optimizer.rule.states:
+        for param, values in optimizer.state.items() if state.dtype is not None else ():
+            kept = values.get(state.key)
+            if isinstance(kept, _Kept):
+                dtype = getattr(torch, str(state.dtype))
+                values[state.key] = kept.value.to(dtype=dtype, device=param.device)

@@ -20,6 +20,7 @@ from optgen.runtime.private import check_fused
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.views import aligned, any_shared, check_state
 from optgen.runtime.state import Created, Group, ensure, store_counts
+from optgen.runtime.to_load import Ahead, take_back
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Survey:
 
     works: dict[int, Work] = field(default_factory=dict)  # by the identity of the group
     created: list[Created] = field(default_factory=list)  # by the step at hand, to be taken back
+    ahead: list[Ahead] = field(default_factory=list)  # states for a checkpoint to be loaded into
 
 
 def survey(
@@ -44,6 +46,8 @@ def survey(
     The gradients are the parameters' own, or `given` for those of the only group.
     """
     kept = optimizer._survey
+    if kept.ahead:
+        take_back(optimizer)
     old, kept.works, kept.created = kept.works, {}, []
     states = States(optimizer.state)
     works = []

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import checkpoint, dispatch, partitions
+from optgen.runtime import checkpoint, dispatch, partitions, to_load
 from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.collect import Survey
 from optgen.runtime.gradients import check_parameters
-from optgen.runtime.private import check_graph_capture, set_grad_enabled
+from optgen.runtime.private import check_graph_capture, only_wants_state, set_grad_enabled
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
 
@@ -72,7 +72,11 @@ class GeneratedOptimizer(LightOptimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            dispatch.step(self)
+            if not self.state and only_wants_state():
+                self._create(lambda param: param.requires_grad, ahead=False)
+                self._survey.ahead = to_load.made(self.state)
+            else:
+                dispatch.step(self)
         finally:
             set_grad_enabled(enabled)
         return loss
@@ -99,16 +103,29 @@ class GeneratedOptimizer(LightOptimizer):
         """
         self._create(lambda param: param.requires_grad)
 
-    def _create(self, chosen: Callable[[Tensor], bool]) -> None:
+    def _create(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                ensure(self.rule, self.state, group, params, self.defaults, ahead=True)
+                ensure(self.rule, self.state, group, params, self.defaults, ahead)
 
     def _share(self, *keys: str) -> None:
         for key in keys:
             for values in self.state.values():
                 values[key].share_memory_()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state that this class, or torch's of the same name, returned.
+
+        A state gets its parameter's dtype, as in torch, unless the rule declares another.
+        """
+        with checkpoint.keeping_dtypes(self):
+            super().load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        to_load.take_back(self)  # a copy would not know of these that they are fresh
+        packed: dict[str, Any] = super().__getstate__()
+        return packed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
@@ -120,6 +137,7 @@ class GeneratedOptimizer(LightOptimizer):
         checkpoint.backfill(self, previous, dict(self.rule.backfill))
         for group in self.param_groups:
             group.update(self.rule.fixed)
+        checkpoint.unwrap(self)
         checkpoint.scalars_to_tensors(self)
         self._offer_scaling()
 

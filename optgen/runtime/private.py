@@ -1,5 +1,6 @@
 """Every private name of torch that the Python runtime uses: a new torch breaks this file only."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -106,6 +107,19 @@ def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
     clone = getattr(torch, "_foreach_clone", None)
     copies: Sequence[Tensor] = clone(tensors) if clone else [tensor.clone() for tensor in tensors]
     return copies
+
+
+def only_wants_state() -> bool:
+    """Tell whether torch's distributed checkpoints take this step, with gradients of zeros.
+
+    They take it of an optimizer without state, so that there is one to be loaded into.
+    """
+    module = sys.modules.get("torch.distributed.checkpoint.state_dict")
+    asking = getattr(getattr(module, "_init_optim_state", None), "__code__", None)
+    frame = None if asking is None else sys._getframe(1)
+    while frame is not None and frame.f_code is not asking:
+        frame = frame.f_back
+    return frame is not None
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

@@ -38,6 +38,11 @@ def local(tensor: Tensor) -> Tensor:
     return held
 
 
+def version(tensor: Tensor) -> int:
+    """How often a tensor's memory in this process was written to, as far as torch knows."""
+    return (local_tensor(tensor) if shared(type(tensor)) else tensor)._version
+
+
 def specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
     """Where the shared tensors among these lie: one list for all of them, if there are any."""
     found = [spec(t) for column in columns if any_shared(column) for t in column if shared(type(t))]

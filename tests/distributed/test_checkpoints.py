@@ -1,0 +1,191 @@
+"""torch.distributed.checkpoint: what one or two ranks saved goes on in one or two, as if never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import models, pair
+from distributed.cases import TOLERANCE
+from parity.cases import EVERY, FULL
+from torch import distributed, nn
+from torch.optim import Optimizer
+
+import optgen
+import optgen.optim
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+SPEC = '''
+from optgen.spec import hyper, optimizer, state
+
+@optimizer(paper="https://example.org")
+def Precise(p, g, t, /, m=state("mean", dtype="float32"), *, lr=hyper(0.1), decay=hyper(0.5)):
+    """A mean in single precision, and a decay that no learning rate scales."""
+    m = m + (g - m) / t
+    p = p - lr * m - decay * p
+'''
+
+
+class _Engine:
+    """A network on one rank or on two, of an optimizer's class, ours or torch's."""
+
+    def __init__(self, rank: int, ranks: int, make: Any, reverse: bool = False) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        self.alone, self.rank = ranks == 1, rank
+        self.network: nn.Module = models.model()
+        if not self.alone:
+            mesh = distributed.init_device_mesh("cpu", (2,))
+            for layer in list(self.network)[::2]:  # type: ignore[call-overload]
+                fully_shard(layer, mesh=mesh)
+            fully_shard(self.network, mesh=mesh)
+        params = list(self.network.parameters())
+        self.optimizer: Optimizer = make(params[::-1] if reverse else params)
+        self.acts = rank < ranks
+
+    def train(self, start: int = 0) -> None:
+        if self.acts:
+            rank = None if self.alone else self.rank
+            models.train(self.network, self.optimizer, rank, start)
+
+    def save(self, folder: str) -> None:
+        from torch.distributed import checkpoint
+
+        if self.acts:
+            checkpoint.save(self._state(), checkpoint_id=folder, no_dist=self.alone)
+        distributed.barrier()
+
+    def load(self, folder: str) -> None:
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        if self.acts:
+            state = self._state()
+            checkpoint.load(state, checkpoint_id=folder, no_dist=self.alone)
+            set_state_dict(
+                self.network,
+                self.optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
+
+    def _state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        network, optimizer = get_state_dict(self.network, self.optimizer)
+        return {"model": network, "optimizer": optimizer}
+
+
+def _resumed(
+    rank: int, names: list[str], folder: str, kinds: tuple[str, str], reverse: bool = False
+) -> dict[str, float]:
+    """Train, save, load, and go on, on 2 and 1, 1 and 2, 2 and 2 ranks."""
+    found = {}
+    for name in names:
+        makes = [getattr(EVERY[name], kind) for kind in kinds]
+        uninterrupted = _Engine(rank, 1, EVERY[name].ours)
+        models.train(uninterrupted.network, uninterrupted.optimizer)
+        uninterrupted.optimizer.load_state_dict(uninterrupted.optimizer.state_dict())  # casts
+        models.train(uninterrupted.network, uninterrupted.optimizer, start=models.STEPS)
+        for before, after in [(2, 1), (1, 2), (2, 2)]:
+            place = f"{folder}/{name}-{before}-{after}"
+            first = _Engine(rank, before, makes[0], reverse)
+            first.train()
+            first.save(place)
+            second = _Engine(rank, after, makes[1])
+            second.load(place)
+            second.train(models.STEPS)
+            if second.acts:
+                wrong = models.differences(
+                    (second.network, second.optimizer),
+                    (uninterrupted.network, uninterrupted.optimizer),
+                )
+                found |= {f"{name} {before} {after}: {what}": v for what, v in wrong.items()}
+    return found
+
+
+def _fresh(rank: int, name: str, ranks: int) -> dict[str, float]:
+    """Asked for its state before the first step, it trains as if nobody had asked."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    asked, alone = _Engine(rank, ranks, FULL[name].ours), _Engine(rank, 1, FULL[name].ours)
+    before = [param.detach().clone() for param in asked.network.parameters()]
+    saved: Any = get_optimizer_state_dict(asked.network, asked.optimizer)
+    for param, value in zip(asked.network.parameters(), before, strict=True):
+        assert torch.equal(_local(param), _local(value))
+        assert param.grad is None
+        assert all(float(v) == 0 for k, v in asked.optimizer.state[param].items() if k == "step")
+    lr = alone.optimizer.param_groups[0]["lr"]
+    assert saved["param_groups"][0]["lr"] == asked.optimizer.param_groups[0]["lr"] == lr
+    asked.train()
+    models.train(alone.network, alone.optimizer)
+    if not asked.acts:
+        return {}
+    return models.differences((asked.network, asked.optimizer), (alone.network, alone.optimizer))
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _declared(rank: int, text: str, folder: str) -> list[Any]:
+    """A float32 state of bfloat16 parameters, through a checkpoint, and before the first step."""
+    kind: Any = optgen.load(text)
+    engines = []
+    for _ in range(2):
+        engine = _Engine(rank, 2, kind)
+        engine.network.to(torch.bfloat16)
+        engine.optimizer = kind(engine.network.parameters())
+        engines.append(engine)
+    first, second = engines
+    for param in first.network.parameters():
+        param.grad = torch.full_like(param, 1 / 3)
+    first.optimizer.step()
+    first.optimizer.step()
+    first.save(folder)
+    weights = [_local(param).clone() for param in second.network.parameters()]
+    second._state()
+    unchanged = [_local(param).clone() for param in second.network.parameters()]
+    second.load(folder)
+    means = [
+        [_local(engine.optimizer.state[param]["mean"]) for param in engine.network.parameters()]
+        for engine in engines
+    ]
+    return [weights, unchanged, *means]
+
+
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_training_goes_on(name: str, tmp_path: Path) -> None:
+    for found in pair.run(_resumed, [name], str(tmp_path), ("ours", "ours")):
+        assert found == {}
+
+
+def test_states_belong_to_names_whatever_their_order(tmp_path: Path) -> None:
+    for found in pair.run(_resumed, ["AdamW"], str(tmp_path), ("ours", "ours"), True):
+        assert found == {}
+
+
+@pytest.mark.parametrize("kinds", [("theirs", "ours"), ("ours", "theirs")])
+def test_torchs_checkpoints_and_ours(kinds: tuple[str, str], tmp_path: Path) -> None:
+    names = [name for name in TOLERANCE if name != "Rprop"]  # which torch cannot shard
+    for found in pair.run(_resumed, names, str(tmp_path), kinds):
+        assert found == {}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", TOLERANCE)
+def test_to_ask_for_the_state_changes_nothing(name: str, ranks: int) -> None:
+    for found in pair.run(_fresh, name, ranks):
+        assert found == {}
+
+
+def test_a_declared_dtype_survives(tmp_path: Path) -> None:
+    spec = tmp_path / "precise.py"
+    spec.write_text(SPEC)
+    for weights, unchanged, saved, loaded in pair.run(_declared, str(spec), str(tmp_path / "dcp")):
+        assert all(map(torch.equal, weights, unchanged))
+        assert {mean.dtype for mean in loaded} == {torch.float32}
+        assert all(map(torch.equal, saved, loaded))
