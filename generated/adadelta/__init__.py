@@ -62,6 +62,7 @@ class Adadelta(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

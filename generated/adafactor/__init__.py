@@ -89,6 +89,7 @@ class Adafactor(GeneratedOptimizer):
         elementwise=False,
         facts=("factored",),
         backfill=(("foreach", None), ("maximize", False)),
+        unsaved=("fused", "capturable", "differentiable"),
     )
     lowerings = __name__
 

@@ -64,6 +64,7 @@ class Adagrad(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
+        unsaved=("capturable",),
     )
     lowerings = __name__
 

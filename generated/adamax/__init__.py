@@ -62,6 +62,7 @@ class Adamax(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -74,6 +74,7 @@ class ASGD(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

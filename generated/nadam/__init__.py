@@ -90,6 +90,7 @@ class NAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

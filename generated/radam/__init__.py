@@ -78,6 +78,7 @@ class RAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -79,6 +79,7 @@ class RMSprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -63,6 +63,7 @@ class Rprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        unsaved=("fused",),
     )
     lowerings = __name__
 

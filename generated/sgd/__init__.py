@@ -75,6 +75,7 @@ class SGD(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
+        unsaved=("capturable",),
     )
     lowerings = __name__
 

@@ -57,6 +57,7 @@ class SparseAdam(GeneratedOptimizer):
         gradient="sparse_only",
         sparse_hint=", please consider Adam instead",
         backfill=(("maximize", False),),
+        unsaved=("foreach", "fused", "capturable", "differentiable"),
     )
     lowerings = __name__
 

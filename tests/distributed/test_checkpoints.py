@@ -86,10 +86,11 @@ def _resumed(
     found = {}
     for name in names:
         makes = [getattr(EVERY[name], kind) for kind in kinds]
-        uninterrupted = _Engine(rank, 1, EVERY[name].ours)
-        models.train(uninterrupted.network, uninterrupted.optimizer)
-        uninterrupted.optimizer.load_state_dict(uninterrupted.optimizer.state_dict())  # casts
-        models.train(uninterrupted.network, uninterrupted.optimizer, start=models.STEPS)
+        alone = _Engine(rank, 1, makes[0])
+        models.train(alone.network, alone.optimizer)
+        reference = makes[1](alone.network.parameters())
+        reference.load_state_dict(alone.optimizer.state_dict())
+        models.train(alone.network, reference, start=models.STEPS)
         for before, after in [(2, 1), (1, 2), (2, 2)]:
             place = f"{folder}/{name}-{before}-{after}"
             first = _Engine(rank, before, makes[0], reverse)
@@ -99,10 +100,8 @@ def _resumed(
             second.load(place)
             second.train(models.STEPS)
             if second.acts:
-                wrong = models.differences(
-                    (second.network, second.optimizer),
-                    (uninterrupted.network, uninterrupted.optimizer),
-                )
+                ours = second.network, second.optimizer
+                wrong = models.differences(ours, (alone.network, reference))
                 found |= {f"{name} {before} {after}: {what}": v for what, v in wrong.items()}
     return found
 
