@@ -136,7 +136,7 @@ struct Program {
                 && table.fresh[t] == table.fresh[last] && its_sizes == last_sizes;
             for (int c = 0; c < CELLS; ++c) {
                 Scalar cell{0, type(STREAMS + c, t)};
-                if (cell.type) read(cell.type, address(STREAMS + c, t), 0, 1, &cell.value);
+                if (cell.type) cell.value = number_at(cell.type, address(STREAMS + c, t));
                 same = same && cell == old[c];
                 old[c] = cell;
             }
@@ -148,7 +148,7 @@ struct Program {
             }
             for (int c = 0; c < CELLS; ++c)
                 if (R::LAST_PART && cells[c].type)
-                    write(cells[c].type, &cells[c].value, address(STREAMS + c, t), 0, 1);
+                    set_number(cells[c].type, cells[c].value, address(STREAMS + c, t));
             run[t] = int(runs - 1);
             last = t;
             last_sizes = its_sizes;

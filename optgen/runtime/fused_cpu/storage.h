@@ -121,6 +121,25 @@ APART void write(u32 type, const C* from, void* stream, i64 first, i64 n) {
     else write<float16>(from, stream, first, n);
 }
 
+// One number of any type.
+inline double number_at(u32 type, const void* at) {
+    switch (type) {
+        case FLOAT32: return *static_cast<const float*>(at);
+        case BFLOAT16: return load<bfloat16, double>(*static_cast<const bfloat16*>(at));
+        case FLOAT16: return load<float16, double>(*static_cast<const float16*>(at));
+        default: return *static_cast<const double*>(at);
+    }
+}
+
+inline void set_number(u32 type, double x, void* at) {
+    switch (type) {
+        case FLOAT32: *static_cast<float*>(at) = float(x); return;
+        case BFLOAT16: *static_cast<bfloat16*>(at) = save<bfloat16>(x); return;
+        case FLOAT16: *static_cast<float16*>(at) = save<float16>(x); return;
+        default: *static_cast<double*>(at) = x;
+    }
+}
+
 // A scalar stream of one tensor: its step, or a scalar state.
 struct Scalar {
     double value;
