@@ -12,6 +12,9 @@ struct Step {
     int number;        // which reduction it is of those to the same axes
 };
 
+// As many as a word has bits for.
+constexpr int MOST_VALUES = 64;
+
 template <class... Members>
 constexpr u64 set(Members... members) {
     return (u64(0) | ... | (u64(1) << members));

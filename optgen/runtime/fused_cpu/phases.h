@@ -21,7 +21,7 @@ struct Given {
 template <class R, class C>
 struct Tensor {
     static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
-    static_assert(R::STEP_COUNT <= 64 && VALUES <= 64, "too many steps or values for one rule");
+    static_assert(R::STEP_COUNT <= 64 && VALUES <= MOST_VALUES, "too many for one rule");
 
     const Program<R>& program;
     const Job& job;

@@ -9,13 +9,13 @@ constexpr i64 SHARED_ELEMENTS = 1 << 18;
 constexpr i64 MEMORY = 8 << 20;
 
 // How the tensors of one rule, in one type, are taken through its passes.
-template <class R, class C>
+template <class R, class C, class Sweep>
 struct Taking {
     static Tensor<R, C> tensor(const Job& job) {
         return Tensor<R, C>(*static_cast<const Program<R>*>(job.program), job);
     }
     static i64 bytes(const Job& job) { return tensor(job).bytes; }
-    static i64 scratch(const Job& job) { return Part<R, C>::scratch(job) * i64(sizeof(C)); }
+    static i64 scratch(const Job& job) { return Sweep::scratch(OUTLINE<R, C>, job) * i64(sizeof(C)); }
     static void begin(const Job& job) { tensor(job).begin(); }
     static void finish(const Job& job, int pass) {
         const Tensor<R, C> it = tensor(job);
@@ -24,19 +24,24 @@ struct Taking {
     static void sweep(const Job& job, int pass, i64 block, char* memory) {
         const Tensor<R, C> it = tensor(job);
         C* const scratch = reinterpret_cast<C*>(memory);
-        Part<R, C>(it, it.passes()[pass], pass == 0, block, scratch).run(block);
+        const Given<R> given = it.given(block);
+        const Subject<C> tensor{
+            it.program.table, job,         &given,        given.partials,
+            it.whole,         it.row_sums, it.column_sums};
+        Sweep(OUTLINE<R, C>, tensor, it.passes()[pass], pass == 0, scratch).run(block);
     }
     static constexpr Methods METHODS{bytes, scratch, begin, sweep, finish};
 };
 
-template <class R>
+template <bool HAS_AXES, bool HAS_LARGEST, class R>
 bool add(const Program<R>& program, i64 t, Job& job) {
     if (program.run[t] < 0) return false;
     job = divide(program, t);
     job.program = &program;
-    job.methods = &Taking<R, float>::METHODS;
+    job.methods = &Taking<R, float, Part<float, HAS_AXES, HAS_LARGEST>>::METHODS;
 #ifndef OPTGEN_WITHOUT_DOUBLE  // most models have no such tensor, and it takes a third of the build
-    if (job.in_double) job.methods = &Taking<R, double>::METHODS;
+    if (job.in_double)
+        job.methods = &Taking<R, double, Part<double, HAS_AXES, HAS_LARGEST>>::METHODS;
 #endif
     job.passes = R::PASSES[job.way];
     return true;
@@ -79,9 +84,10 @@ struct Work {
 
     template <class... R>
     explicit Work(const Table& table, const Program<R>&... programs) : jobs(table.tensors + 1) {
+        constexpr bool axes = (R::HAS_AXES || ...), largest = (has_largest<R>() || ...);
         for (i64 t = 0; t < table.tensors; ++t) {
             Job& job = jobs[count];
-            if (!(add(programs, t, job) || ...)) continue;
+            if (!(add<axes, largest>(programs, t, job) || ...)) continue;
             memory = most(memory, job.methods->bytes(job));
             scratch = most(scratch, job.methods->scratch(job));
             for (u64 types = table.types[t]; types; types >>= 4)

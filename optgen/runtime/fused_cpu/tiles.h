@@ -3,15 +3,51 @@
 
 namespace optgen {
 
-template <class R, class C>
-struct Part {
-    static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
+// A rule as sweeps see it. They are told at run time: all rules of a source share one copy of them.
+template <class C>
+struct Outline {
+    using Run = void (*)(const void* given, int step, i64 rows, i64 n, C* const* at);
 
-    const Tensor<R, C>& tensor;
+    int streams, values, numbers, step_count, column_reductions;
+    const Step* steps;
+    const int* axes;
+    Run run, run_spread; // a loop, see the rule's `run`
+
+    template <class R, bool SPREAD>
+    static void run_of(const void* given, int step, i64 rows, i64 n, C* const* at) {
+        R::template run<C, SPREAD>(step, *static_cast<const Given<R>*>(given), rows, n, at);
+    }
+};
+
+template <class R, class C>
+constexpr Outline<C> OUTLINE{
+    R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
+    Outline<C>::template run_of<R, false>,
+    Outline<C>::template run_of<R, R::HAS_AXES>};
+
+// And a tensor with its memory.
+template <class C>
+struct Subject {
+    const Table& table;
+    const Job& job;
+    const void* given; // what the rule's loops are given
+    double* partials;
+    C* const* whole;
+    double *row_sums, *column_sums;
+
+    u32 type(int stream) const { return type_of(table.types[job.tensor], stream); }
+    void* address(int stream) const { return table.address[stream * table.tensors + job.tensor]; }
+};
+
+// HAS_AXES, HAS_LARGEST: whether any rule of the source has rows and columns, or looks for the
+// largest of something.
+template <class C, bool HAS_AXES, bool HAS_LARGEST>
+struct Part {
+    const Outline<C>& rule;
+    const Subject<C>& tensor;
     const Job& job;
     const Pass& pass;
     const bool unscales;
-    const Given<R> given;
     C* const memory;
     const i64 room;
     u64 touched = 0, written = 0;
@@ -20,8 +56,8 @@ struct Part {
     i64 rows_summed = 0; // whose columns are not yet in doubles
 
     // How many numbers of the type computed in a thread needs.
-    static i64 scratch(const Job& job) {
-        return (2 * VALUES + 2) * room_of(job) + R::COLUMN_REDUCTIONS * column_room(job);
+    static i64 scratch(const Outline<C>& rule, const Job& job) {
+        return (2 * rule.values + 2) * room_of(job) + rule.column_reductions * column_room(job);
     }
 
     static i64 room_of(const Job& job) {
@@ -34,28 +70,29 @@ struct Part {
     }
 
     Part(
-        const Tensor<R, C>& given_tensor, const Pass& given_pass, bool first, i64 block, C* scratch)
-        : tensor(given_tensor), job(tensor.job), pass(given_pass),
-          unscales(first && tensor.program.table.grad_scale), given(tensor.given(block)),
-          memory(scratch), room(room_of(job)) {
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
+        const Outline<C>& given_rule, const Subject<C>& given_tensor, const Pass& given_pass,
+        bool first, C* scratch)
+        : rule(given_rule), tensor(given_tensor), job(tensor.job), pass(given_pass),
+          unscales(first && tensor.table.grad_scale), memory(scratch), room(room_of(job)) {
+        for (int k = 0; k < rule.step_count; ++k) {
+            const Step& step = rule.steps[k];
             if (!(pass.steps >> k & 1)) continue;
-            touched |= R::STEPS[k].reads | R::STEPS[k].writes;
-            if (R::STEPS[k].kind != Step::LOOP) continue;
-            written |= R::STEPS[k].writes;
+            touched |= step.reads | step.writes;
+            if (step.kind != Step::LOOP) continue;
+            written |= step.writes;
             ++loops;
         }
-        for (int n = 0; first && n < NUMBERS; ++n) given.partials[n] = 0;
+        for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
         if (unscales) touched |= 1 << 1;
     }
 
     C* buffer(int v) const { return memory + v * room; }
-    C* wide_buffer(int v) const { return memory + (VALUES + v) * room; }
-    double* doubles() const { return reinterpret_cast<double*>(memory + 2 * VALUES * room); }
+    C* wide_buffer(int v) const { return memory + (rule.values + v) * room; }
+    double* doubles() const { return reinterpret_cast<double*>(memory + 2 * rule.values * room); }
 
     void run(i64 block) {
         if (job.local) local(block);
-        else if constexpr (R::HAS_AXES) shared(block);
+        else if constexpr (HAS_AXES) shared(block);
     }
 
     // Whole matrices.
@@ -99,16 +136,16 @@ struct Part {
     }
     // The sums of the chunk's columns over a run of rows.
     C* run_sums(int n) const {
-        return memory + (2 * VALUES + 2) * room + n * column_room(job);
+        return memory + (2 * rule.values + 2) * room + n * column_room(job);
     }
 
     void begin_sums(i64 matrix, i64 first, i64 last) const {
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
-            if (!(pass.steps >> k & 1) || R::STEPS[k].kind == Step::LOOP) continue;
-            const int n = R::STEPS[k].number;
-            if (R::STEPS[k].axes == ROW)
+        for (int k = 0; k < rule.step_count; ++k) {
+            if (!(pass.steps >> k & 1) || rule.steps[k].kind == Step::LOOP) continue;
+            const int n = rule.steps[k].number;
+            if (rule.steps[k].axes == ROW)
                 for (i64 r = first; r < last; ++r) row_sums(n)[matrix * job.rows + r] = 0;
-            if (R::STEPS[k].axes != COLUMN) continue;
+            if (rule.steps[k].axes != COLUMN) continue;
             for (i64 c = left; c < right; ++c) column_sums(n)[matrix * job.columns + c] = 0;
             for (i64 c = 0; job.by_rows && c < right - left; ++c) run_sums(n)[c] = 0;
         }
@@ -116,8 +153,8 @@ struct Part {
 
     void end_run(i64 matrix) {
         rows_summed = 0;
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
-            const Step& step = R::STEPS[k];
+        for (int k = 0; k < rule.step_count; ++k) {
+            const Step& step = rule.steps[k];
             if (!(pass.steps >> k & 1) || !is_summed_in_loop(step) || step.axes != COLUMN) continue;
             double* __restrict to = column_sums(step.number) + matrix * job.columns + left;
             C* __restrict run = run_sums(step.number);
@@ -131,38 +168,38 @@ struct Part {
     // Whether a loop over elements adds a sum up itself.
     bool is_summed_in_loop(const Step& step) const {
         if (step.kind != Step::SUM) return false;
-        return !step.reads || (job.by_rows && R::AXES[__builtin_ctzll(step.reads)] == TENSOR);
+        return !step.reads || (job.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
     }
 
     APART void tile(const Tile& tile) {
-        C* at[VALUES];
-        for (int v = 0; v < VALUES; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
+        C* at[MOST_VALUES];
+        for (int v = 0; v < rule.values; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
         if (unscales) unscale(tile, at[1]);
-        if constexpr (R::HAS_AXES)
+        if constexpr (HAS_AXES)
             if (job.by_rows) open_sums(tile, at);
-        for (int k = 0, loop_count = 0; k < R::STEP_COUNT; ++k) {
+        for (int k = 0, loop_count = 0; k < rule.step_count; ++k) {
             if (!(pass.steps >> k & 1)) continue;
-            const Step& step = R::STEPS[k];
+            const Step& step = rule.steps[k];
             if (step.kind == Step::LOOP) {
                 if (loops > 1) fetch(tile, loop_count++);
                 loop(k, step, tile, at);
             } else if (is_summed_in_loop(step)) {
-                if constexpr (R::HAS_AXES)
+                if constexpr (HAS_AXES)
                     if (!job.local && step.axes == ROW) add_rows(step, tile, at);
             } else if (step.kind == Step::SUM) reduce<Sum>(step, tile, at);
-            else if constexpr (has_largest<R>()) reduce<Largest>(step, tile, at);
+            else if constexpr (HAS_LARGEST) reduce<Largest>(step, tile, at);
         }
-        for (int v = 0; v < STREAMS; ++v)
+        for (int v = 0; v < rule.streams; ++v)
             if ((pass.stores & written) >> v & 1 && at[v] == buffer(v))
-                write(tensor.type(v), at[v], tensor.address(v), tile.first(R::AXES[v]),
-                      tile.count(R::AXES[v]));
+                write(tensor.type(v), at[v], tensor.address(v), tile.first(rule.axes[v]),
+                      tile.count(rule.axes[v]));
     }
 
     // Where a value of a tile is read and written: in the tensor itself if that can be.
     C* open(int v, const Tile& tile) const {
-        const int axes = R::AXES[v];
+        const int axes = rule.axes[v];
         if (!job.local && axes != TENSOR) return tensor.whole[v] + tile.first(axes);
-        if (v >= STREAMS) return buffer(v);
+        if (v >= rule.streams) return buffer(v);
         const u32 type = tensor.type(v);
         if (type == ABSENT) return nullptr;
         const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
@@ -174,8 +211,8 @@ struct Part {
 
     // Where loops that go row by row add rows and columns up.
     void open_sums(const Tile& tile, C** at) const {
-        for (int k = 0; k < R::STEP_COUNT; ++k) {
-            const Step& step = R::STEPS[k];
+        for (int k = 0; k < rule.step_count; ++k) {
+            const Step& step = rule.steps[k];
             if (!(pass.steps >> k & 1) || !is_summed_in_loop(step) || step.axes == NONE) continue;
             const int v = __builtin_ctzll(step.writes);
             at[v] = buffer(v);
@@ -194,7 +231,7 @@ struct Part {
 
     // Gradients are unscaled in place, as torch's fused kernels do.
     void unscale(const Tile& tile, C* grads) const {
-        const C scale = C(*tensor.program.table.grad_scale);
+        const C scale = C(*tensor.table.grad_scale);
         for (i64 i = 0; i < tile.elements; ++i) grads[i] /= scale;
         if (grads == buffer(1))
             write(tensor.type(1), grads, tensor.address(1), tile.element, tile.elements);
@@ -203,8 +240,8 @@ struct Part {
     // Asks for a share of what the next tile reads: memory would rest while this one is computed
     // with.
     void fetch(const Tile& tile, int share) const {
-        for (u64 streams = touched & ((1 << STREAMS) - 1); streams; streams &= streams - 1) {
-            const int v = __builtin_ctzll(streams), axes = R::AXES[v];
+        for (u64 streams = touched & ((1 << rule.streams) - 1); streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams), axes = rule.axes[v];
             if (!job.local && axes != TENSOR) continue;
             const i64 size = bytes_of(tensor.type(v)), n = tile.count(axes) * size;
             const char* const next =
@@ -217,36 +254,36 @@ struct Part {
     // A value of fewer axes than the loop is one number for all of it, or for a row, or spread.
     void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
         const i64 n = tile.count(step.axes);
-        if constexpr (R::HAS_AXES) {
+        if constexpr (HAS_AXES) {
             if (!job.by_rows) {
-                C* seen[VALUES];
+                C* seen[MOST_VALUES];
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
-                    seen[v] = R::AXES[v] == step.axes ? at[v] : widened(v, step.axes, tile, at[v]);
+                    seen[v] = rule.axes[v] == step.axes ? at[v] : widened(v, step.axes, tile, at[v]);
                 }
-                return R::template run<C, true>(k, given, 1, n, seen);
+                return rule.run_spread(tensor.given, k, 1, n, seen);
             }
             if (step.axes == TENSOR)
                 return job.distant ? strips(k, tile.rows, tile.columns, at)
-                                   : R::template run<C, false>(k, given, tile.rows, tile.columns, at);
+                                   : rule.run(tensor.given, k, tile.rows, tile.columns, at);
         }
-        R::template run<C, false>(k, given, 1, n, at);
+        rule.run(tensor.given, k, 1, n, at);
     }
 
     // A few elements at a time, while those that come later are on their way from memory.
     void strips(int k, i64 rows, i64 columns, C* const* at) const {
-        const C* ahead[STREAMS];
+        const C* ahead[MOST_VALUES];
         int coming = 0;
-        for (int v = 0; v < STREAMS; ++v)
-            if (R::STEPS[k].reads >> v & 1 && R::AXES[v] == TENSOR) ahead[coming++] = at[v] + AHEAD;
-        C* seen[VALUES];
-        __builtin_memcpy(seen, at, sizeof seen);
+        for (int v = 0; v < rule.streams; ++v)
+            if (rule.steps[k].reads >> v & 1 && rule.axes[v] == TENSOR) ahead[coming++] = at[v] + AHEAD;
+        C* seen[MOST_VALUES];
+        for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
         for (i64 row = 0; row < rows; ++row, advance(ROW, 1, seen), advance(COLUMN, -columns, seen))
             for (i64 column = 0; column < columns; column += STRIP) {
                 const i64 n = least(STRIP, columns - column);
                 for (int c = 0; c < coming; ++c, ahead[c - 1] += n)
                     for (i64 i = 0; i < n; i += 64 / i64(sizeof(C))) __builtin_prefetch(ahead[c] + i);
-                R::template run<C, false>(k, given, 1, n, seen);
+                rule.run(tensor.given, k, 1, n, seen);
                 advance(TENSOR, n, seen);
                 advance(COLUMN, n, seen);
             }
@@ -255,16 +292,16 @@ struct Part {
     void advance(int axes, i64 n, C** seen) const {
         for (u64 values = touched; values; values &= values - 1) {
             const int v = __builtin_ctzll(values);
-            if (R::AXES[v] == axes) seen[v] += n;
+            if (rule.axes[v] == axes) seen[v] += n;
         }
     }
 
     C* widened(int v, int axes, const Tile& tile, C* from) const {
         const i64 rows = tile.rows / tile.matrices, columns = tile.columns / tile.matrices;
-        const i64 n = tile.count(axes) / tile.count(R::AXES[v]);
+        const i64 n = tile.count(axes) / tile.count(rule.axes[v]);
         if (n == 1) return from;
-        if (R::AXES[v] == COLUMN) repeat(from, tile.matrices, rows, columns, wide_buffer(v));
-        else spread(from, tile.count(R::AXES[v]), n, wide_buffer(v));
+        if (rule.axes[v] == COLUMN) repeat(from, tile.matrices, rows, columns, wide_buffer(v));
+        else spread(from, tile.count(rule.axes[v]), n, wide_buffer(v));
         return wide_buffer(v);
     }
 
@@ -272,9 +309,9 @@ struct Part {
     void reduce(const Step& step, const Tile& tile, C** at) const {
         const int from = __builtin_ctzll(step.reads);
         if (step.axes == NONE) {
-            double& sum = given.partials[step.number];
-            sum = Join::join(sum, total<Join>(at[from], tile.count(R::AXES[from])));
-        } else if constexpr (R::HAS_AXES) {
+            double& sum = tensor.partials[step.number];
+            sum = Join::join(sum, total<Join>(at[from], tile.count(rule.axes[from])));
+        } else if constexpr (HAS_AXES) {
             if (!job.local) reduce_shared<Join>(step, tile, at[from]);
             else reduce_local<Join>(step, tile, at[from], at[__builtin_ctzll(step.writes)]);
         }
@@ -283,7 +320,7 @@ struct Part {
     template <class Join>
     void reduce_local(const Step& step, const Tile& tile, C* x, C*& to) const {
         const i64 n = tile.count(step.axes);
-        const i64 each = tile.count(R::AXES[__builtin_ctzll(step.reads)]) / n;
+        const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
         if (each == 1) to = x;
         else if (step.axes == COLUMN)
             column_totals<Join>(x, tile.matrices, job.rows, job.columns, to, doubles());
