@@ -41,19 +41,52 @@ struct Floats {
     INLINE Floats(Mask x)
         : a(x.a ? 1.0f - Vector{} : Vector{}), b(x.b ? 1.0f - Vector{} : Vector{}) {}
 
-    INLINE Floats operator-() const { return {-a, -b}; }
-    INLINE Mask operator!() const { return {a == 0, b == 0}; }
-    friend INLINE Floats operator+(Floats x, Floats y) { return {x.a + y.a, x.b + y.b}; }
-    friend INLINE Floats operator-(Floats x, Floats y) { return {x.a - y.a, x.b - y.b}; }
-    friend INLINE Floats operator*(Floats x, Floats y) { return {x.a * y.a, x.b * y.b}; }
-    friend INLINE Floats operator/(Floats x, Floats y) { return {x.a / y.a, x.b / y.b}; }
-    friend INLINE Mask operator<(Floats x, Floats y) { return {x.a < y.a, x.b < y.b}; }
-    friend INLINE Mask operator>(Floats x, Floats y) { return {x.a > y.a, x.b > y.b}; }
-    friend INLINE Mask operator<=(Floats x, Floats y) { return {x.a <= y.a, x.b <= y.b}; }
-    friend INLINE Mask operator>=(Floats x, Floats y) { return {x.a >= y.a, x.b >= y.b}; }
-    friend INLINE Mask operator==(Floats x, Floats y) { return {x.a == y.a, x.b == y.b}; }
-    friend INLINE Mask operator!=(Floats x, Floats y) { return {x.a != y.a, x.b != y.b}; }
 };
+
+INLINE Floats operator-(Floats x) { return {-x.a, -x.b}; }
+INLINE Mask operator!(Floats x) { return {x.a == 0, x.b == 0}; }
+INLINE Floats operator+(Floats x, Floats y) { return {x.a + y.a, x.b + y.b}; }
+INLINE Floats operator-(Floats x, Floats y) { return {x.a - y.a, x.b - y.b}; }
+INLINE Floats operator/(Floats x, Floats y) { return {x.a / y.a, x.b / y.b}; }
+INLINE Mask operator<(Floats x, Floats y) { return {x.a < y.a, x.b < y.b}; }
+INLINE Mask operator>(Floats x, Floats y) { return {x.a > y.a, x.b > y.b}; }
+INLINE Mask operator<=(Floats x, Floats y) { return {x.a <= y.a, x.b <= y.b}; }
+INLINE Mask operator>=(Floats x, Floats y) { return {x.a >= y.a, x.b >= y.b}; }
+INLINE Mask operator==(Floats x, Floats y) { return {x.a == y.a, x.b == y.b}; }
+INLINE Mask operator!=(Floats x, Floats y) { return {x.a != y.a, x.b != y.b}; }
+
+// A product that is rounded when it is used; or with what it is added to, where the machine does
+// both at once. Of two products the first one is not rounded by itself.
+struct Product {
+    Floats x, y;
+
+    INLINE operator Floats() const { return {x.a * y.a, x.b * y.b}; }
+};
+#ifdef __FMA__
+INLINE Vector fused(Vector x, Vector y, Vector z) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+    return z;
+}
+INLINE Vector fused_from(Vector z, Vector x, Vector y) {
+    __asm__("vfnmadd231ps %2, %1, %0" : "+v"(z) : "v"(x), "v"(y));
+    return z;
+}
+#else
+INLINE Vector fused(Vector x, Vector y, Vector z) { return x * y + z; }
+INLINE Vector fused_from(Vector z, Vector x, Vector y) { return z - x * y; }
+#endif
+
+INLINE Product operator*(Floats x, Floats y) { return {x, y}; }
+INLINE Floats operator+(Product p, Floats z) {
+    return {fused(p.x.a, p.y.a, z.a), fused(p.x.b, p.y.b, z.b)};
+}
+INLINE Floats operator+(Floats z, Product p) { return p + z; }
+INLINE Floats operator+(Product p, Product q) { return p + Floats(q); }
+INLINE Floats operator-(Product p, Floats z) { return p + -z; }
+INLINE Floats operator-(Floats z, Product p) {
+    return {fused_from(z.a, p.x.a, p.y.a), fused_from(z.b, p.x.b, p.y.b)};
+}
+INLINE Floats operator-(Product p, Product q) { return p - Floats(q); }
 
 // What numbers stored as S are computed with, and how many of them at once.
 template <class S>
@@ -128,21 +161,43 @@ INLINE Vector smaller(Vector x, Vector y) {
 INLINE Floats larger(Floats x, Floats y) { return {larger(x.a, y.a), larger(x.b, y.b)}; }
 INLINE Floats smaller(Floats x, Floats y) { return {smaller(x.a, y.a), smaller(x.b, y.b)}; }
 
-INLINE Floats maximum(Floats x, Floats y) { return where<Floats>(x != x, x, larger(x, y)); }
-INLINE Floats minimum(Floats x, Floats y) { return where<Floats>(x != x, x, smaller(x, y)); }
+#if VECTOR == 64
+// What an instruction makes of a number's class: of its eight classes, each a digit from the right
+// (two of NaN, 0, 1, the infinities, below 0, above), each digit 0 leaves what is there, 2 says NaN
+// as it is, 8, 9 and a say 0, -1 and 1.
+INLINE Vector by_class(Vector there, Vector x, u32 digits) {
+    const Words table = Words{} + digits;
+    __asm__("vfixupimmps $0, %2, %1, %0" : "+v"(there) : "v"(x), "v"(table));
+    return there;
+}
+INLINE Vector or_nan(Vector there, Vector x) { return by_class(there, x, 0x22); }
+INLINE Vector sign(Vector x) { return by_class(x, x, 0xa9a9a888); }
+#else
+INLINE Vector or_nan(Vector there, Vector x) { return x != x ? x : there; }
+INLINE Vector sign(Vector x) {
+    const Words one = bits<Words>(x) & 0x80000000 | bits<Words>(1.0f - Vector{});
+    return abs(x) > 0 ? bits<Vector>(one) : Vector{};
+}
+#endif
+
+INLINE Floats or_nan(Floats x, Floats y) { return {or_nan(x.a, y.a), or_nan(x.b, y.b)}; }
+INLINE Floats sign(Floats x) { return {sign(x.a), sign(x.b)}; }
+INLINE Floats maximum(Floats x, Floats y) { return or_nan(larger(x, y), x); }
+INLINE Floats minimum(Floats x, Floats y) { return or_nan(smaller(x, y), x); }
 INLINE Floats clamp(Floats x, Floats low, Floats high) {
-    const Floats raised = where<Floats>(low != low, low, larger(low, x));
-    return where<Floats>(high != high, high, smaller(high, raised));
+    const Floats nan = where<Floats>((low != low) | (high != high), __builtin_nanf(""), -0.0f);
+    return smaller(high, larger(low, x)) + nan; // the bounds are asked once for all elements
 }
-// 1 with the sign of a number.
-INLINE Vector unit(Vector x) {
-    return bits<Vector>((bits<Words>(x) & 0x80000000) | bits<Words>(1.0f - Vector{}));
-}
-INLINE Floats sign(Floats x) { return where<Floats>(abs(x) > 0, {unit(x.a), unit(x.b)}, 0); }
 INLINE Floats lerp(Floats start, Floats end, Floats weight) {
     const Floats way = end - start;
     return where<Floats>(weight < 0.5f, start + weight * way, end - way * (1 - weight));
 }
+
+// What else would be taken for the words of one number.
+INLINE Floats maximum(Product x, Product y) { return maximum(Floats(x), Floats(y)); }
+INLINE Floats minimum(Product x, Product y) { return minimum(Floats(x), Floats(y)); }
+INLINE Floats clamp(Product x, Product y, Product z) { return clamp(Floats(x), y, z); }
+INLINE Floats lerp(Product x, Product y, Product z) { return lerp(Floats(x), y, z); }
 
 // Opaque to the compiler, which would otherwise compute it anew for every vector.
 template <>

@@ -10,9 +10,9 @@ INLINE Floats load(const bfloat16* from) {
     return {bits<Vector>(pairs << 16), bits<Vector>(pairs & 0xffff0000)};
 }
 
-template <class S>
 INLINE Words paired(Floats x) {
-    return S::template narrowed<Words>(x.a) | S::template narrowed<Words>(x.b) << 16;
+    const Words low = bfloat16::rounded<Words>(x.a), high = bfloat16::rounded<Words>(x.b);
+    return low >> 16 | (high & 0xffff0000);
 }
 
 #if defined(__AVX512BF16__) && VECTOR == 64
@@ -35,12 +35,12 @@ INLINE void store(bfloat16* to, Floats x) {
     __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
     __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than a test of the mask
     if (__builtin_expect(zeros != 0, false) && (is_denormal(x.a) || is_denormal(x.b)))
-        codes = bits<Codes>(paired<bfloat16>(x));
+        codes = bits<Codes>(paired(x));
     __builtin_memcpy(to, &codes, sizeof codes);
 }
 #else
 INLINE void store(bfloat16* to, Floats x) {
-    const Words pairs = paired<bfloat16>(x);
+    const Words pairs = paired(x);
     __builtin_memcpy(to, &pairs, sizeof pairs);
 }
 #endif
@@ -74,7 +74,8 @@ INLINE Floats load(const float16* from) {
     return {float16::widened<Vector>(low), float16::widened<Vector>(high)};
 }
 INLINE void store(float16* to, Floats x) {
-    const Words pairs = paired<float16>(x);
+    const Words low = float16::narrowed<Words>(x.a), high = float16::narrowed<Words>(x.b);
+    const Words pairs = low | high << 16;
     __builtin_memcpy(to, &pairs, sizeof pairs);
 }
 #endif

@@ -48,9 +48,14 @@ struct bfloat16 {
 
     template <class U, class F>
     static INLINE U narrowed(F x) {
-        const U u = bits<U>(x);
-        const U rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-        return x != x ? (u >> 16) | 0x40 : rounded;
+        return rounded<U>(x) >> 16;
+    }
+
+    // The code in the upper half, and in the lower one what rounding leaves.
+    template <class U, class F>
+    static INLINE U rounded(F x) {
+        const U u = bits<U>(x), finite = u + 0x7fff + ((u >> 16) & 1);
+        return x != x ? u | 0x400000 : finite;
     }
 };
 

@@ -1,0 +1,144 @@
+"""The words of the spec language on several numbers at once, against the same on one number."""
+
+import ctypes
+import itertools
+import platform
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import compiler
+
+WORDS = {
+    "maximum": "maximum(x, y)",
+    "minimum": "minimum(x, y)",
+    "clamp": "clamp(x, y, z)",
+    "sign": "sign(x)",
+    "abs": "abs(x)",
+    "sqrt": "sqrt(x)",
+    "quotient": "x / y",
+    "where": "where<C>(x > y, y, z)",
+    "lerp": "lerp(x, y, C(0.75))",
+    "product": "x * y",
+    "larger product": "maximum(x * y, y * z)",
+    "sum of products": "x * y + z * x",
+    "difference of products": "x * y - z * x",
+    "product and number": "x * y + z",
+    "product less number": "x * y - z",
+    "number less product": "z - x * y",
+}
+DRIVER = """
+#include "optgen/runtime/fused_cpu/floats.h"
+using namespace optgen;
+template <class C>
+static C word(int which, C x, C y, C z) {
+    (void)z;
+    switch (which) {
+CASES
+    }
+    __builtin_trap();
+}
+extern "C" void one(int which, const float* x, const float* y, const float* z, float* to, i64 n) {
+    for (i64 i = 0; i < n; ++i) to[i] = word<float>(which, x[i], y[i], z[i]);
+}
+static Floats at(const float* x) {
+    Floats found;
+    __builtin_memcpy(&found, x, sizeof found);
+    return found;
+}
+extern "C" void several(
+    int which, const float* x, const float* y, const float* z, float* to, i64 n) {
+    for (i64 i = 0; i < n; i += LANES<Floats>) {
+        const Floats found = word<Floats>(which, at(x + i), at(y + i), at(z + i));
+        __builtin_memcpy(to + i, &found, sizeof found);
+    }
+}
+"""
+CASES = "\n".join(f"        case {n}: return {text};" for n, text in enumerate(WORDS.values()))
+
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+MACHINES = ["", "-mno-avx512f", "-mno-avx512f -mno-fma", "-mno-avx"] if X86 else [""]
+Words = Callable[[str, str, list[Tensor]], Tensor]
+
+
+@cache
+def driver(machine: str, folder: Path) -> ctypes.CDLL:
+    command = compiler.find()
+    assert command is not None
+    source, library = folder / "driver.cpp", folder / "driver.so"
+    source.write_text(fused_cpu.complete(DRIVER.replace("CASES", CASES)))
+    flags = [*compiler.FLAG_SETS[0], *machine.split()]
+    subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture(scope="module", params=MACHINES, ids=lambda flags: flags or "own")
+def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Words:
+    """A word for this machine, and for it without some of its instructions."""
+    library = driver(request.param, tmp_path_factory.mktemp("driver"))
+
+    def run(way: str, word: str, operands: list[Tensor]) -> Tensor:
+        to = torch.empty_like(operands[0])
+        addresses = (ctypes.c_void_p(t.data_ptr()) for t in (*operands, to))
+        count = ctypes.c_longlong(to.numel())
+        getattr(library, way)(list(WORDS).index(word), *addresses, count)
+        return to
+
+    return run
+
+
+def triples(numbers: list[float]) -> list[Tensor]:
+    """Every three of some numbers, and so many of the first as fill the last vectors."""
+    found = torch.tensor(list(itertools.product(numbers, repeat=3)), dtype=torch.float32)
+    rest = found[:1].expand(-len(found) % 64, 3)
+    return [column.contiguous() for column in torch.cat([found, rest]).unbind(1)]
+
+
+SPECIAL = [0.0, 1.0, 0.3, 1e-40, 3e38, float("inf"), float("nan")]
+EXACT = ["maximum", "minimum", "clamp", "sign", "abs", "sqrt", "quotient", "where"]
+EXACT += ["product", "larger product"]
+
+
+@pytest.mark.parametrize("word", EXACT)
+def test_words_are_the_same_for_all_kinds_of_numbers(words: Words, word: str) -> None:
+    operands = triples([s * x for x in SPECIAL for s in (1, -1)])
+    expected, actual = (words(way, word, operands) for way in ("one", "several"))
+    nan = expected.isnan()
+    assert torch.equal(actual.isnan(), nan)
+    assert torch.equal(actual.view(torch.int32)[~nan], expected.view(torch.int32)[~nan])
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if word not in EXACT])
+def test_a_product_and_what_it_is_added_to_are_rounded_at_most_as_often(
+    words: Words, word: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    operands = list(torch.randn(3, 4096, generator=generator))
+    x, y, z = (operand.double() for operand in operands)
+    exact = {
+        "lerp": x + (y - x) * 0.75,
+        "sum of products": x * y + z * x,
+        "difference of products": x * y - z * x,
+        "product and number": x * y + z,
+        "product less number": x * y - z,
+        "number less product": z - x * y,
+    }[word]
+    once, several = (
+        (words(way, word, operands).double() - exact).abs() for way in ("one", "several")
+    )
+    terms = x.abs() * y.abs() + z.abs() * (x.abs() + 1) + x.abs() + y.abs()
+    assert (several <= terms * 2.0**-23).all()
+    assert several.sum() <= once.sum() * 1.05
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if word not in EXACT])
+def test_a_product_is_nan_or_infinite_where_it_would_be(words: Words, word: str) -> None:
+    operands = triples([0.0, 2.0, -2.0, float("inf"), -float("inf"), float("nan")])
+    expected, actual = (words(way, word, operands) for way in ("one", "several"))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
