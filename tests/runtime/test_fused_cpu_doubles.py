@@ -8,7 +8,7 @@ from optgen import use_lowering
 from optgen.optim import SGD, Adafactor
 from optgen.runtime import fused_cpu
 from optgen.runtime.fused_cpu import build_cache, doubles
-from optgen.runtime.fused_cpu.table import Kernel
+from optgen.runtime.fused_cpu.kernel import Kernel
 
 SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 

@@ -8,7 +8,7 @@ reader fetches every address anew, and Python touches groups only, no tensor.
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -24,9 +24,10 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.collect import collect
 from optgen.runtime.fused_cpu import build_cache, compiler, doubles, rows
 from optgen.runtime.fused_cpu.again import Again
-from optgen.runtime.fused_cpu.portions import Portion, portions
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES, Kernel, Table, excess, gather
+from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
@@ -38,39 +39,45 @@ if TYPE_CHECKING:
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
-# By whether double was asked for.
-_kernels: WeakKeyDictionary[ModuleType, dict[bool, Kernel | str]] = WeakKeyDictionary()
+# By whether it is for parameters in parts, and whether double was asked for.
+_kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, bool], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()
 
 
 def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     """Update every parameter of the groups that has a gradient."""
-    kernel = _kernel(optimizer)
-    if isinstance(kernel, str):
-        raise RuntimeError(kernel)
+    optimizer._repeat = None
     if skipped(optimizer):
         return
     works = [collect(optimizer, group) for group in groups]
+    in_parts = [work for work in works if work.trait.placed]
+    if in_parts:
+        kernel = _loaded(optimizer, in_parts=True)
+        _update(kernel, optimizer, in_parts, [together(kernel, in_parts)])
+        works = [work for work in works if not work.trait.placed]
     if any(work.trait.rows for work in works):
-        _step_rows(kernel, optimizer, works)
-    elif _step_dense(kernel, optimizer, works):
-        optimizer._repeat = Repeat.of(kernel, optimizer, groups)
-        return
-    optimizer._repeat = None
+        _step_rows(_loaded(optimizer), optimizer, works)
+    elif works:
+        kernel = _loaded(optimizer)
+        if _step_dense(kernel, optimizer, works) and not in_parts:
+            optimizer._repeat = Repeat.of(kernel, optimizer, groups)
 
 
 def update(function: Lowered, work: Work) -> Again | None:
     """Update the lists of a function; return what can do so again, if all could where they lie."""
-    kernel = _kernel(function)
-    if isinstance(kernel, str):
-        raise RuntimeError(kernel)
+    kernel = _loaded(function)
     lying = _step_dense(kernel, function, [work])
     return Again.of(kernel, len(work.params)) if lying else None
 
 
 def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:
     """Update works of dense gradients; tell whether all could be updated where they lie."""
-    parts = portions(kernel, works)
+    return _update(kernel, optimizer, works, portions(kernel, works))
+
+
+def _update(
+    kernel: Kernel, optimizer: Lowered, works: list[Work], parts: Iterable[Portion]
+) -> bool:
     copied = [_take(kernel, optimizer, part) for part in parts]
     for work in works:
         increment_version(work.params)
@@ -91,10 +98,7 @@ def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
     """The kernel, or the one that computes in double too if a tensor needs it."""
     if kernel.doubles or not doubles.is_among(table.types):
         return kernel
-    able = _kernel(optimizer, with_double=True)
-    if isinstance(able, str):
-        raise RuntimeError(able)
-    return able
+    return _loaded(optimizer, with_double=True, in_parts=kernel.in_parts)
 
 
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
@@ -124,7 +128,7 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
 def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
     dtypes = {dtype.to_real() for dtype in set(map(_dtype, _tensors(work)))}  # of sparse ones too
-    kernel = _kernel(owner, torch.float64 in dtypes)
+    kernel = _kernel(owner, torch.float64 in dtypes, work.trait.placed is not None)
     if isinstance(kernel, str):
         return kernel
     if not all(map(_is_cpu, _tensors(work))):
@@ -137,30 +141,40 @@ def _tensors(work: Work) -> Iterator[Tensor]:
     return chain(work.params, work.grads, *work.states, work.steps)
 
 
-def _kernel(owner: Lowered, with_double: bool = False) -> Kernel | str:
+def _loaded(owner: Lowered, with_double: bool = False, in_parts: bool = False) -> Kernel:
+    """The kernel, or an error that says why there is none."""
+    kernel = _kernel(owner, with_double, in_parts)
+    if isinstance(kernel, str):
+        raise RuntimeError(kernel)
+    return kernel
+
+
+def _kernel(owner: Lowered, with_double: bool = False, in_parts: bool = False) -> Kernel | str:
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
-    for kernel in (loaded.get(True), loaded.get(False)):
+    for kernel in (loaded.get((in_parts, True)), loaded.get((in_parts, False))):
         if isinstance(kernel, Kernel) and (kernel.doubles or not with_double):
             return kernel
-    if with_double not in loaded:
-        loaded[with_double] = _load(owner, module, with_double)
-    return loaded[with_double]
+    asked = in_parts, with_double
+    if asked not in loaded:
+        loaded[asked] = _load(owner, module, *asked)
+    return loaded[asked]
 
 
-def _load(owner: Lowered, module: ModuleType, with_double: bool) -> Kernel | str:
+def _load(owner: Lowered, module: ModuleType, in_parts: bool, with_double: bool) -> Kernel | str:
     assert module.__file__ is not None
     if reason := excess(owner.rule):
         return reason
     path = Path(module.__file__).with_name("fused_cpu.cpp")
-    name, source = owner.rule.name, complete(path.read_text())
+    kind, condition = _kind(in_parts)
+    name, source = owner.rule.name, condition + complete(path.read_text())
     beside = [Thread(target=reader)]  # two compilers take no longer than one
     if owner.rule.gradient == "sparse_only":
         beside.append(Thread(target=rows.library, args=(name, source)))
     for thread in beside:
         thread.start()
     try:
-        return Kernel(owner, *doubles.library(name, source, with_double), source)
+        return kind(owner, *doubles.library(name, source, with_double), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:
@@ -170,6 +184,15 @@ def _load(owner: Lowered, module: ModuleType, with_double: bool) -> Kernel | str
         _warned.add(message)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
     return message.partition("\n")[0]
+
+
+def _kind(in_parts: bool) -> tuple[type[Kernel], str]:
+    """The class of a kernel, and what its source begins with."""
+    if not in_parts:
+        return Kernel, ""
+    from optgen.runtime.fused_cpu.shards import CONDITION, ShardKernel
+
+    return ShardKernel, f"#define {CONDITION}\n"
 
 
 def complete(source: str) -> str:

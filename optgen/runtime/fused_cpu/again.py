@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.table import Kernel, Table
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.table import Table
 from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
 
 

@@ -26,10 +26,14 @@ class Call:
     arguments: tuple[str, ...]
     when: str = ""
 
-    def suits(self, param: Tensor) -> bool:
-        """Tell whether it is done for a parameter of this shape."""
+    def suited(self, params: Sequence[Tensor]) -> list[int]:
+        """The places of the parameters for which it is done."""
         name = self.when.removeprefix("not ")
-        return not name or FACTS[name](param) is (name == self.when)
+        return [
+            place
+            for place, param in enumerate(params)
+            if not name or FACTS[name](param) is (name == self.when)
+        ]
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for tensors of one group."""

@@ -142,7 +142,9 @@ Job divide(const Program<R>& program, i64 t) {
     job.in_double = program.in_double(t);
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
     if (!R::HAS_AXES) job.batch = program.table.elements[t], job.rows = job.columns = 1;
-    job.local = !R::HAS_AXES || (job.size() && job.size() <= LARGEST_LOCAL);
+    const Shards* const shards = program.table.shards;
+    const bool whole = !shards || !(shards->of[t].cut & ~MATRIX);
+    job.local = !R::HAS_AXES || (whole && job.size() && job.size() <= LARGEST_LOCAL);
     const bool exact = is_exact(program, t, job.in_double);
     job.way = !job.local ? Job::SHARED : exact ? Job::EXACT : Job::LOCAL;
     job.by_rows = job.columns >= LONG_ROW && (!job.local || 2 * job.size() >= SPAN);
@@ -152,7 +154,9 @@ Job divide(const Program<R>& program, i64 t) {
         if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
         job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
     } else {
-        const i64 fitting = COLUMN_SUMS / (8 * most(1, job.columns));
+        // Parts of all tensors wait for one another, each with its sums.
+        const i64 room = whole ? COLUMN_SUMS : COLUMN_SUMS / 8;
+        const i64 fitting = room / (8 * most(1, job.columns));
         job.bands = most(1, least(least(job.size() / BAND, 64), least(fitting, job.rows)));
         job.chunks = most(1, (job.columns + CHUNK - 1) / CHUNK);
         job.blocks = job.size() ? job.batch * job.bands * job.chunks : 0;

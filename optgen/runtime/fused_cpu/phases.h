@@ -85,7 +85,10 @@ struct Tensor {
     APART void finish(const Pass& pass) const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
-            if (pass.steps >> k & 1) join(step), put(step, joined(step));
+            if (pass.steps >> k & 1) {
+                join(step);
+                if (R::HAS_AXES && !job.local) put(step, joined(step));
+            }
             if (pass.finish >> k & 1) whole_step(k, step);
         }
         store(pass);
@@ -127,7 +130,7 @@ struct Tensor {
 
     // Rows, columns or matrices as loops read them.
     void put(const Step& step, const double* __restrict from) const {
-        if (!R::HAS_AXES || job.local || step.kind == Step::LOOP || step.axes == NONE) return;
+        if (step.kind == Step::LOOP || step.axes == NONE) return;
         C* __restrict const to = whole[__builtin_ctzll(step.writes)];
         for (i64 i = 0, n = job.all().count(step.axes); i < n; ++i) to[i] = C(from[i]);
     }

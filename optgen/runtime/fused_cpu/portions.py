@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from optgen.runtime import layout
-from optgen.runtime.fused_cpu.table import Kernel
+from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.private import is_contiguous, is_neg
 from optgen.runtime.work import Work
 
@@ -42,6 +42,11 @@ def portions(kernel: Kernel, works: Sequence[Work]) -> Iterator[Portion]:
         yield Portion(lying)
     for work in crooked:
         yield Portion([work], copies=True)
+
+
+def together(kernel: Kernel, works: Sequence[Work]) -> Portion:
+    """All works for one call, which other processes take part in."""
+    return Portion(works, copies=any(_crooked(kernel, work) for work in works))
 
 
 def _crooked(kernel: Kernel, work: Work) -> list[int]:

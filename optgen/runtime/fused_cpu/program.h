@@ -3,6 +3,23 @@
 
 namespace optgen {
 
+// A tensor of which this process holds a part: the sizes of the whole, which of its axes are cut (as
+// bits: 1 matrices, 2 rows, 4 columns), and with whom a sum over such axes is completed: a number that
+// is the runtime's, or -1 where nothing is missing.
+struct Shard {
+    i64 elements, rows, columns, cut, partners[8];
+};
+
+// A step over shards as the runtime sees it (shards.h).
+struct Walk;
+struct Shards {
+    const Shard* of;  // [tensor]
+    i64 partners;     // how many there are
+    i64* counts;      // [partner][sum, largest]: how many numbers are to be completed
+    double* numbers;  // side by side, in this order
+    Walk* walk;       // made when the step begins
+};
+
 // Tensors of all groups, in the order of the optimizer. Streams are the parameter, its gradient,
 // the rule's states of the parameter's shape, then the scalar ones: step and scalar states.
 // A tensor without a gradient has type ABSENT there and is left alone.
@@ -16,6 +33,7 @@ struct Table {
     const double* hypers;       // [group][hyperparameter]
     const double* grad_scale;   // what gradients are divided by, or null
     const i64* shape;           // [tensor][SHAPE], or null for rules that do not ask
+    Shards* shards;             // or null: tensors are whole
 };
 
 // What of a tensor's shape the table has: how many dimensions, and the last two as matrices.
@@ -66,6 +84,7 @@ struct Buffer {
 // What a rule may ask of a parameter.
 struct Sizes {
     double numel, ndim, rows, cols, machine_eps;
+    bool cut;
 };
 
 inline bool operator==(const Sizes& a, const Sizes& b) {
@@ -74,7 +93,9 @@ inline bool operator==(const Sizes& a, const Sizes& b) {
 }
 
 inline bool factored(const Sizes& sizes) { return sizes.ndim > 1; }
-inline bool one_by_one(const Sizes& sizes) { return sizes.rows == 1 && sizes.cols == 1; }
+inline bool one_by_one(const Sizes& sizes) {
+    return sizes.rows == 1 && sizes.cols == 1 && !sizes.cut;  // else rows lie where no element does
+}
 
 // The tensors of a table that a rule is for, and what its scalar program says of each.
 template <class R>
@@ -117,9 +138,15 @@ struct Program {
     Sizes sizes(i64 tensor) const {
         if (!table.shape) return {};
         const i64* const shape = table.shape + SHAPE * tensor;
+        const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(type(0, tensor));
+        if (table.shards) {
+            const Shard& of = table.shards->of[tensor];
+            const double numel = double(of.elements);
+            return {numel, ndim, double(of.rows), double(of.columns), eps, of.cut != 0};
+        }
         return {
-            double(table.elements[tensor]), double(shape[DIMENSIONS]), double(shape[ROWS]),
-            double(shape[COLUMNS]), machine_eps(type(0, tensor))};
+            double(table.elements[tensor]), ndim, double(shape[ROWS]), double(shape[COLUMNS]), eps,
+            false};
     }
 
     // Runs the scalar program of every tensor, and advances its step and scalar states. Neighbours

@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.fused_cpu import build_cache, compiler, threads
-from optgen.runtime.fused_cpu.table import Kernel, gather
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.table import gather
 from optgen.runtime.gradients import reals
 from optgen.runtime.layout import is_plain
 from optgen.runtime.work import Work

@@ -218,6 +218,7 @@ struct Region {
     }
 };
 
+#ifndef OPTGEN_SHARDS
 // One step of all tensors of the table.
 template <class... R>
 void run(const Table& table, const Threads& threads, const Program<R>&... programs) {
@@ -230,5 +231,10 @@ template <class... R>
 void step(const Table& table, const Threads& threads) {
     run(table, threads, Program<R>(table)...);
 }
+#endif
 
 }  // namespace optgen
+
+#ifdef OPTGEN_SHARDS  // a library of its own, built when a tensor is a part of another
+#include "optgen/runtime/fused_cpu/shards.h"
+#endif

@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from itertools import chain
 from operator import add, attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from optgen.runtime import layout
-from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.calls import Call, calls_of
-from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.private import data_ptr, numel
 from optgen.runtime.properties import cols, rows
 from optgen.runtime.rule import Lowered, Rule, State
 
 if TYPE_CHECKING:
+    from optgen.runtime.fused_cpu.kernel import Kernel
     from optgen.runtime.work import Work
 
 # torch's numbers of the types that kernels know, as kernel.h has them too.
@@ -44,6 +41,7 @@ class _Table(ctypes.Structure):
             for name in ("address", "elements", "types", "group", "fresh", "hypers", "grad_scale")
         ),
         ("shape", c_void_p),
+        ("shards", c_void_p),
     ]
 
 
@@ -59,7 +57,7 @@ class Table:
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
         self.shape = array("q", bytes(8 * _SHAPE * tensors * kernel.asks_shapes))
-        self.groups: list[dict[str, Any]] = []
+        self.works: list[Work] = []
         self.held: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
@@ -79,6 +77,15 @@ class Table:
         for index, tensor in enumerate(column, first):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
+    def put_made(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
+        """Enter what a matrix word has made of some tensors of a group; others stay as they are."""
+        columns = self.held[index]
+        columns[stream] = list(columns[source])
+        for place, each in made.items():
+            columns[stream][place] = layout.beside(each, columns[0][place])
+        first = sum(len(before[0]) for before in self.held[:index])
+        self.set_column(stream, first, columns[stream])
+
     def set_hypers(self) -> None:
         """Lay the groups' rows out for the kernel."""
         self.rows = array("d", chain.from_iterable(self.hypers))
@@ -91,82 +98,6 @@ class Table:
         self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)
 
 
-class Kernel:
-    """A compiled rule: its library, and the streams it takes in the order of the table."""
-
-    def __init__(self, owner: Lowered, library: Path, doubles: bool, source: str) -> None:
-        self.rule, self.doubles, self.source = owner.rule, doubles, source
-        self.row = Row(owner)
-        self.like, self.scalar = _states(owner.rule)
-        self._library = ctypes.CDLL(str(library))
-        self.asks_shapes = self._fact("optgen_shapes")
-        self.by_matrix = self._fact("optgen_by_matrix")
-        self.calls = calls_of(self._text("optgen_calls"))
-        self.locals = tuple(self._text("optgen_locals").split())
-        self.streams = 2 + len(self.like) + len(self.locals)
-        # The parameter and its gradient stand first, and in no state; locals in none either.
-        unnamed = ("",) * len(self.locals)
-        self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
-        names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
-        self.parts = [self._function(name) for name in names]
-
-    def _fact(self, name: str) -> bool:
-        return hasattr(self._library, name)
-
-    def _text(self, name: str) -> str:
-        """A text of the library; nothing if it has none of that name."""
-        if not self._fact(name):
-            return ""
-        return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
-
-    def _function(self, name: str) -> Any:
-        function = getattr(self._library, name)
-        function.argtypes, function.restype = (c_void_p, c_void_p), None
-        return function
-
-    def needed(self, group: dict[str, Any], param: Tensor | None = None) -> int:
-        """The streams that the tensors of a group must have: four set bits each.
-
-        With a parameter, what those of its shape must have.
-        """
-        states = self.rule.states
-        present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
-        present |= {self.keys[0], *self.scalar}
-        local = range(2 + len(self.like), self.streams)
-        return sum(
-            in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
-        )
-
-    def needed_by_shape(self, group: dict[str, Any]) -> tuple[int, int]:
-        """The same, for a vector and for a parameter of more dimensions."""
-        vector = torch.empty(0, device="cpu")
-        return self.needed(group, vector), self.needed(group, vector[None])
-
-    def run(self, table: Table, optimizer: Lowered) -> None:
-        """Update all tensors of a table. The interpreter's lock is released in the parts."""
-        table.set_scale(optimizer)
-        for position, part in enumerate(self.parts):
-            if position:
-                self._call(self.calls[position - 1], table)
-                table.struct.grad_scale = None  # the first part has unscaled the gradients
-            part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
-
-    def _call(self, call: Call, table: Table) -> None:
-        """Do a matrix word, for all tensors of a group at once; other tensors are left out."""
-        source, target = (
-            2 + len(self.like) + self.locals.index(n) for n in (call.source, call.target)
-        )
-        first = 0
-        for group, columns in zip(table.groups, table.held, strict=True):
-            suited = [place for place, param in enumerate(columns[0]) if call.suits(param)]
-            columns[target] = list(columns[source])
-            made = call(group, [columns[source][place] for place in suited])
-            for place, each in zip(suited, made, strict=True):
-                columns[target][place] = layout.beside(each, columns[0][place])
-            table.set_column(target, first, columns[target])
-            first += len(columns[0])
-
-
 def in_stream(bits: int, stream: int) -> int:
     """Four bits at a stream's place in a word that has four of each, the parameter's lowest."""
     return bits << 4 * stream
@@ -174,13 +105,13 @@ def in_stream(bits: int, stream: int) -> int:
 
 def excess(rule: Rule) -> str:
     """Say in a few words what of a rule is too much for a row of the table; nothing if it fits."""
-    like, scalar = _states(rule)
+    like, scalar = shaped_and_scalar(rule)
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
     return f"more than {_STATES} states" if len(like) + len(scalar) > _STATES else ""
 
 
-def _states(rule: Rule) -> tuple[list[State], list[str]]:
+def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
     """The states that have a shape, and the keys of those that are one number."""
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
     like = [state for state in rule.states if state.shape != "scalar"]
@@ -188,7 +119,7 @@ def _states(rule: Rule) -> tuple[list[State], list[str]]:
 
 
 def gather(
-    kernel: Kernel, works: Sequence["Work"], scaled: bool, copies: bool = False
+    kernel: "Kernel", works: Sequence["Work"], scaled: bool, copies: bool = False
 ) -> tuple[Table, Copied]:
     """The table of these tensors, with `copies` of those that are not flat memory side by side.
 
@@ -212,7 +143,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | N
     last = first + count
     columns = _columns(kernel, work, copied)
     _check(kernel, work.group, columns)
-    table.groups.append(work.group)
+    table.works.append(work)
     table.held.append(columns)
     for stream, column in enumerate(columns):
         if column:
@@ -234,7 +165,7 @@ def _fill(table: Table, first: int, index: int, work: "Work", copied: Copied | N
             table.fresh[place] |= fresh << bit
 
 
-def _columns(kernel: Kernel, work: "Work", copied: Copied | None) -> list[list[Tensor]]:
+def _columns(kernel: "Kernel", work: "Work", copied: Copied | None) -> list[list[Tensor]]:
     """The streams of a work in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), work.states, strict=True))
     states["step"] = work.steps
@@ -264,7 +195,7 @@ def _codes(work: "Work", columns: list[list[Tensor]]) -> "array[int]":
     return known
 
 
-def _check(kernel: Kernel, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
+def _check(kernel: "Kernel", group: dict[str, Any], columns: list[list[Tensor]]) -> None:
     """The kernel believes a group's flags: without a state they promise it would crash."""
     needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):

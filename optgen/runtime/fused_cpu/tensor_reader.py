@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu import build_cache
-from optgen.runtime.fused_cpu.table import CODES, Kernel
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.table import CODES
 
 _TRIED = ("2.13",)  # versions of torch
 _WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known

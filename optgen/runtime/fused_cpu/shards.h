@@ -1,0 +1,324 @@
+// A step over tensors of which this process holds parts. It goes on until sums over all parts are needed,
+// leaves its own where the runtime has them completed, and goes on with what has become of them.
+#include "optgen/runtime/fused_cpu/schedule.h"
+
+namespace optgen {
+
+struct Parting;
+
+// How far a tensor has come.
+struct Course {
+    Job* job;
+    const Parting* methods;
+    enum { SWEEPS, JOINED, WAITS, ENDED } state; // JOINED: has all that its next steps read
+    int pass, step;                              // the steps of its finish begin here
+    u64 incomplete;                              // reductions that only this process has made
+};
+
+// What is done with a course, whatever its rule.
+struct Parting {
+    i64 (*bytes)(const Job&);
+    void (*begin)(Course&);
+    void (*join)(Course&);
+    void (*proceed)(Course&);
+    void (*list)(const Course&, void (*)(void*, i64 channel, double*, i64 count), void*);
+};
+
+// A tensor on its course, with its workspace.
+template <class R, class C>
+struct Travelling : Tensor<R, C> {
+    using Tensor<R, C>::job, Tensor<R, C>::program;
+
+    Course& course;
+    double* by_matrix; // [reduction to matrices][matrix]
+
+    explicit Travelling(Course& given)
+        : Tensor<R, C>(*static_cast<const Program<R>*>(given.job->program), *given.job),
+          course(given), by_matrix(reinterpret_cast<double*>(job.memory + this->bytes)) {}
+
+    // How many of the steps before one reduce to matrices.
+    static i64 reductions(int end) {
+        i64 count = 0;
+        for (int k = 0; k < end; ++k) count += R::STEPS[k].kind != Step::LOOP && R::STEPS[k].axes == MATRIX;
+        return count;
+    }
+
+    i64 all_bytes() const { return this->bytes + rounded_up(8 * reductions(R::STEP_COUNT) * job.batch, 64); }
+
+    const Pass& pass() const { return this->passes()[course.pass]; }
+
+    // Of no elements there is no block that would begin the sums.
+    void begin() const {
+        Tensor<R, C>::begin();
+        for (int k = 0; !job.local && !job.blocks && k < R::STEP_COUNT; ++k)
+            if (R::STEPS[k].kind != Step::LOOP && R::STEPS[k].axes != MATRIX)
+                for (i64 i = 0; i < count(k); ++i) result(k)[i] = 0;
+    }
+
+    // Puts together what the blocks of a sweep have left.
+    void join() const {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass().steps >> k & 1) || step.kind == Step::LOOP) continue;
+            if (job.local && step.axes != NONE) continue;
+            Tensor<R, C>::join(step);
+            made(k);
+        }
+        course.step = 0;
+        course.state = course.incomplete ? Course::WAITS : Course::JOINED;
+    }
+
+    // Runs what waited for the sums, until others are to be completed or the elements are swept again.
+    void proceed() const {
+        for (; course.incomplete; course.incomplete &= course.incomplete - 1)
+            put(__builtin_ctzll(course.incomplete));
+        for (int& k = course.step; k < R::STEP_COUNT; ++k) {
+            if (!(pass().finish >> k & 1)) continue;
+            const Step& step = R::STEPS[k];
+            if (step.kind != Step::LOOP) reduce(k);
+            else if (!course.incomplete) this->whole_step(k, step);
+            else break;
+        }
+        if (course.incomplete) {
+            course.state = Course::WAITS;
+            return;
+        }
+        this->store(pass());
+        course.state = ++course.pass < job.passes ? Course::SWEEPS : Course::ENDED;
+    }
+
+    void reduce(int k) const {
+        if constexpr (R::HAS_AXES) Tensor<R, C>::reduce(R::STEPS[k], result(k));
+        made(k);
+    }
+
+    void made(int k) const {
+        if (partner(k) >= 0) course.incomplete |= u64(1) << k;
+        else put(k);
+    }
+
+    void put(int k) const {
+        if (R::HAS_AXES && !job.local) Tensor<R, C>::put(R::STEPS[k], result(k));
+    }
+
+    double* result(int k) const {
+        const Step& step = R::STEPS[k];
+        return step.axes == MATRIX ? by_matrix + reductions(k) * job.batch : this->joined(step);
+    }
+
+    i64 count(int k) const {
+        return R::STEPS[k].axes == NONE ? 1 : job.all().count(R::STEPS[k].axes);
+    }
+
+    // Who has what is missing of a sum: those whose parts it goes over.
+    i64 partner(int k) const {
+        const Step& step = R::STEPS[k];
+        const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
+        return program.table.shards->of[job.tensor].partners[from & ~step.axes];
+    }
+
+    void list(void (*take)(void*, i64, double*, i64), void* taker) const {
+        for (u64 left = course.incomplete; left; left &= left - 1) {
+            const int k = __builtin_ctzll(left);
+            const i64 channel = 2 * partner(k) + (R::STEPS[k].kind == Step::LARGEST);
+            take(taker, channel, result(k), count(k));
+        }
+    }
+};
+
+template <class R, class C>
+struct PartingOf {
+    using It = Travelling<R, C>;
+    static i64 bytes(const Job& job) {
+        Job copy = job;
+        Course course{&copy, nullptr, Course::SWEEPS, 0, 0, 0};
+        return It(course).all_bytes();
+    }
+    static void begin(Course& course) { It(course).begin(); }
+    static void join(Course& course) { It(course).join(); }
+    static void proceed(Course& course) { It(course).proceed(); }
+    static void list(const Course& course, void (*take)(void*, i64, double*, i64), void* taker) {
+        Course copy = course;
+        It(copy).list(take, taker);
+    }
+    static constexpr Parting METHODS{bytes, begin, join, proceed, list};
+};
+
+// A step over the parts of all tensors, and where it stands.
+struct Walk {
+    Shards& shards;
+    const Threads threads;
+    Work work;
+    Buffer<Course> courses;
+    Buffer<i64> first; // of each course, among the blocks that are swept: where its own begin
+    Buffer<char> memory;
+    Buffer<double> numbers;
+    i64 room = 1;
+    char* scratch;
+    void (*end)(Walk*);
+
+    template <class... R>
+    Walk(const Table& table, const Threads& given, const Program<R>&... programs)
+        : shards(*table.shards), threads(given), work(table, programs...), courses(work.count + 1),
+          first(work.count + 1), memory(64), numbers(1) {
+        i64 bytes = 0;
+        for (i64 i = 0; i < work.count; ++i) {
+            courses[i] = {&work.jobs[i], nullptr, Course::SWEEPS, 0, 0, 0};
+            (choose(programs, courses[i]), ...);
+            work.jobs[i].offset = bytes;
+            bytes += courses[i].methods->bytes(work.jobs[i]);
+        }
+        memory.grow(bytes + threads.count * work.scratch + 64);
+        char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;
+        scratch = at + bytes;
+        for (i64 i = 0; i < work.count; ++i) {
+            work.jobs[i].memory = at + work.jobs[i].offset;
+            courses[i].methods->begin(courses[i]);
+        }
+    }
+
+    template <class R>
+    static void choose(const Program<R>& program, Course& course) {
+        if (course.job->program != &program) return;
+        course.methods = &PartingOf<R, float>::METHODS;
+#ifndef OPTGEN_WITHOUT_DOUBLE
+        if (course.job->in_double) course.methods = &PartingOf<R, double>::METHODS;
+#endif
+    }
+
+    // Goes on until sums are to be completed; whether there are any.
+    bool advance() {
+        take_back();
+        do {
+            share(&Walk::proceed, work.count);
+            share(&Walk::sweep, blocks());
+        } while (any(Course::JOINED));
+        hand_over();
+        return any(Course::WAITS);
+    }
+
+    bool any(int state) const {
+        for (i64 i = 0; i < work.count; ++i)
+            if (courses[i].state == state) return true;
+        return false;
+    }
+
+    void proceed(i64 i, char*) {
+        if (courses[i].state == Course::JOINED) courses[i].methods->proceed(courses[i]);
+    }
+
+    // Lays out the blocks that are to be swept; how many they are.
+    i64 blocks() {
+        i64 count = 0;
+        for (i64 i = 0; i < work.count; ++i) {
+            first[i] = count;
+            if (courses[i].state != Course::SWEEPS) continue;
+            Job& job = *courses[i].job;
+            job.left = job.blocks;
+            count += job.blocks;
+            if (!job.blocks) courses[i].methods->join(courses[i]);
+        }
+        first[work.count] = count;
+        return count;
+    }
+
+    // Whoever does a tensor's last block puts together what all have left.
+    void sweep(i64 block, char* mine) {
+        i64 i = 0;
+        for (i64 end = work.count; i + 1 < end;) {
+            const i64 middle = (i + end) / 2;
+            (first[middle] <= block ? i : end) = middle;
+        }
+        Course& course = courses[i];
+        Job& job = *course.job;
+        job.methods->sweep(job, course.pass, block - first[i], mine);
+        if (!__atomic_sub_fetch(&job.left, 1, __ATOMIC_ACQ_REL)) course.methods->join(course);
+    }
+
+    // Some work on many things, by whoever is free.
+    struct Turn {
+        Walk& walk;
+        void (Walk::*work)(i64, char*);
+        i64 count, next;
+        bool alone;
+    };
+
+    void share(void (Walk::*each)(i64, char*), i64 count) {
+        Turn turn{*this, each, count, 0, threads.count == 1 || work.traffic <= SERIAL};
+        if (turn.alone) enter(&turn);
+        else threads.parallel(enter, &turn, unsigned(threads.count), 0);
+    }
+
+    static void enter(void* at) {
+        Turn& turn = *static_cast<Turn*>(at);
+        Walk& walk = turn.walk;
+        char* const mine = walk.scratch + (turn.alone ? 0 : walk.threads.id()) * walk.work.scratch;
+        for (i64 i; (i = __atomic_fetch_add(&turn.next, 1, __ATOMIC_RELAXED)) < turn.count;)
+            (walk.*turn.work)(i, mine);
+    }
+
+    // Numbers that are to be completed lie side by side, those of the same processes together.
+    struct Copying {
+        double** at; // [channel], where the next ones go; null while they are counted
+        i64* counts;
+        bool back;
+    };
+
+    static void copy(void* to, i64 channel, double* numbers, i64 count) {
+        const Copying& copying = *static_cast<Copying*>(to);
+        if (!copying.at) {
+            copying.counts[channel] += count;
+            return;
+        }
+        double*& at = copying.at[channel];
+        for (i64 i = 0; i < count; ++i) (copying.back ? numbers[i] : at[i]) = copying.back ? at[i] : numbers[i];
+        at += count;
+    }
+
+    void list(Copying copying) {
+        for (i64 i = 0; i < work.count; ++i)
+            if (courses[i].state == Course::WAITS) courses[i].methods->list(courses[i], copy, &copying);
+    }
+
+    void copy_all(bool back) {
+        Buffer<double*> at(2 * shards.partners + 1);
+        at[0] = numbers.data;
+        for (i64 c = 0; c < 2 * shards.partners; ++c) at[c + 1] = at[c] + shards.counts[c];
+        list({at.data, nullptr, back});
+    }
+
+    void hand_over() {
+        i64 count = 0;
+        for (i64 c = 0; c < 2 * shards.partners; ++c) shards.counts[c] = 0;
+        list({nullptr, shards.counts, false});
+        for (i64 c = 0; c < 2 * shards.partners; ++c) count += shards.counts[c];
+        if (count > room) numbers.grow(room = count);
+        shards.numbers = numbers.data;
+        copy_all(false);
+    }
+
+    void take_back() {
+        copy_all(true);
+        for (i64 i = 0; i < work.count; ++i)
+            if (courses[i].state == Course::WAITS) courses[i].state = Course::JOINED;
+    }
+};
+
+template <class... R>
+struct WalkOf : Program<R>..., Walk {
+    WalkOf(const Table& table, const Threads& threads)
+        : Program<R>(table)..., Walk(table, threads, static_cast<const Program<R>&>(*this)...) {
+        this->end = [](Walk* walk) { delete static_cast<WalkOf*>(walk); };
+    }
+};
+
+// The beginning of a step of all tensors of the table.
+template <class... R>
+void step(const Table& table, const Threads& threads) {
+    table.shards->walk = new WalkOf<R...>(table, threads);
+}
+
+}  // namespace optgen
+
+extern "C" int optgen_advance(optgen::Walk* walk) { return walk->advance(); }
+extern "C" void optgen_end(optgen::Walk* walk) { walk->end(walk); }
