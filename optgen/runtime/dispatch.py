@@ -32,7 +32,7 @@ TITLES = {
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
 UNFUSED = ("forloop", "foreach")
 IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
-_IN_PARTS = "in lists, and phase by phase with the processes that hold the other parts"
+_IN_PARTS = "phase by phase with the processes that hold the other parts"
 
 DECIDING = ("foreach", "fused", "capturable", "differentiable")
 """What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
@@ -153,7 +153,9 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
                 continue
             lowering, reason = choose(optimizer, work)
             if work.trait.placed is not None and lowering in UNFUSED:
-                lowering, reason = "foreach", f"{reason}; {_IN_PARTS}"
+                lowering, reason = "foreach", f"{reason}; in lists"
+            if work.trait.placed is not None:
+                reason = f"{reason}; {_IN_PARTS}"
             lines.append(f"group {index}: {TITLES[lowering]}: {reason}{_sparse(rule, work)}")
     return "\n".join(lines)
 
@@ -235,9 +237,10 @@ def why_not(owner: Lowered, work: Work, lowering: str) -> str:
         return f"only the for-loop can: {reason}"
     if lowering == "foreach":
         return ""
-    if work.trait.placed is not None:
-        return f"the rule looks at whole parameters, and these are {work.trait.placed.placements}"
     if lowering == "fused_triton":
+        if work.trait.placed is not None:
+            where = work.trait.placed.placements
+            return f"the rule looks at whole parameters, and these are {where}"
         from optgen.runtime import fused_triton
 
         return fused_triton.obstacle(work.params[0].device)

@@ -71,13 +71,14 @@ def update(function: Lowered, work: Work) -> Again | None:
 
 
 def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:
-    """Update works of dense gradients; tell whether all could be updated where they lie."""
+    """Update works of dense gradients, of whole parameters; tell the same."""
     return _update(kernel, optimizer, works, portions(kernel, works))
 
 
 def _update(
     kernel: Kernel, optimizer: Lowered, works: list[Work], parts: Iterable[Portion]
 ) -> bool:
+    """Update works part by part; tell whether all could be updated where they lie."""
     copied = [_take(kernel, optimizer, part) for part in parts]
     for work in works:
         increment_version(work.params)
@@ -131,6 +132,8 @@ def why_not(owner: Lowered, work: Work) -> str:
     kernel = _kernel(owner, torch.float64 in dtypes, work.trait.placed is not None)
     if isinstance(kernel, str):
         return kernel
+    if work.trait.placed and work.trait.rows:
+        return "sparse gradients of parameters in parts"
     if not all(map(_is_cpu, _tensors(work))):
         return "states or gradients are on another device"
     strange = dtypes - set(CODES)

@@ -1,6 +1,6 @@
 // A rule with reductions is a list of steps: loops over elements, rows, columns or matrices, and
-// reductions. A pass runs some of them on every part of a tensor, and others once when all parts are
-// done. Here is what a rule says of them, and in which parts a tensor is taken.
+// reductions. A pass runs some of them on every part of a tensor, and others once when all are done.
+// Here is what a rule says of them, and in which parts a tensor is taken.
 #include "optgen/runtime/fused_cpu/axes.h"
 
 namespace optgen {
@@ -37,8 +37,8 @@ constexpr bool has_largest() {
 // Elements that are worked on together, so that they stay in the nearest cache: of short rows, and
 // of longer ones, which take fewer buffers.
 constexpr i64 SPAN = 2048, LONG_SPAN = 4096;
-// Wide rows of a tensor larger than the caches, where nothing of it goes through buffers, are swept in
-// longer tiles, strip by strip, and memory is asked so far ahead for what comes.
+// Wide rows of a tensor larger than the caches, where nothing of it goes through buffers, are swept
+// in longer tiles, strip by strip, and memory is asked so far ahead for what comes.
 constexpr i64 WIDE_ROW = 2048;
 constexpr i64 CACHES = 32 << 20, FAR_SPAN = 1 << 14, STRIP = 512, AHEAD = 1024;
 // Tiles of so many matrices, or a multiple, begin where a line of the cache does.

@@ -3,14 +3,14 @@
 
 namespace optgen {
 
-// A tensor of which this process holds a part: the sizes of the whole, which of its axes are cut (as
-// bits: 1 matrices, 2 rows, 4 columns), and with whom a sum over such axes is completed: a number that
-// is the runtime's, or -1 where nothing is missing.
+// A tensor of which this process holds a part: the sizes of the whole, which of its axes are cut
+// (as bits: 1 matrices, 2 rows, 4 columns), and with whom a sum over such axes is completed: a
+// number that is the runtime's, or -1 where nothing is missing.
 struct Shard {
     i64 elements, rows, columns, cut, partners[8];
 };
 
-// A step over shards as the runtime sees it (shards.h).
+// A step over shards, as the runtime sees it (walk.h).
 struct Walk;
 struct Shards {
     const Shard* of;  // [tensor]

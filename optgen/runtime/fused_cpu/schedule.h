@@ -236,5 +236,5 @@ void step(const Table& table, const Threads& threads) {
 }  // namespace optgen
 
 #ifdef OPTGEN_SHARDS  // a library of its own, built when a tensor is a part of another
-#include "optgen/runtime/fused_cpu/shards.h"
+#include "optgen/runtime/fused_cpu/walk.h"
 #endif

@@ -86,7 +86,7 @@ class Shards:
 
 def _cuts(work: Work) -> "list[Cut]":
     where = work.trait.placed
-    return [cut for cut in where.cuts() if cut.count > 1] if where else []
+    return [cut for cut in where.cuts() if cut.pieces > 1] if where else []
 
 
 def _bit(axis: int, dimensions: int) -> int:

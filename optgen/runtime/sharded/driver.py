@@ -7,16 +7,19 @@ is answered by one collective, whatever the number of tensors.
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import repeat
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from optgen.runtime.sharded.exchange import Gather, Scatter, gather, scatter
 from optgen.runtime.sharded.partial import Partial, complete
 
-Request: TypeAlias = list[Partial] | Gather | Scatter
-Update: TypeAlias = Generator[Request, list[Tensor], None]
-"""An update of one bucket: sums are completed in place, matrices are what it is sent."""
+Request: TypeAlias = list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter
+Update: TypeAlias = Generator[Request, Any, None]
+"""An update of one bucket: sums are completed in place, matrices are what it is sent.
+
+Of a list of requests it is sent a list.
+"""
 
 
 def run(updates: Sequence[Update]) -> None:
@@ -34,17 +37,23 @@ def run(updates: Sequence[Update]) -> None:
             update.close()
 
 
-def _resume(update: Update, answer: list[Tensor]) -> Request | None:
+def _resume(update: Update, answer: Any) -> Request | None:
     try:
         return update.send(answer)
     except StopIteration:
         return None
 
 
-def _answers(requests: list[Request]) -> list[list[Tensor]]:
-    """What all requests of a round ask for, in their order."""
-    complete(partial for r in requests if isinstance(r, list) for partial in r)
-    gathered = iter(gather([r for r in requests if isinstance(r, Gather)]))
-    scattered = iter(scatter([r for r in requests if isinstance(r, Scatter)]))
+def _answers(requests: list[Request]) -> list[Any]:
+    """What all requests of a round ask for, in their order; of a list a list."""
+    asked = [request if isinstance(request, list) else [request] for request in requests]
+    every = [each for several in asked for each in several]
+    complete(each for each in every if isinstance(each, Partial))
+    gathered = iter(gather([each for each in every if isinstance(each, Gather)]))
+    scattered = iter(scatter([each for each in every if isinstance(each, Scatter)]))
     answers: dict[type, Iterator[list[Tensor]]] = {Gather: gathered, Scatter: scattered}
-    return [next(answers.get(type(request), repeat([]))) for request in requests]
+    found = [[next(answers.get(type(each), repeat([]))) for each in several] for several in asked]
+    return [
+        answer if isinstance(request, list) else answer[0]
+        for request, answer in zip(requests, found, strict=True)
+    ]

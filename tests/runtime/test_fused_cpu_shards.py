@@ -1,0 +1,249 @@
+"""Fused C++ steps of parameters in parts: several ranks in one process, their sums added here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from parity.trajectories import error, values
+from runtime.test_fused_cpu_phases import Shape, odd, rule, threads
+from torch import Tensor
+from torch.nn import Parameter
+
+from optgen.ir.algorithm import Algorithm
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu.shards import ShardKernel
+from optgen.runtime.fused_cpu.table import gather
+from optgen.runtime.gradients import Trait
+from optgen.runtime.rule import FACTS, State
+from optgen.runtime.sharded.driver import Update
+from optgen.runtime.sharded.partial import Partial
+from optgen.runtime.sharded.placed import Placed
+from optgen.runtime.work import Work
+
+__all__ = ["odd", "threads"]  # fixtures
+
+Place = tuple[int, ...]
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A placement: along which axis a dimension of the mesh cuts."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A mesh as one rank sees it. Of its group in a dimension the rank knows who else is in it."""
+
+    shape: tuple[int, ...]
+    place: Place
+
+    def size(self, dim: int) -> int:
+        return self.shape[dim]
+
+    def get_local_rank(self, dim: int) -> int:
+        return self.place[dim]
+
+    def get_group(self, dim: int) -> Any:
+        return (dim, *self.place[:dim], None, *self.place[dim + 1 :])
+
+
+class Rank:
+    """One rank's parts of parameters, and what it takes steps with."""
+
+    def __init__(self, optimizer: Any, mesh: Mesh, axes: Sequence[int]) -> None:
+        self.optimizer, self.group = optimizer, optimizer.param_groups[0]
+        self.members: list[Tensor] = self.group["params"]
+        self.mesh, self.axes = mesh, axes
+        self.params = [self.part(p.detach()) for p in self.members]
+        self.states = [self.states_of(p) for p in self.members]
+
+    def placed(self, whole: Tensor) -> Placed:
+        """Where its parts lie; axes count from the last one."""
+        return Placed(self.mesh, tuple(Lie(whole.dim() + axis) for axis in self.axes))
+
+    def part(self, whole: Tensor, shape: str = "like") -> Tensor:
+        """What this rank has of a tensor of a parameter's shape, or of its rows or columns."""
+        for cut in self.placed(whole).cuts() if shape != "scalar" else ():
+            if cut.axis - whole.dim() != {"row": -1, "col": -2}.get(shape):
+                whole = whole.split(cut.sizes(whole.size(cut.axis)), cut.axis)[cut.own]
+        return whole.clone()
+
+    def states_of(self, param: Tensor) -> dict[str, Tensor]:
+        """What it should have of a parameter's states."""
+        shapes = {state.key: state.shape for state in self.optimizer.rule.states}
+        own = self.optimizer.state[param].items()
+        return {key: self.part(value, shapes.get(key, "scalar")) for key, value in own}
+
+    def update(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Update:
+        """A step of all parameters."""
+        works = list(self._works(kernel, grads))
+        table, copied = gather(kernel, works, scaled=False)
+        assert not copied
+        return kernel.update(table, self.optimizer)
+
+    def _works(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Work]:
+        """Parameters that lie otherwise, or that other facts hold of, are never in one work."""
+        found: dict[Trait, list[int]] = {}
+        for place, member in enumerate(self.members):
+            facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
+            found.setdefault(Trait(facts=facts, placed=self.placed(member)), []).append(place)
+        for trait, places in found.items():
+            members = [self.members[place] for place in places]
+            parts = [self.part(grads[place]) for place in places]
+            states = [self.states[place] for place in places]
+            yield Work(
+                group=self.group,
+                members=members,
+                params=[self.params[place] for place in places],
+                grads=parts,
+                states=[_column(state, members, states) for state in kernel.rule.states],
+                steps=[each["step"] for each in states] if kernel.rule.step else [],
+                dicts=[],
+                fresh={key: [False] * len(places) for key in kernel.rule.fresh},
+                traits=[trait] * len(places),
+                types=[],
+            )
+
+
+def _column(state: State, members: list[Tensor], states: list[dict[str, Tensor]]) -> list[Tensor]:
+    return [each[state.key] for each in states] if state.key in states[0] else []
+
+
+def together(updates: Sequence[Update]) -> int:
+    """Run the updates of all ranks; return how often they waited for one another."""
+    rounds = 0
+    while asked := [request for update in updates if (request := next(update, None)) is not None]:
+        assert len(asked) == len(updates)
+        for each in zip(*asked, strict=True):
+            complete(each)
+        rounds += 1
+    return rounds
+
+
+def complete(partials: Sequence[Partial]) -> None:
+    """Put together what all ranks have of one request."""
+    for level in range(len(partials[0].groups)):
+        members: dict[Any, list[Partial]] = {}
+        for partial in partials:
+            members.setdefault(partial.groups[level], []).append(partial)
+        for several in members.values():
+            tensors = torch.stack([partial.tensor for partial in several])
+            made = tensors.amax(0) if several[0].largest else tensors.sum(0)
+            for partial in several:
+                partial.tensor.copy_(made)
+
+
+def prepared(
+    cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
+) -> tuple[list[Rank], ShardKernel]:
+    """Ranks that have their parts of whole parameters, and of their states after a step."""
+    params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
+    optimizer = cls(params, **options)
+    step(optimizer, 0)
+    kernel = fused_cpu._loaded(optimizer, with_double=True, in_parts=True)
+    assert isinstance(kernel, ShardKernel)
+    places = product(*map(range, mesh))
+    return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel
+
+
+def follow_the_whole(
+    cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
+) -> int:
+    """Parts end where whole parameters do, which are stepped beside them."""
+    ranks, kernel = prepared(cls, shapes, mesh, axes, **options)
+    rounds = 0
+    for number in range(1, STEPS):
+        grads = step(ranks[0].optimizer, number)
+        rounds = together([rank.update(kernel, grads) for rank in ranks])
+    for rank in ranks:
+        for index, param in enumerate(rank.members):
+            assert error(rank.params[index], rank.part(param.detach())) < 1e-12, param.shape
+            for key, value in rank.states_of(param).items():
+                found = rank.states[index][key]
+                assert error(found, value) < 1e-12, (param.shape, key)
+    return rounds
+
+
+def step(optimizer: Any, number: int) -> list[Tensor]:
+    """Step whole parameters; return the gradients."""
+    params = optimizer.param_groups[0]["params"]
+    grads = values([tuple(p.shape) for p in params], torch.float64, 100 + number)
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad.clone()
+    optimizer.step()
+    return grads
+
+
+MATRICES = [(5, 7), (1, 1), (1, 40), (40, 1), (300, 200), (2, 5000), (5000, 2), (700, 900)]
+BATCHES = [(3, 4, 5), (5, 70, 80), (1, 3, 3), (2, 1, 3), (64, 3, 3)]
+ROWS, COLUMNS = ((2,), (-2,)), ((2,), (-1,))
+CUTS = [ROWS, COLUMNS, ((3,), (-2,)), ((2, 2), (-2, -1)), ((2, 2), (-2, -2))]
+
+
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+def test_adafactor(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    cls, _ = rule("adafactor")
+    rounds = follow_the_whole(cls, [*MATRICES, *BATCHES], mesh, axes, weight_decay=0.1)
+    # What rows and columns are made of, the mean of all rows, how large the update is.
+    assert rounds == (3 if -2 in axes else 2)
+
+
+@pytest.mark.parametrize(("mesh", "axes"), [((2,), (-3,)), ((2, 2), (-3, -1))], ids=str)
+def test_batches_of_matrices(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    assert follow_the_whole(rule("adafactor")[0], BATCHES, mesh, axes) == 2
+
+
+@pytest.mark.parametrize("shapes", [[(3, 3, 3)], [(7, 64, 60), (3, 1, 1)]])
+def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> None:
+    """Their rows and columns are known as soon as their elements are: as in one process."""
+    assert follow_the_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
+
+
+@pytest.mark.parametrize("name", ["adafactor", "lamb", "lars"])
+def test_sums_over_vectors(name: str) -> None:
+    shapes = [(1,), (2,), (1025,), (70_001,)]
+    assert follow_the_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
+
+
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+def test_came(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    follow_the_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)
+
+
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+def test_every_reduction(
+    mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
+) -> None:
+    shapes = [*MATRICES, *BATCHES]
+    follow_the_whole(odd[0], shapes, mesh, axes, momentum=0.9, scaled=True)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_same_bits_for_any_number_of_threads() -> None:
+    """More than one thread is used from 16 MB on."""
+    ended = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        ranks, kernel = prepared(rule("adafactor")[0], [(3000, 1000), (5, 7), (2000, 2)], *ROWS)
+        together([rank.update(kernel, step(rank.optimizer, 1)) for rank in ranks])
+        states = [value for rank in ranks for each in rank.states for value in each.values()]
+        ended.append([*states, *(param for rank in ranks for param in rank.params)])
+    assert all(map(torch.equal, *ended))
+
+
+def test_a_walk_that_is_not_finished_leaves_nothing_behind() -> None:
+    """Another process may have failed while this one waited."""
+    ranks, kernel = prepared(rule("adafactor")[0], [(5, 7)], *ROWS)
+    grads = step(ranks[0].optimizer, 1)
+    update = ranks[0].update(kernel, grads)
+    next(update)
+    update.close()
+    assert together([rank.update(kernel, grads) for rank in ranks]) == 3
