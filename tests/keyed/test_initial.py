@@ -105,6 +105,16 @@ def test_sparse_gradients(library: Any) -> None:
 
 
 @both
+def test_frozen_parameters_have_no_state(library: Any) -> None:
+    params = parameters()
+    params["bias"].requires_grad_(False)
+    optimizer = adam(params, library)
+    optimizer.init_state()
+
+    assert optimizer.state_dict()["state"].keys() == {"weight"}
+
+
+@both
 def test_without_state_there_is_none(library: Any) -> None:
     optimizer = KeyedOptimizerWrapper(parameters(), lambda params: library.SGD(params, lr=0.1))
     optimizer.init_state()
