@@ -1,4 +1,7 @@
-"""The mirror of torchrec.optim, written by hand: optimizers that know parameters by name."""
+"""The mirror of torchrec.optim, written by hand: optimizers that know parameters by name.
+
+SGD, Adagrad and Adam, which torchrec has as names of what its tables do, are those of optgen.optim.
+"""
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.keyed.combined import CombinedOptimizer
@@ -6,8 +9,12 @@ from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.stages import WarmupPolicy, WarmupStage
 from optgen.keyed.warmup import WarmupOptimizer
 from optgen.keyed.wrappers import KeyedOptimizerWrapper, OptimizerWrapper
+from optgen.optim import SGD, Adagrad, Adam
 
 __all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
     "CombinedOptimizer",
     "KeyedOptimizer",
     "KeyedOptimizerWrapper",

@@ -42,7 +42,7 @@ def _rule(optimizer: Optimizer) -> Rule | None:
     if not issubclass(kind, GeneratedOptimizer):
         if kind is not getattr(torch.optim, kind.__name__, None) or _sparse(optimizer):
             return None
-        kind = getattr(optgen.optim, kind.__name__)
+        kind = getattr(optgen.optim, kind.__name__, kind)
     return kind.rule if issubclass(kind, GeneratedOptimizer) else None
 
 
@@ -58,8 +58,9 @@ def by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
     the one that is known to begin with 0: it does.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
+    params = [param for param in params if param.grad is not None]
     old = [param for param in params if optimizer.state.get(param)]
-    new = [param for param in params if param not in set(old) and param.grad is not None]
+    new = [param for param in params if not optimizer.state.get(param)]
     try:
         with _unchanged(optimizer, old, new):
             step()

@@ -104,6 +104,20 @@ def test_sparse_gradients(library: Any) -> None:
     assert content(dict(optimizer.params)) == content(parameters())
 
 
+def test_momentum_begins_with_zeros() -> None:
+    def make() -> KeyedOptimizerWrapper:
+        given = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+        return KeyedOptimizerWrapper(parameters(), lambda p: torch.optim.SGD(p, **given))
+
+    touched, untouched = make(), make()
+    touched.init_state()
+    for each in (touched, untouched):
+        train(each, 1)
+
+    first, other = (each.state_dict()["state"]["bias"] for each in (untouched, touched))
+    assert torch.equal(other["momentum_buffer"], 0.5 * first["momentum_buffer"])
+
+
 @both
 def test_frozen_parameters_have_no_state(library: Any) -> None:
     params = parameters()

@@ -98,6 +98,27 @@ def test_sparse_momentum_becomes_dense() -> None:
     assert (momentum == 1).all()
 
 
+@pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
+def test_sharded_tensors_may_be_the_parameters() -> None:
+    class Still(KeyedOptimizer):
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    def make(value: float) -> Still:
+        param, state = (sharded_tensor([torch.full((2, 2), value)]) for _ in range(2))
+        return Still({"w": param}, {param: {"m": state}}, [{"params": [param], "lr": value}])
+
+    source, target = make(1.0), make(2.0)
+    for each in (source, target):
+        each.save_param_groups(True)
+        each.init_state()
+    target.load_state_dict(source.state_dict())
+
+    (loaded,) = target.state_dict()["state"]["w"]["m"].local_shards()
+    assert (loaded.tensor == 1.0).all()
+    assert target.state_dict()["param_groups"] == [{"params": ["w"], "lr": 1.0}]
+
+
 WRONG: dict[str, tuple[Any, Any, str]] = {
     "shards": (
         lambda: sharded_tensor([torch.zeros(2)]),

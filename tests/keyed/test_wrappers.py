@@ -7,6 +7,8 @@ import torch
 from keyed.models import IDS, LIBRARIES, adam, parameters, train
 from torch import Tensor
 
+import optgen.keyed
+import optgen.optim
 from optgen.keyed import KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper
 
 
@@ -108,3 +110,8 @@ def test_state_of_other_parameters_is_refused() -> None:
 
     with pytest.raises(ValueError, match="All state keys must be params"):
         KeyedOptimizerWrapper(parameters(), factory)
+
+
+def test_names_of_torchrec_that_are_optimizers_here() -> None:
+    for name in ("SGD", "Adagrad", "Adam"):
+        assert getattr(optgen.keyed, name) is getattr(optgen.optim, name)

@@ -1,0 +1,56 @@
+"""The examples of docs/keyed.md run as they stand there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import content
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "keyed.md"
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+)
+
+
+class Recommender(torch.nn.Module):
+    """A table of rows, and a layer over two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tables = torch.nn.ModuleDict({"users": torch.nn.Embedding(5, 3)})
+        self.dense = torch.nn.Linear(6, 1)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.dense(self.tables["users"](rows).flatten(1)).sum()
+
+
+def run(block: str, model: Recommender) -> Any:
+    """Run a block; return the names that it leaves."""
+    names: dict[str, Any] = {"model": model}
+    exec(compile(block, str(PAGE), "exec"), names)
+    return names
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")
+def test_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = BLOCKS
+    model = Recommender()
+    begun, loading = first.split("optimizer.load_state_dict(")
+    assert loading == 'torch.load("checkpoint.pt"))\n'
+    optimizer = run(begun, model)["optimizer"]
+    for _ in range(3):
+        model(torch.tensor([[0, 1], [2, 2]])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save(optimizer.state_dict(), "checkpoint.pt")
+    saved = content(optimizer.state_dict())
+
+    names = run(first, Recommender())
+    assert content(names["optimizer"].state_dict()) == saved
+    assert [g["lr"] for g in names["optimizer"].param_groups] == pytest.approx([1.297e-5, 1.297e-4])
+    exec(compile(second, str(PAGE), "exec"), names)
+    assert content(names["optimizer"].state_dict()) == saved
