@@ -4,9 +4,19 @@ SGD, Adagrad and Adam, which torchrec has as names of what its tables do, are th
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.keyed.clipping import GradientClipping, GradientClippingOptimizer
 from optgen.keyed.combined import CombinedOptimizer
+from optgen.keyed.embedding import FusedEmbedding, FusedEmbeddingBag
+from optgen.keyed.fused import (
+    EmptyFusedOptimizer,
+    FusedOptimizer,
+    FusedOptimizerModule,
+    fused_optimizer_of,
+)
+from optgen.keyed.in_backward import apply_optimizer_in_backward, in_backward_optimizer_filter
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.stages import WarmupPolicy, WarmupStage
+from optgen.keyed.update_in_backward import UpdateInBackward
 from optgen.keyed.warmup import WarmupOptimizer
 from optgen.keyed.wrappers import KeyedOptimizerWrapper, OptimizerWrapper
 from optgen.optim import SGD, Adagrad, Adam
@@ -16,13 +26,24 @@ __all__ = [
     "Adagrad",
     "Adam",
     "CombinedOptimizer",
+    "EmptyFusedOptimizer",
+    "FusedEmbedding",
+    "FusedEmbeddingBag",
+    "FusedOptimizer",
+    "FusedOptimizerModule",
+    "GradientClipping",
+    "GradientClippingOptimizer",
     "KeyedOptimizer",
     "KeyedOptimizerWrapper",
     "OptimizerWrapper",
     "RowWiseAdagrad",
+    "UpdateInBackward",
     "WarmupOptimizer",
     "WarmupPolicy",
     "WarmupStage",
+    "apply_optimizer_in_backward",
+    "fused_optimizer_of",
+    "in_backward_optimizer_filter",
 ]
 
 RowWiseAdagrad.__module__ = __name__

@@ -1,0 +1,157 @@
+"""GradientClippingOptimizer: gradients are clipped before they are stepped with."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, unique
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from optgen.keyed.fused import updates_in_backward
+from optgen.keyed.keyed_optimizer import KeyedOptimizer
+from optgen.keyed.norms import Gradients
+from optgen.keyed.wrappers import OptimizerWrapper
+from optgen.runtime.base import hooked
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+use_64bit_grad_norm: bool = False
+"""Whether norms are added up in float64 from the first element on, for all optimizers here."""
+
+
+@unique
+class GradientClipping(Enum):
+    """How gradients are clipped: by the norm of all, each element by its value, or not."""
+
+    NORM = "norm"
+    VALUE = "value"
+    NONE = "none"
+
+
+class GradientClippingOptimizer(OptimizerWrapper):
+    """Clips the gradients of a keyed optimizer before its step.
+
+    The norm is one for all parameters of all groups. Of a DTensor every rank counts its part, and
+    of a replicated one only one rank's counts, so a step clips as one process would; all ranks of
+    its mesh must come to the step, with gradients or without. Parameters on the meta device are
+    not clipped. Sparse gradients become coalesced ones.
+
+    A closure's gradients are clipped when it has returned, those from before are not.
+
+    Args:
+        optimizer (KeyedOptimizer): What to step with.
+        clipping (GradientClipping): How to clip. Default: not at all.
+        max_gradient (float): The largest norm, or magnitude of an element, that is left as it is.
+        norm_type (float or str): The p of the norm, above 0, or "inf".
+        enable_global_grad_clip (bool): Whether to heed `param_to_pgs`. Default: False, and then a
+            parameter that is no DTensor counts as a whole.
+        param_to_pgs (dict): For plain tensors of which each rank holds a part: the process groups
+            over which they are spread. All ranks of such a group must have some.
+        track_grad_norm (bool): Whether `last_total_grad_norm` is there if clipping is not by norm.
+
+    Raises:
+        ValueError: `norm_type` is not above 0; or gradients are used up in the backward pass, so
+            that there is nothing left to clip.
+    """
+
+    def __init__(
+        self,
+        optimizer: KeyedOptimizer,
+        clipping: GradientClipping = GradientClipping.NONE,
+        max_gradient: float = 0.1,
+        norm_type: float | str = 2.0,
+        enable_global_grad_clip: bool = False,
+        param_to_pgs: "Mapping[Tensor, Sequence[ProcessGroup]] | None" = None,
+        track_grad_norm: bool = False,
+    ) -> None:
+        super().__init__(optimizer)
+        self._clipping = GradientClipping(clipping)
+        self._max_gradient = max_gradient
+        self._norm_type = float(norm_type)
+        self._param_to_pgs = param_to_pgs if enable_global_grad_clip else None
+        self._needs_norm = self._clipping is GradientClipping.NORM or track_grad_norm
+        self._last_total_grad_norm: Tensor | None = None
+        if not self._norm_type > 0:
+            raise ValueError(f"Invalid norm_type value: {norm_type}; it must be above 0, or inf")
+        self._check_gradients_last()
+
+    def _check_gradients_last(self) -> None:
+        if self._clipping is GradientClipping.NONE and not self._needs_norm:
+            return
+        if updates_in_backward(self._optimizer):
+            raise ValueError(
+                "The optimizer updates parameters in the backward pass, before all gradients are "
+                "known: there is no norm of all, and nothing left to clip in a step. Clip the "
+                "optimizers of the other parameters, or by value: UpdateInBackward(clip_value=…)"
+            )
+
+    @hooked
+    def step(self, closure: Any = None) -> Any:
+        """Clip, then take a step; or have the closure's gradients clipped, and return its loss."""
+        if closure is None:
+            self._clip()
+            return self._optimizer.step(closure=None)
+
+        def clipped() -> Any:
+            loss = closure()
+            self._clip()
+            return loss
+
+        return self._optimizer.step(closure=clipped)
+
+    @property
+    def last_total_grad_norm(self) -> Tensor | None:
+        """The norm of all gradients in the last step, before it clipped them; a 0-dim tensor.
+
+        None before the first step, where no rank can have a gradient, and where clipping is not by
+        norm unless `track_grad_norm` was asked for.
+        """
+        return self._last_total_grad_norm
+
+    @torch.no_grad()
+    def compute_total_grad_norm(self) -> tuple[Tensor, list[Tensor]]:
+        """The norm of all gradients, a 0-dim tensor, and what this rank holds of them, unchanged.
+
+        All ranks that share parameters must call this together.
+        """
+        gradients = self._gradients()
+        return self._norm(gradients), gradients.all
+
+    @torch.no_grad()
+    def clip_grad_norm_(self) -> Tensor:
+        """Clip by the norm of all gradients; return what it was, a 0-dim tensor."""
+        return self._clip_norm(self._gradients())
+
+    def _clip_norm(self, gradients: Gradients) -> Tensor:
+        total = self._norm(gradients)
+        gradients.scale((self._max_gradient / (total + 1e-6)).clamp(max=1.0))
+        return total
+
+    @torch.no_grad()
+    def _clip(self) -> None:
+        self._last_total_grad_norm = None
+        if self._clipping is GradientClipping.NONE and not self._needs_norm:
+            return
+        if any(param.is_meta for param in self._params()):
+            return
+        gradients = self._gradients()
+        if not gradients.exist:
+            return
+        if self._clipping is GradientClipping.NORM:
+            self._last_total_grad_norm = self._clip_norm(gradients)
+            return
+        if self._needs_norm:
+            self._last_total_grad_norm = self._norm(gradients)
+        if self._clipping is GradientClipping.VALUE:
+            gradients.clamp(self._max_gradient)
+
+    def _norm(self, gradients: Gradients) -> Tensor:
+        return gradients.total_norm(self._norm_type, use_64bit_grad_norm)
+
+    def _gradients(self) -> Gradients:
+        return Gradients(self._params(), self._param_to_pgs)
+
+    def _params(self) -> Iterable[Tensor]:
+        """Each parameter once, in the order of the groups: engines may exchange them any time."""
+        return dict.fromkeys(p for group in self.param_groups for p in group["params"])

@@ -1,0 +1,219 @@
+"""The optimizer of a module that is updated in the backward pass, and its buckets of parameters."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.keyed.fused import FusedOptimizer
+from optgen.keyed.in_backward import hook_up, mark
+from optgen.keyed.initial import create_state, zero_gradients
+from optgen.keyed.norms import Gradients
+from optgen.keyed.private import after_backward
+from optgen.runtime.base import hooked
+from optgen.runtime.sharded.views import local, shared
+
+Group = dict[str, Any]
+
+
+class Bucket:
+    """Parameters that one call updates, when all their gradients are there."""
+
+    def __init__(self, optimizer: Optimizer, group: Group, clip_value: float | None) -> None:
+        self.optimizer = optimizer
+        self.params: list[Tensor] = optimizer.param_groups[0]["params"]
+        self.waiting = 0  # gradients that are there
+        self._group = group  # of all parameters: schedulers act on it
+        self._clip_value = clip_value
+
+    def arrive(self) -> None:
+        """Take note of a gradient; update if it is the last one."""
+        self.waiting += 1
+        if self.waiting == len(self.params):
+            self.update()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take a step with the gradients that are there, and free them."""
+        own = self.optimizer.param_groups[0]
+        own.update({key: value for key, value in self._group.items() if key != "params"})
+        if self._clip_value is not None:
+            Gradients(self.params).clamp(self._clip_value)
+        self.optimizer.step()
+        self.free()
+
+    def free(self) -> None:
+        """Drop the gradients."""
+        self.waiting = 0
+        for param in self.params:
+            param.grad = None
+
+
+class Arrival:
+    """What the backward pass calls when the gradient of one parameter is there."""
+
+    def __init__(self, name: str, param: Tensor, bucket: Bucket, owner: "InBackwardOptimizer"):
+        self._name, self._param, self._bucket, self._owner = name, param, bucket, owner
+
+    def step(self) -> None:
+        """Use the gradient, now or with its bucket."""
+        self._owner.note(self._name, self._param)
+        self._bucket.arrive()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # a copy of the parameter gets one of its own
+
+
+class InBackwardOptimizer(FusedOptimizer):
+    """Updates parameters in the backward pass; what an optimizer has between passes is here.
+
+    The values of `param_groups` are read whenever a gradient is used.
+
+    Args:
+        params (Mapping[str, Tensor]): Parameters by name.
+        optimizer_class: Makes optimizers of them.
+        bucket_bytes (int): How many bytes of gradients may wait to be used by one call.
+        clip_value (float or None): The largest magnitude of an element of a gradient.
+        groups (iterable or None): Groups of the parameters; None is one of all.
+        hyper (Mapping): Further arguments of the class.
+
+    Raises:
+        ValueError: The groups have other parameters, or not all.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        optimizer_class: Callable[..., Optimizer],
+        bucket_bytes: int = 0,
+        clip_value: float | None = None,
+        groups: Iterable[Mapping[str, Any]] | None = None,
+        hyper: Mapping[str, Any] | None = None,
+    ) -> None:
+        options = dict(hyper or {})
+        given = list(params.values()) if groups is None else [dict(group) for group in groups]
+        whole = optimizer_class(given, **options)
+        super().__init__(params, whole.state, whole.param_groups)
+        self.defaults.update(whole.defaults)
+        self._made_of = (optimizer_class, options)
+        self._arrived: set[Tensor] = set()  # since the last step
+        self._ends_known = False  # that the pass that is running will call _finish
+        self._check_groups()
+        self._buckets = [
+            self._bucket(chosen, group, clip_value)
+            for group in self.param_groups
+            for chosen in _divided(group["params"], bucket_bytes)
+        ]
+        self.attach()
+
+    def _check_groups(self) -> None:
+        grouped = {param for group in self.param_groups for param in group["params"]}
+        left = [name for name, param in self.params.items() if param not in grouped]
+        if left:
+            raise ValueError(f"{left[0]} is in none of the groups")
+        if len(grouped) > len(set(self.params.values())):
+            raise ValueError("The groups have parameters that are not the module's, or are frozen")
+
+    def _bucket(self, params: list[Tensor], group: Group, clip_value: float | None) -> Bucket:
+        kind, options = self._made_of
+        optimizer = kind(params, **options)
+        optimizer.state = self.state
+        return Bucket(optimizer, group, clip_value)
+
+    def attach(self) -> None:
+        """Have the backward pass call this optimizer."""
+        names = {param: name for name, param in self.params.items()}
+        for bucket in self._buckets:
+            for param in bucket.params:
+                arrival = Arrival(names[param], param, bucket, self)
+                for listed in (
+                    "_in_backward_optimizers",
+                    "_optimizer_classes",
+                    "_optimizer_kwargs",
+                ):
+                    vars(param).pop(listed, None)
+                mark(param, arrival, *self._made_of)
+                hook_up(param, _arrive)
+
+    def note(self, name: str, param: Tensor) -> None:
+        """Take note of a gradient, at most one for each parameter and step.
+
+        Raises:
+            RuntimeError: There was one already.
+        """
+        if param in self._arrived:
+            param.grad = None
+            raise RuntimeError(
+                f"{name} has a second gradient since the last step, and was updated with the "
+                "first: call fused_optimizer.step() after each backward pass; to accumulate "
+                "gradients, use an optimizer that steps after the passes"
+            )
+        self._arrived.add(param)
+        if not self._ends_known:
+            self._ends_known = True
+            after_backward(self._finish)
+
+    def _finish(self) -> None:
+        """Update what has waited for gradients that this pass has not made."""
+        self._ends_known = False
+        for bucket in self._buckets:
+            if bucket.waiting:
+                bucket.update()
+
+    @hooked
+    def step(self, closure: Any = None) -> Any:
+        """End an iteration; nothing is left to update.
+
+        Args:
+            closure: Runs the model and its backward pass, which updates, and returns the loss.
+
+        Returns:
+            The closure's loss.
+        """
+        loss = None
+        if closure is not None:
+            self._arrived.clear()
+            with torch.enable_grad():
+                loss = closure()
+        self._finish()
+        self._arrived.clear()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Begin an iteration; drop gradients that a pass that was broken off has left."""
+        self._arrived.clear()
+        self._ends_known = False
+        for bucket in self._buckets:
+            bucket.free()
+
+    def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
+        """Create the state that updates would create; no weight changes, no gradient stays."""
+        names = {param: name for name, param in self.params.items()}
+        for bucket in self._buckets:
+            zero_gradients(
+                {names[p]: p for p in bucket.params}, sparse_grad_parameter_names or set()
+            )
+            create_state(bucket.optimizer)
+            bucket.free()
+
+
+def _arrive(param: Any) -> None:
+    for arrival in param._in_backward_optimizers:
+        arrival.step()
+
+
+def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
+    """Parameters that together have no more bytes, from the last on: their gradients come first."""
+    bucket: list[Tensor] = []
+    held = 0
+    for param in reversed(params):
+        size = (local(param) if shared(type(param)) else param).nbytes
+        if bucket and held + size > bucket_bytes:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append(param)
+        held += size
+    if bucket:
+        yield bucket

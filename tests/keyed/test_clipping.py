@@ -1,0 +1,228 @@
+"""Clipping in one process: as torch.nn.utils does, and what it leaves out."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import Still
+from torch import Tensor, nn
+
+import optgen.keyed.clipping
+import optgen.optim
+from optgen.keyed import (
+    CombinedOptimizer,
+    EmptyFusedOptimizer,
+    GradientClipping,
+    GradientClippingOptimizer,
+    KeyedOptimizerWrapper,
+    UpdateInBackward,
+)
+
+NORM, VALUE, NONE = GradientClipping.NORM, GradientClipping.VALUE, GradientClipping.NONE
+SHAPES = ((3, 4), (), (0,), (5,), (2, 3, 2))
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    params = {f"p{n}": nn.Parameter(torch.zeros(s, dtype=dtype)) for n, s in enumerate(SHAPES)}
+    for param in params.values():
+        param.grad = torch.randn_like(param) * 3
+    params["none"] = nn.Parameter(torch.zeros(2, dtype=dtype))
+    return params
+
+
+def still(params: dict[str, Tensor], **given: Any) -> GradientClippingOptimizer:
+    """Clips and does nothing else; the parameters stand in two groups."""
+    listed = list(params.values())
+    groups = [{"params": listed[:2]}, {"params": listed[2:]}]
+    return GradientClippingOptimizer(Still(params, {}, groups), **given)
+
+
+def gradients(params: dict[str, Tensor]) -> list[Tensor]:
+    return [param.grad for param in params.values() if param.grad is not None]
+
+
+@pytest.mark.parametrize("max_gradient", [0.0, 1.5, 1000.0])
+@pytest.mark.parametrize("norm_type", [1, 2.0, 3.5, "inf"])
+def test_by_norm_as_torch_does(norm_type: float | str, max_gradient: float) -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = still(ours, clipping=NORM, max_gradient=max_gradient, norm_type=norm_type)
+    optimizer.step()
+    filled = [p for p in theirs.values() if p.numel()]  # torch has no largest of nothing
+    total = nn.utils.clip_grad_norm_(filled, max_gradient, float(norm_type))
+
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
+    torch.testing.assert_close(optimizer.last_total_grad_norm, total)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64])
+def test_norms_are_not_rounded_to_16_bits(dtype: torch.dtype) -> None:
+    params = parameters(dtype)
+    exact = torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm()
+    optimizer = still(params, clipping=NORM, max_gradient=1.0)
+    total = optimizer.clip_grad_norm_()
+
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert total.dtype == wide
+    torch.testing.assert_close(total, exact.abs().to(wide))
+    left = torch.cat([g.flatten().to(torch.complex128) for g in gradients(params)]).norm().item()
+    assert left == pytest.approx(1.0, rel=1e-2 if dtype == torch.bfloat16 else 1e-5)
+
+
+def test_a_large_gradient_has_an_exact_norm() -> None:
+    """torch adds up all of its float32 numbers one after the other on the CPU, and loses digits."""
+    param = nn.Parameter(torch.zeros(4_000_000))
+    param.grad = torch.randn_like(param)
+    total, _ = still({"": param}, clipping=NORM).compute_total_grad_norm()
+    assert total.item() == pytest.approx(param.grad.double().norm().item(), rel=5e-6)
+
+
+def test_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optgen.keyed.clipping, "use_64bit_grad_norm", True)
+    params = {"": nn.Parameter(torch.zeros(4))}
+    params[""].grad = torch.full((4,), 1e30)  # its square is no float32 number
+    total, grads = still(params, clipping=NORM).compute_total_grad_norm()
+    assert total.dtype == torch.float32
+    assert total.item() == pytest.approx(2e30)
+    assert grads[0] is params[""].grad
+
+
+def test_by_value_and_not_at_all() -> None:
+    ours, theirs, untouched = parameters(), parameters(), parameters()
+    optimizer = still(ours, clipping=VALUE, max_gradient=0.7)
+    optimizer.step()
+    nn.utils.clip_grad_value_(theirs.values(), 0.7)
+    torch.testing.assert_close(gradients(ours), gradients(theirs), rtol=0, atol=0)
+    assert optimizer.last_total_grad_norm is None
+
+    still(ours).step()
+    torch.testing.assert_close(gradients(ours), gradients(theirs), rtol=0, atol=0)
+    for way in (VALUE, NONE):
+        params = parameters()
+        optimizer = still(params, clipping=way, track_grad_norm=True)
+        assert optimizer.last_total_grad_norm is None
+        optimizer.step()
+        expected = nn.utils.get_total_norm(gradients(untouched))
+        torch.testing.assert_close(optimizer.last_total_grad_norm, expected)
+
+
+def test_sparse_gradients_count_as_sums_of_their_rows() -> None:
+    """Rows 1 and 1 add up to (4, 0), so the norm is 5, not the root of 13."""
+    for way, left in ((NORM, [[0.0, 0.6], [0.8, 0.0]]), (VALUE, [[0.0, 1.0], [1.0, 0.0]])):
+        param = nn.Parameter(torch.zeros(2, 2))
+        values = torch.tensor([[2.0, 0.0], [0.0, 3.0], [2.0, 0.0]])
+        param.grad = torch.sparse_coo_tensor(
+            torch.tensor([[1, 0, 1]]), values, (2, 2), check_invariants=False
+        )
+        optimizer = still({"": param}, clipping=way, max_gradient=1.0, track_grad_norm=True)
+        optimizer.step()
+        assert param.grad.is_sparse
+        torch.testing.assert_close(param.grad.to_dense(), torch.tensor(left))
+        torch.testing.assert_close(optimizer.last_total_grad_norm, torch.tensor(5.0))
+
+
+def test_the_norm_stands_for_the_last_step() -> None:
+    params = parameters()
+    optimizer = still(params, clipping=NORM)
+    optimizer.step()
+    assert optimizer.last_total_grad_norm is not None
+    optimizer.zero_grad()
+    optimizer.step()
+    assert optimizer.last_total_grad_norm is None  # nobody had a gradient
+    assert optimizer.clip_grad_norm_() == 0
+
+
+def test_not_a_number_stays_so() -> None:
+    for norm_type in (2.0, "inf"):
+        params = parameters()
+        params["p3"].grad[0] = torch.nan
+        optimizer = still(params, clipping=NORM, norm_type=norm_type)
+        optimizer.step()
+        assert optimizer.last_total_grad_norm.isnan()
+        assert all(grad.isnan().all() for grad in gradients(params))
+
+
+def test_gradients_of_a_closure_are_clipped() -> None:
+    """torchrec clips before the closure runs: what it makes is never clipped."""
+    param = nn.Parameter(torch.zeros(2))
+    inner = KeyedOptimizerWrapper({"p": param}, lambda each: optgen.optim.SGD(each, lr=1.0))
+    optimizer = GradientClippingOptimizer(inner, clipping=NORM, max_gradient=1.0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (param * torch.tensor([3.0, 4.0])).sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 0
+    torch.testing.assert_close(param.detach(), torch.tensor([-0.6, -0.8]))
+    assert optimizer.last_total_grad_norm == 5
+
+
+def test_meta_parameters_are_not_clipped() -> None:
+    meta = nn.Parameter(torch.zeros(3, device="meta"))
+    meta.grad = torch.zeros(3, device="meta")
+    params = {**parameters(), "meta": meta}
+    before = [grad.clone() for grad in gradients(params)[:-1]]
+    optimizer = still(params, clipping=NORM)
+    optimizer.step()
+    assert optimizer.last_total_grad_norm is None
+    torch.testing.assert_close(gradients(params)[:-1], before)
+
+
+def test_a_training_is_torchs() -> None:
+    """Around ours and around torch's optimizers, in a combined one."""
+
+    def train(kind: Any, clip: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        plain = kind(net.parameters(), lr=0.1)
+        keyed = KeyedOptimizerWrapper(dict(net.named_parameters()), lambda _: plain)
+        optimizer: Any = GradientClippingOptimizer(
+            CombinedOptimizer([("net", keyed)]), clipping=NORM, max_gradient=0.5
+        )
+        for step in range(4):
+            plain.zero_grad()
+            net(torch.full((3, 4), 1.0 + step)).square().sum().backward()
+            if not clip:
+                nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            (optimizer if clip else plain).step()
+        return [param.detach() for param in net.parameters()]
+
+    expected = train(torch.optim.AdamW, clip=False)
+    for kind in (torch.optim.AdamW, optgen.optim.AdamW):
+        torch.testing.assert_close(train(kind, clip=True), expected)
+
+
+def test_copies_and_pickles() -> None:
+    params = parameters()
+    inner = KeyedOptimizerWrapper(params, lambda each: optgen.optim.SGD(each, lr=1.0))
+    optimizer = GradientClippingOptimizer(inner, clipping=NORM, max_gradient=1.0)
+    for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        for param in other.params.values():
+            param.grad = torch.ones_like(param)
+        other.step()
+        torch.testing.assert_close(other.last_total_grad_norm, torch.tensor(32.0).sqrt())
+
+
+def test_what_it_refuses() -> None:
+    with pytest.raises(ValueError, match="Invalid norm_type value: 0; it must be above 0, or inf"):
+        still(parameters(), clipping=NORM, norm_type=0)
+    with pytest.raises(ValueError, match="'clip' is not a valid GradientClipping"):
+        still(parameters(), clipping="clip")
+    model = UpdateInBackward(nn.Linear(2, 2), optgen.optim.SGD)
+    for around in (model.fused_optimizer, CombinedOptimizer([("m", model.fused_optimizer)])):
+        for options in ({"clipping": NORM}, {"clipping": VALUE}, {"track_grad_norm": True}):
+            with pytest.raises(ValueError, match="before all gradients are known"):
+                GradientClippingOptimizer(around, **options)
+        GradientClippingOptimizer(around).step()
+    GradientClippingOptimizer(EmptyFusedOptimizer(), clipping=NORM).step()
+
+
+def test_names() -> None:
+    assert [way.value for way in GradientClipping] == ["norm", "value", "none"]
+    assert GradientClipping("norm") is NORM
