@@ -1,0 +1,191 @@
+"""Clipping on two ranks: the norm of one process, whoever holds which part of the gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from distributed import models, pair
+from distributed.cases import SHARED, difference, gradients, share
+from keyed.models import Still
+from torch import Tensor, distributed, nn
+
+from optgen.keyed import GradientClipping, GradientClippingOptimizer, KeyedOptimizerWrapper
+from optgen.optim import AdamW
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+NORM, VALUE = GradientClipping.NORM, GradientClipping.VALUE
+
+
+def _still(params: list[nn.Parameter], **given: Any) -> GradientClippingOptimizer:
+    named: dict[str, Tensor] = {str(place): param for place, param in enumerate(params)}
+    return GradientClippingOptimizer(Still(named, {}, [{"params": params}]), **given)
+
+
+def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
+    """Parameters that two ranks share in every way and the same of one process, with gradients."""
+    ours, alone = [], []
+    for (shape, placement), grad in zip(SHARED, gradients(step, torch.float32), strict=True):
+        whole = torch.zeros(shape)
+        ours.append(nn.Parameter(share(whole, placement, mesh)))
+        alone.append(nn.Parameter(whole))
+        if grad is not None:
+            ours[-1].grad, alone[-1].grad = share(grad * scale, placement, mesh), grad * scale
+    return ours, alone
+
+
+def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, int]:
+    """The largest difference to torch in one process, and how many times the ranks talked."""
+    device_mesh = distributed.init_device_mesh("cpu", mesh)
+    worst, calls = 0.0, 0
+    for step, limit in enumerate((0.5, 4.0, 1e6)):
+        ours, alone = _filled(device_mesh, step)
+        optimizer = _still(ours, clipping=NORM, max_gradient=limit, norm_type=norm_type)
+        with patch.object(distributed, "all_reduce", wraps=distributed.all_reduce) as spoken:
+            optimizer.step()
+        calls = max(calls, spoken.call_count)
+        total = nn.utils.clip_grad_norm_(alone, limit, norm_type)
+        found = optimizer.last_total_grad_norm
+        worst = max(worst, difference(found, total))
+        pairs = zip(ours, alone, strict=True)
+        worst = max(worst, *(difference(a.grad, b.grad) for a, b in pairs if b.grad is not None))
+    return worst, calls
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
+@pytest.mark.parametrize("mesh", [(2,), (1, 2), (2, 1)], ids=str)
+def test_as_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
+    """Even, uneven, empty and replicated shards, a plain tensor, by one all_reduce."""
+    for worst, calls in pair.run(_as_one, mesh, norm_type):
+        assert worst < 1e-6
+        assert calls == 1
+
+
+def _by_value(rank: int) -> float:
+    ours, alone = _filled(distributed.init_device_mesh("cpu", (2,)), 0)
+    _still(ours, clipping=VALUE, max_gradient=1.0).step()
+    nn.utils.clip_grad_value_(alone, 1.0)
+    pairs = zip(ours, alone, strict=True)
+    return max(difference(a.grad, b.grad) for a, b in pairs if b.grad is not None)
+
+
+def test_shards_are_clipped_by_value() -> None:
+    assert pair.run(_by_value) == [0.0, 0.0]
+
+
+def _one_has_none(rank: int, norm_type: float) -> Any:
+    """Plain parameters of which each rank has its own; rank 1 has no gradient at all."""
+    mine = nn.Parameter(torch.zeros(2))
+    whole = nn.Parameter(torch.zeros(1))
+    if rank == 0:
+        mine.grad = torch.tensor([3.0, 4.0])
+    whole.grad = torch.tensor([12.0])
+    world = distributed.group.WORLD
+    optimizer = _still(
+        [mine, whole],
+        clipping=NORM,
+        max_gradient=1.0,
+        norm_type=norm_type,
+        enable_global_grad_clip=True,
+        param_to_pgs={mine: [world]},
+    )
+    optimizer.step()
+    return optimizer.last_total_grad_norm, mine.grad, whole.grad
+
+
+def test_a_rank_without_gradients_keeps_none_waiting() -> None:
+    """torchrec raises an error there, before the collective that the other rank is in."""
+    for norm_type, total in ((2.0, 13.0), (torch.inf, 12.0)):
+        (first, mine, whole), (second, none, other) = pair.run(_one_has_none, norm_type)
+        assert first == second == total
+        torch.testing.assert_close(mine, torch.tensor([3.0, 4.0]) / total)
+        assert none is None
+        assert whole == other == pytest.approx(12.0 / total)
+
+
+def _grouped(rank: int) -> Any:
+    """Each rank has a table, and half of a matrix on a DTensor: what the mapping says counts."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    table = nn.Parameter(torch.zeros(2))
+    table.grad = torch.tensor([3.0, 4.0]) * (rank + 1)
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    odd = nn.Parameter(DTensor.from_local(torch.zeros(1), mesh, [Replicate()]))
+    odd.grad = DTensor.from_local(torch.ones(1) * (rank + 1), mesh, [Replicate()])
+    groups = {table: [distributed.group.WORLD], odd: [distributed.group.WORLD]}
+    found = []
+    for on in (True, False):
+        given = {"enable_global_grad_clip": on, "param_to_pgs": groups}
+        total, grads = _still([table, odd], clipping=NORM, **given).compute_total_grad_norm()
+        found.append(total.item() ** 2)
+        assert [grad.numel() for grad in grads] == [2, 1]
+    return found
+
+
+def test_groups_of_ranks_are_heeded_if_asked_for() -> None:
+    first, second = pair.run(_grouped)
+    assert first == pytest.approx([25 + 100 + 1 + 4, 25 + 1])
+    assert second == pytest.approx([25 + 100 + 1 + 4, 100 + 4])
+
+
+def _unfinished(rank: int) -> Any:
+    """A gradient whose summands the ranks have still to add up."""
+    from torch.distributed.tensor import DTensor, Partial, Shard
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    param = nn.Parameter(DTensor.from_local(torch.zeros(2), mesh, [Shard(0)]))
+    summand = torch.tensor([3.0, 0.0, 0.0, 4.0]) if rank else torch.tensor([0.0, 0.0, 6.0, 4.0])
+    param.grad = DTensor.from_local(summand, mesh, [Partial()])
+    optimizer = _still([param], clipping=NORM, max_gradient=1.0)
+    optimizer.step()
+    return optimizer.last_total_grad_norm.item() ** 2, param.grad.to_local()
+
+
+def test_summands_are_added_up_first() -> None:
+    (first, ours), (second, theirs) = pair.run(_unfinished)
+    assert first == second == pytest.approx(9 + 36 + 64)
+    torch.testing.assert_close(torch.cat([ours, theirs]), torch.tensor([3, 0, 6, 8]) / first**0.5)
+
+
+def _not_a_number(rank: int) -> list[bool]:
+    found = []
+    for norm_type in (2.0, torch.inf):
+        ours, _ = _filled(distributed.init_device_mesh("cpu", (2,)), 0)
+        if rank:
+            ours[0].grad.to_local()[0, 0] = torch.nan
+        optimizer = _still(ours, clipping=NORM, norm_type=norm_type)
+        optimizer.step()
+        found.append(bool(optimizer.last_total_grad_norm.isnan()))
+    return found
+
+
+def test_all_ranks_see_what_is_not_a_number() -> None:
+    assert pair.run(_not_a_number) == [[True, True], [True, True]]
+
+
+def _trained(rank: int) -> float:
+    from torch.distributed.fsdp import fully_shard
+
+    network, alone = models.model(), models.model()
+    for layer in list(network)[::2]:
+        fully_shard(layer)
+    fully_shard(network)
+    keyed = [
+        KeyedOptimizerWrapper(dict(net.named_parameters()), lambda each: AdamW(each, lr=0.1))
+        for net in (network, alone)
+    ]
+    ours, reference = (
+        GradientClippingOptimizer(each, clipping=NORM, max_gradient=0.05) for each in keyed
+    )
+    models.train(network, ours, rank)
+    models.train(alone, reference)
+    torch.testing.assert_close(ours.last_total_grad_norm, reference.last_total_grad_norm)
+    pairs = zip(network.parameters(), alone.parameters(), strict=True)
+    return max(difference(a.detach(), b.detach()) for a, b in pairs)
+
+
+def test_a_sharded_network_trains_as_one_process() -> None:
+    assert max(pair.run(_trained)) < 1e-12
