@@ -2,10 +2,12 @@
 PYTHON ?= $(firstword $(shell command -v python3.11) python3)
 VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python $(INSTALL)
+FRAMEWORKS ?= .venv-frameworks
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check tests format types bench docs clean
+.PHONY: demo test check tests test-frameworks format types bench docs clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -21,6 +23,9 @@ check: $(VENV)/installed types ## format, lint, types, import law, tiny, generat
 
 tests: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
+	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
 
 format: $(VENV)/installed ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -47,4 +52,14 @@ $(VENV)/installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0+cpu 2>/dev/null || $(PIP) torch
 	@$(PIP) --editable .[dev]
+	@touch $@
+
+# A venv of its own, 1.6 GB: nothing else needs frameworks. DeepSpeed's C++ is not built for it.
+$(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/frameworks/constraints.txt
+	@echo "making $(FRAMEWORKS): torch and the frameworks, a few minutes …"
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python $(INSTALL) torch==2.13.0+cpu 2>/dev/null \
+		|| $(FRAMEWORKS)/bin/python $(INSTALL) torch
+	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python $(INSTALL) \
+		--constraint tests/frameworks/constraints.txt --editable .[frameworks]
 	@touch $@

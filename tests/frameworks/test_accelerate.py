@@ -1,0 +1,146 @@
+"""Accelerate: prepare, clip, accumulate, schedule, save and resume; FSDP2 on two processes."""
+
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
+from distributed import pair
+from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import lr_scheduler as torch_schedulers
+
+from optgen import optim
+from optgen.optim import lr_scheduler
+
+STEPS = 10
+
+
+class Loop:
+    """A user's training loop."""
+
+    def __init__(self, name: str, kinds: ModuleType, schedules: Any, **options: Any) -> None:
+        torch.manual_seed(3)
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        model = Model()
+        optimizer = getattr(kinds, name)(model.parameters(), lr=LR, **options)
+        self.model, self.optimizer, self.loader, self.scheduler = self.accelerator.prepare(
+            model,
+            optimizer,
+            torch.utils.data.DataLoader(Data(), batch_size=BATCH),
+            schedules.StepLR(optimizer, step_size=2, gamma=0.5),
+        )
+
+    def train(self, first: int, last: int) -> list[Tensor]:
+        batches = [batch for _ in range(3) for batch in self.loader]
+        for batch in batches[first:last]:
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(self.model(**batch)["loss"])
+                if self.accelerator.sync_gradients:
+                    self.accelerator.clip_grad_norm_(self.model.parameters(), 0.5)
+                self.optimizer.step()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+        return weights(self.model)
+
+
+def ours(name: str, **options: Any) -> Loop:
+    return Loop(name, optim, lr_scheduler, **options)
+
+
+def theirs(name: str, **options: Any) -> Loop:
+    return Loop(name, torch.optim, torch_schedulers, **options)
+
+
+CASES = [
+    ("AdamW", {}),
+    ("Adam", {"fused": True}),
+    ("SGD", {"momentum": 0.9, "nesterov": True}),
+    ("Adagrad", {}),
+    ("Adafactor", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_training(name: str, options: dict[str, Any]) -> None:
+    loop, reference = ours(name, **options), theirs(name, **options)
+
+    assert type(loop.optimizer.optimizer) is getattr(optim, name)
+    params = loop.train(0, STEPS)
+    assert apart(params, reference.train(0, STEPS)) < 1e-6
+    assert apart(params, weights(Model())) > 1e-3
+    assert loop.scheduler.get_last_lr() == pytest.approx(reference.scheduler.get_last_lr())
+    assert loop.scheduler.get_last_lr()[0] < LR
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "NAdam"])
+def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -> None:
+    expected = ours(name).train(0, STEPS)
+
+    first = ours(name)
+    first.train(0, 4)
+    first.accelerator.save_state(str(tmp_path))
+    second = ours(name)
+    second.accelerator.load_state(str(tmp_path))
+    assert (
+        apart(second.train(4, STEPS), expected) < 1e-8
+    )  # a load makes NAdam's float32 scalar a double
+
+
+def test_the_wrapper_leads_to_the_optimizer() -> None:
+    """The wrapper hides whatever torch's optimizers have not."""
+    loop = ours("AdamW")
+    loop.optimizer.optimizer.init_state()
+
+    assert len(loop.optimizer.state) == len(list(loop.model.parameters()))
+    assert not hasattr(loop.optimizer, "init_state")
+
+
+def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tensor], bool]:
+    """Two processes: DistributedDataParallel, or `fully_shard`. The parameters, and if sharded."""
+    os.environ |= {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "RANK": f"{rank}",
+        "LOCAL_RANK": f"{rank}",
+    }
+    AcceleratorState._reset_state(reset_partial_state=True)
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="no_wrap", cpu_ram_efficient_loading=False
+    )
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin if sharded else None)
+    if sharded:  # of itself Accelerate shards on accelerators alone
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = plugin
+    model = Model()
+    kinds = optim if ours else torch.optim
+    optimizer = getattr(kinds, name)(model.parameters(), lr=LR)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    data = Data()
+    for step in range(STEPS):
+        start = step * BATCH % len(data) + rank * BATCH // 2
+        rows = slice(start, start + BATCH // 2)
+        accelerator.backward(model(data.inputs[rows], data.labels[rows])["loss"])
+        accelerator.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    params = list(model.parameters())
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in params]
+    return [p.detach().clone() for p in whole], all(isinstance(p, DTensor) for p in params)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD"])
+def test_two_processes(name: str, sharded: bool) -> None:
+    """Accelerate exchanges the parameters for dummies, and these for DTensors."""
+    found, is_sharded = pair.run(together, name, True, sharded)[0]
+    expected, _ = pair.run(together, name, False, False)[0]
+
+    assert is_sharded is sharded
+    assert apart(found, expected) < 1e-6
+    assert apart(found, weights(Model())) > 1e-3

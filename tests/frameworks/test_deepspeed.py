@@ -1,0 +1,148 @@
+"""DeepSpeed's ZeRO stages on two processes: flat partitions are right for elementwise rules."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from torch import Tensor
+
+from optgen import optim
+
+STEPS = 6
+LIMIT = 120.0  # seconds; deepspeed takes some to import
+
+CASES = [("AdamW", {}), ("AdamW", {"fused": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
+
+
+def made(name: str, options: dict[str, Any], kinds: Any = optim) -> tuple[Model, Any]:
+    model = Model(torch.float32)
+    matrices = [param for param in model.parameters() if param.ndim > 1]
+    vectors = [param for param in model.parameters() if param.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors}]
+    return model, getattr(kinds, name)(groups, lr=LR, **options)
+
+
+def engine(
+    stage: int, name: str, options: dict[str, Any], kinds: Any = optim, **config: Any
+) -> Any:
+    """What a user makes of a model and an optimizer, without building C++ of DeepSpeed's own."""
+    os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    model, optimizer = made(name, options, kinds)
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH // 2,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.5,
+        **config,
+    }
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+
+def train(model: Any, rank: int, first: int, last: int) -> None:
+    data, half = Data(), BATCH // 2
+    for step in range(first, last):
+        start = step * BATCH % len(data) + rank * half
+        rows = slice(start, start + half)
+        model.backward(model(data.inputs[rows], data.labels[rows])["loss"])
+        model.step()
+
+
+def whole(model: Any) -> list[Tensor]:
+    """The parameters; in stage 3 each process has a part of them."""
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(list(model.module.parameters())):
+        return weights(model.module)
+
+
+def trained(
+    rank: int, stage: int, name: str, options: dict[str, Any], ours: bool = True
+) -> list[Tensor]:
+    model = engine(stage, name, options, optim if ours else torch.optim)
+    train(model, rank, 0, STEPS)
+    return whole(model)
+
+
+def resumed(rank: int, stage: int, name: str, folder: str) -> list[Tensor]:
+    first = engine(stage, name, {})
+    train(first, rank, 0, 2)
+    first.save_checkpoint(folder, tag="two")
+    second = engine(stage, name, {})
+    second.load_checkpoint(folder, tag="two")
+    train(second, rank, 2, STEPS)
+    return whole(second)
+
+
+def refused(rank: int, stage: int, name: str) -> str:
+    try:
+        trained(rank, stage, name, {})
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def alone(name: str, options: dict[str, Any]) -> list[Tensor]:
+    """One process and torch's optimizer."""
+    model, optimizer = made(name, options, torch.optim)
+    data = Data()
+    for step in range(STEPS):
+        rows = slice(step * BATCH % len(data), step * BATCH % len(data) + BATCH)
+        optimizer.zero_grad()
+        model(data.inputs[rows], data.labels[rows])["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    return weights(model)
+
+
+def check(found: list[Tensor], expected: list[Tensor]) -> None:
+    """A mean of two halves rounds otherwise than a whole: not per tensor, some are near zero."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_training(name: str, options: dict[str, Any], stage: int) -> None:
+    found, same = pair.run(trained, stage, name, options, limit=LIMIT)
+    expected, _ = pair.run(trained, stage, name, options, False, limit=LIMIT)
+
+    check(found, expected)
+    check(found, alone(name, options))
+    assert apart(found, same) == 0
+    assert apart(found, weights(Model(torch.float32))) > 1e-3
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", ["AdamW", "NAdam"])
+def test_resumed_training_is_uninterrupted_training(name: str, stage: int, tmp_path: Path) -> None:
+    expected = pair.run(trained, stage, name, {}, limit=LIMIT)
+    found = pair.run(resumed, stage, name, str(tmp_path), limit=LIMIT)
+
+    check(found[0], alone(name, {}))
+    assert apart(found[0], expected[0]) == 0
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_rule_that_looks_at_whole_parameters_refuses_partitions(stage: int) -> None:
+    for error in pair.run(refused, stage, "Adafactor", limit=LIMIT):
+        assert error.startswith("Adafactor cannot step a flat partition: a group's parameters")
+
+
+def test_without_partitions_it_is_right() -> None:
+    for found in pair.run(trained, 0, "Adafactor", {}, limit=LIMIT):
+        check(found, alone("Adafactor", {}))
+
+
+def test_deepspeed_asks_for_leave() -> None:
+    with pytest.raises(pair.RankError, match="zero_allow_untested_optimizer"):
+        pair.run(forbidden, limit=LIMIT)
+
+
+def forbidden(rank: int) -> None:
+    engine(1, "AdamW", {}, zero_allow_untested_optimizer=False)

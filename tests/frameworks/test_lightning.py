@@ -1,0 +1,170 @@
+"""Lightning: automatic and manual optimization, 16 bits with clipping, checkpoints."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import lightning
+import pytest
+import torch
+from frameworks.tiny import BATCH, LR, Data, Model, apart, weights
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
+from torch import Tensor
+from torch.optim import lr_scheduler as torch_schedulers
+
+from optgen import optim
+from optgen.optim import lr_scheduler
+
+STEPS = 10
+
+
+class Automatic(lightning.LightningModule):
+    """Lightning calls `step` with a closure that runs forward and backward."""
+
+    def __init__(self, name: str, kinds: ModuleType, schedules: Any, **options: Any) -> None:
+        super().__init__()
+        self.model = Model(options.pop("dtype", torch.float64))
+        self.made = lambda: getattr(kinds, name)(self.parameters(), lr=LR, **options)
+        self.schedules = schedules
+        self.losses: list[float] = []
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
+        loss = self.model(**batch)["loss"]
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = self.made()
+        scheduler = self.schedules.OneCycleLR(
+            optimizer,
+            max_lr=LR,
+            total_steps=STEPS + 1,
+            cycle_momentum=bool({"betas", "momentum"} & set(optimizer.defaults)),
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+
+class Manual(Automatic):
+    """The user calls what Lightning calls otherwise."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: dict[str, Tensor], index: int) -> None:
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        loss = super().training_step(batch, index)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, 0.5, "norm")
+        optimizer.step()
+        scheduler.step()
+
+
+def trainer(folder: Path, half: str = "", **options: Any) -> lightning.Trainer:
+    numbers = HALVES[half]() if half else {"precision": "64-true"}
+    return lightning.Trainer(
+        **{"max_steps": STEPS, **numbers, **options},
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing="callbacks" in options,
+    )
+
+
+def fitted(
+    module: Automatic,
+    folder: Path,
+    checkpoint: str | None = None,
+    batch: int = BATCH,
+    **options: Any,
+) -> list[Tensor]:
+    loader = torch.utils.data.DataLoader(Data(), batch_size=batch)
+    trainer(folder, **options).fit(module, loader, ckpt_path=checkpoint)
+    return weights(module)
+
+
+def both(
+    kind: type[Automatic], name: str, folder: Path, options: dict[str, Any], **others: Any
+) -> None:
+    """Train with ours and with torch's, and compare."""
+    options = {"dtype": torch.float32 if "half" in others else torch.float64, **options}
+    module = kind(name, optim, lr_scheduler, **options)
+    reference = kind(name, torch.optim, torch_schedulers, **options)
+    params = fitted(module, folder, **others)
+    expected = fitted(reference, folder, **others)
+
+    assert isinstance(module.trainer.optimizers[0], getattr(optim, name))
+    assert module.losses == pytest.approx(reference.losses, rel=1e-6)
+    assert apart(params, expected) < 1e-6
+    assert apart(params, weights(Model(params[0].dtype))) > 1e-3
+
+
+CASES = [
+    ("AdamW", {}),
+    ("AdamW", {"fused": True}),
+    ("SGD", {"momentum": 0.9}),
+    ("RMSprop", {"centered": True}),
+    ("Adafactor", {}),
+]
+
+
+@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_training(
+    name: str, options: dict[str, Any], kind: type[Automatic], tmp_path: Path
+) -> None:
+    both(kind, name, tmp_path, options)
+
+
+def scaled() -> MixedPrecision:
+    """float16 with a gradient scaler: of itself Lightning takes bfloat16 on a CPU."""
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**12))
+
+
+HALVES = {"float16": lambda: {"plugins": scaled()}, "bfloat16": lambda: {"precision": "bf16-mixed"}}
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor"])
+def test_sixteen_bits_with_clipping(name: str, half: str, tmp_path: Path) -> None:
+    both(Automatic, name, tmp_path, {}, half=half, gradient_clip_val=0.5)
+
+
+def test_sixteen_bits_with_clipping_by_hand(tmp_path: Path) -> None:
+    both(Manual, "AdamW", tmp_path, {}, half="bfloat16")
+
+
+def test_sixteen_bits_and_fused_without_clipping(tmp_path: Path) -> None:
+    """The gradient scaler leaves unscaling to the step."""
+    both(Automatic, "AdamW", tmp_path, {"fused": True}, half="float16")
+
+
+@pytest.mark.parametrize("kinds", [optim, torch.optim])
+def test_lightning_refuses_to_clip_what_is_asked_to_be_fused(
+    kinds: ModuleType, tmp_path: Path
+) -> None:
+    """By default ours is fused as well, and is clipped."""
+    module = Automatic("AdamW", kinds, torch_schedulers, dtype=torch.float32, fused=True)
+    with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
+        fitted(module, tmp_path, half="float16", gradient_clip_val=0.5)
+
+
+@pytest.mark.parametrize("kind", [Automatic, Manual])
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "ASGD"])
+def test_resumed_training_is_uninterrupted_training(
+    name: str, kind: type[Automatic], tmp_path: Path
+) -> None:
+    """All data in a batch: what Lightning feeds first after a resume does not matter."""
+    every = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    whole = {"batch": len(Data()), "callbacks": [every]}
+    expected = fitted(kind(name, optim, lr_scheduler), tmp_path, **whole)
+    again = kind(name, optim, lr_scheduler)
+    found = fitted(again, tmp_path, str(tmp_path / "epoch=3.ckpt"), **whole)
+
+    assert len(again.losses) == STEPS - 4
+    assert apart(found, expected) < 1e-8  # a load makes ASGD's float32 scalars doubles, as torch's
