@@ -14,16 +14,16 @@ ENDLESS = 1 << 63
 class WarmupPolicy(Enum):
     """How the factor of a stage depends on the step i, the number of steps taken so far.
 
-    ======== =====================================================================================
-    NONE     1
-    LINEAR   from `value` to 1: value + (1 - value) i / max_iters
-    CONSTANT value
-    POLY     (1 - i / decay_iters) ** value, and 0 after decay_iters; max_iters if that is not set
-    STEP     value ** (i // decay_iters); decay_iters is 1 if not set
-    INVSQRT  1 / sqrt(i), and 1 at the start
-    COSINE_… from 1 to `value` along half a cosine, anew every sgdr_period steps
-    INTERPO… from `value` to `end_value` between start_interpolating_iters and max_iters
-    ======== =====================================================================================
+    * NONE: 1.
+    * LINEAR: value + (1 - value) i / max_iters, from `value` to 1.
+    * CONSTANT: value.
+    * POLY: (1 - i / decay_iters) ** value, and 0 after decay_iters; that is max_iters if not set.
+    * STEP: value ** (i // decay_iters); that is 1 if not set.
+    * INVSQRT: 1 / sqrt(i), and 1 at the start.
+    * COSINE_ANNEALING_WARM_RESTARTS: from 1 to `value` along half a cosine, anew every
+      sgdr_period steps.
+    * INTERPOLATE: from `value` to `end_value` along a line, between start_interpolating_iters and
+      max_iters.
     """
 
     NONE = "none"

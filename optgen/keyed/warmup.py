@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.stages import WarmupStage, multiplier, schedule
+from optgen.keyed.stages import WarmupPolicy, WarmupStage, multiplier, schedule
 from optgen.keyed.wrappers import OptimizerWrapper
 from optgen.optim.lr_scheduler.rates import write
 from optgen.runtime.base import hooked
+
+__all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ OptimizerFactory = Callable[..., Optimizer]
 
 
 class Around(KeyedOptimizer):
-    """What passes everything on to an optimizer that it stands around, and is as it is.
+    """The base of what stands around an optimizer and passes on what it is asked for.
 
-    State and groups are those of the optimizer, also after it has replaced them.
+    State and groups are those that the optimizer has now: it may replace them, as torch's do when
+    they load.
     """
 
     _optimizer: Optimizer
@@ -90,7 +91,9 @@ def _defaults(optimizer: Optimizer) -> dict[str, Any]:
 class OptimizerWrapper(Around):
     """A keyed optimizer around another one, to do more in some method: the base of such classes.
 
-    A subclass that overrides `step` calls `self._optimizer.step`: then its hooks run once.
+    A subclass that overrides `step` calls this one, or decorates its own with `hooked` and calls
+    `self._optimizer.step`; either way its hooks run once. One that overrides
+    `post_load_state_dict` calls this one, too.
 
     Args:
         optimizer (KeyedOptimizer): What to stand around.

@@ -1,5 +1,6 @@
 """Keyed optimizers around others: what they pass on, and what they share."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -110,6 +111,16 @@ def test_state_of_other_parameters_is_refused() -> None:
 
     with pytest.raises(ValueError, match="All state keys must be params"):
         KeyedOptimizerWrapper(parameters(), factory)
+
+
+def test_modules_of_torchrec() -> None:
+    for module, names in (
+        ("keyed", "CombinedOptimizer KeyedOptimizer KeyedOptimizerWrapper OptimizerWrapper"),
+        ("warmup", "WarmupOptimizer WarmupPolicy WarmupStage"),
+    ):
+        found = importlib.import_module(f"optgen.keyed.{module}")
+        for name in names.split():
+            assert getattr(found, name) is getattr(optgen.keyed, name)
 
 
 def test_names_of_torchrec_that_are_optimizers_here() -> None:
