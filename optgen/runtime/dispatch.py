@@ -78,7 +78,7 @@ def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None 
             return
     stepped = False
     try:
-        with _together(optimizer, given) as meeting:
+        with _together(optimizer) as meeting:
             works = survey(optimizer, given)
             parts = [part for work in works for part in work.parts or (work,)]
             batches = _batches(optimizer, parts)
@@ -110,15 +110,13 @@ def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, li
     return batches
 
 
-def _together(
-    optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None
-) -> AbstractContextManager["Meeting | None"]:
+def _together(optimizer: "GeneratedOptimizer") -> AbstractContextManager["Meeting | None"]:
     """A context that is left on all ranks or on none, if the step has collectives."""
     if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
         return nullcontext()
     from optgen.runtime.sharded.agreement import agreed
 
-    return agreed(optimizer, given)
+    return agreed(optimizer)
 
 
 def _prepare(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from optgen.runtime.private import foreach_clone, scalar_dtype
 from optgen.runtime.rule import Rule, State
-from optgen.runtime.sharded.placed import placed, zeros_beside
+from optgen.runtime.sharded.placed import zeros_beside
+from optgen.runtime.sharded.views import shared
 
 Group = dict[str, Any]
 Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
@@ -160,11 +161,10 @@ def _made(
 
 
 def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero for each row or column; where the parameter is in parts, so is what is not summed."""
-    shape = state.shape_for(param)
-    if placed(param) is None:
-        return param.new_zeros(shape, dtype=dtype)
-    return zeros_beside(param, -1 if state.shape == "row" else -2, dtype)
+    """Zero for each row or column; where processes share the parameter, they share these."""
+    if shared(type(param)):
+        return zeros_beside(param, -1 if state.shape == "row" else -2, dtype)
+    return param.new_zeros(state.shape_for(param), dtype=dtype)
 
 
 def initial(

@@ -8,7 +8,7 @@ rank alone, but for what stops a process anyhow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -16,36 +16,48 @@ from zlib import crc32
 import torch
 from torch import Tensor, distributed
 
-from optgen.runtime.gradients import all_plain
 from optgen.runtime.sharded.placed import Placed, placed
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 
 class Meeting:
-    """What a rank is about to do; all ranks must say the same."""
+    """What a rank is about to do: what concerns a group of ranks is the same in all of them."""
 
-    def __init__(self) -> None:
-        self._digest = 0
+    def __init__(self, devices: Mapping[Placed, str]) -> None:
+        self._cuts = {where: where.cuts() for where in devices}
+        self._devices = {
+            cut.group: devices[where] for where, cuts in self._cuts.items() for cut in cuts
+        }
+        self._digests = dict.fromkeys(self._devices, 0)
 
-    def note(self, *facts: object) -> None:
-        """Add to it anything whose text is the same in every process."""
-        self._digest = crc32(repr(facts).encode(), self._digest)
+    def note(self, where: Placed, *facts: object) -> None:
+        """Add anything, the text of which is the same in every process, about parameters there."""
+        text = repr((where.placements, facts)).encode()
+        for cut in self._cuts[where]:
+            self._digests[cut.group] = crc32(text, self._digests[cut.group])
 
-    def vector(self, failed: bool, overflowed: float) -> Tensor:
-        """Numbers whose maxima over the ranks tell: of a digest, the greatest and the least."""
-        digest = float(self._digest)
-        return torch.tensor([failed, digest, -digest, overflowed], dtype=torch.float64)
+    def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
+        """Ask all ranks; return whether one failed, whether two differ, and the greatest overflow.
+
+        A group that has a backend for CPUs talks there, so that no device is waited for.
+        """
+        differ = False
+        for group, device in self._devices.items():
+            digest = float(self._digests[group])
+            vector = torch.tensor([failed, differ, overflowed, digest, -digest]).double()
+            on_cpu = "cpu:" in distributed.get_backend_config(group)
+            sent = vector if on_cpu else vector.to(device)
+            distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)
+            any_failed, any_differ, overflowed, most, least = sent.tolist()
+            failed, differ = bool(any_failed), bool(any_differ) or most != -least
+        return failed, differ, overflowed
 
 
 @contextmanager
-def agreed(
-    optimizer: GeneratedOptimizer, given: Sequence[Tensor | None] | None = None
-) -> Iterator[Meeting]:
-    """Leave the context on all ranks that hold parts of the parameters, or on none of them.
+def agreed(optimizer: GeneratedOptimizer) -> Iterator[Meeting]:
+    """Leave the context on all ranks that hold parts of the same parameters, or on none of them.
 
     There is nothing to agree on where no parameter is in parts. A gradient scaler's `found_inf`
     becomes that of any rank.
@@ -53,56 +65,34 @@ def agreed(
     Raises:
         RuntimeError: another rank failed within its context, or is about to do something else.
     """
-    meeting, groups = Meeting(), _groups(optimizer)
-    for group in optimizer.param_groups if groups else ():
-        found = [param.grad for param in group["params"]] if given is None else given
-        meeting.note([grad is None for grad in found])
+    places = _places(optimizer)
+    meeting = Meeting({where: params[0].device.type for where, params in places.items()})
     try:
+        for where, params in places.items():
+            meeting.note(where, [param.grad is None for param in params])
         yield meeting
     except Exception:
-        if groups:
-            _greatest(meeting.vector(True, 0.0), groups)
+        meeting.conclude(True, 0.0)
         raise
-    if groups:
-        _conclude(optimizer, meeting, groups)
-
-
-def _conclude(
-    optimizer: GeneratedOptimizer, meeting: Meeting, groups: Sequence[tuple[ProcessGroup, str]]
-) -> None:
-    found = getattr(optimizer, "found_inf", None)
-    own = 0.0 if found is None else float(found)
-    failed, most, least, overflowed = _greatest(meeting.vector(False, own), groups)
+    flag = getattr(optimizer, "found_inf", None)
+    own = 0.0 if flag is None else float(flag)
+    failed, differ, overflowed = meeting.conclude(False, own)
     if failed:
         raise RuntimeError("another process could not take this step: its error says why")
-    if most != -least:
+    if differ:
         raise RuntimeError(
-            "the processes that hold parts of the parameters are about to take different steps: "
-            "everywhere the same parameters must have gradients, equal step counts and options"
+            "processes that hold parts of the same parameters are about to take different steps: "
+            "all need gradients for the same parameters, equal step counts and equal options"
         )
-    if isinstance(found, Tensor) and overflowed != own:
-        found.fill_(overflowed)
+    if isinstance(flag, Tensor) and overflowed != own:
+        flag.fill_(overflowed)
 
 
-def _groups(optimizer: GeneratedOptimizer) -> list[tuple[ProcessGroup, str]]:
-    """The groups among which parameters are split, in their order, and the device they are on."""
-    found: dict[Placed, str] = {}
+def _places(optimizer: GeneratedOptimizer) -> dict[Placed, list[Tensor]]:
+    """The parameters that are in parts, by where these lie."""
+    places: dict[Placed, list[Tensor]] = {}
     for group in optimizer.param_groups:
-        if not all_plain(group["params"]):
-            for param in group["params"]:
-                where = placed(param)
-                if where is not None:
-                    found.setdefault(where, param.device.type)
-    groups = {cut.group: device for where, device in found.items() for cut in where.cuts()}
-    return list(groups.items())
-
-
-def _greatest(vector: Tensor, groups: Sequence[tuple[ProcessGroup, str]]) -> list[float]:
-    """The maxima over all ranks; a group that can talk between CPUs does, and no device waits."""
-    for group, device in groups:
-        on_cpu = "cpu:" in distributed.get_backend_config(group)
-        sent = vector if on_cpu else vector.to(device)
-        distributed.all_reduce(sent, distributed.ReduceOp.MAX, group=group)
-        vector = sent.cpu()
-    greatest: list[float] = vector.tolist()
-    return greatest
+        for param in group["params"]:
+            if where := placed(param):
+                places.setdefault(where, []).append(param)
+    return places

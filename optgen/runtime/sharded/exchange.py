@@ -154,9 +154,9 @@ def _distribute(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: in
 
 
 def _known(request: Gather, level: int, rank: int) -> list[int]:
-    """The matrices that a rank of the group has, or a part of them, before a cut is made anew."""
-    there = (*(cut.own for cut in request.cuts[:level]), rank)
-    return [place for place, owner in enumerate(request.owners) if owner[: level + 1] == there]
+    """The matrices of which a rank of the group has what it had of them before a cut."""
+    there = (rank, *(cut.own for cut in request.cuts[level + 1 :]))
+    return [place for place, owner in enumerate(request.owners) if owner[level:] == there]
 
 
 def _swap(

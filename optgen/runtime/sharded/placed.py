@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import local_tensor, plain
+from optgen.runtime.private import local_tensor, spec
+from optgen.runtime.sharded.views import shared
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,14 +42,14 @@ class Placed(NamedTuple):
         """
         cuts: list[Cut] = []
         for dim in reversed(range(len(self.placements))):
-            axis = cut_axis(self.placements[dim])
-            if axis is not None:
+            axis, size = cut_axis(self.placements[dim]), self.mesh.size(dim)
+            if axis is not None and size > 1:
                 pieces, place = getattr(self.placements[dim], "split_factor", 1), 0
                 while pieces > 1 and place < len(cuts):
                     pieces //= cuts[place].pieces if cuts[place].axis == axis else 1
                     place += 1
                 group, own = self.mesh.get_group(dim), self.mesh.get_local_rank(dim)
-                cuts.insert(place, Cut(group, axis, self.mesh.size(dim), own))
+                cuts.insert(place, Cut(group, axis, size, own))
         return tuple(cuts)
 
     def is_even(self, tensor: Tensor) -> bool:
@@ -67,18 +68,20 @@ def cut_axis(placement: Any) -> int | None:
 
 def placed(tensor: Tensor) -> Placed | None:
     """Where the parts of a tensor lie; None of one that this process has as a whole."""
-    if plain(type(tensor)):
+    if not shared(type(tensor)):
         return None
-    placements: tuple[Any, ...] = getattr(tensor, "placements", ())
-    if all(cut_axis(placement) is None for placement in placements):
-        return None
-    return Placed(tensor.device_mesh, placements)  # type: ignore[attr-defined]
+    lying = spec(tensor)
+    for dim, placement in enumerate(lying.placements):
+        if cut_axis(placement) is not None and lying.mesh.size(dim) > 1:
+            return Placed(lying.mesh, lying.placements)
+    return None
 
 
 def zeros_beside(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
     """Zeros for what a sum over one axis of a tensor in parts leaves: the axis stays, of size 1.
 
-    They lie as the tensor does, but that every process has all of what is left of that axis.
+    They lie as the tensor does, but that every process has all of what is left of that axis: so a
+    DTensor comes of a DTensor.
     """
     from torch.distributed.tensor import DTensor, Replicate
 

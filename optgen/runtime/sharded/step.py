@@ -24,7 +24,7 @@ def announce(
             work = collect(optimizer, group)
             if work.trait.placed is not None:
                 shapes = [tuple(member.shape) for member in work.members]
-                meeting.note(lowering, shapes, work.trait.placed.placements, work.trait.facts)
+                meeting.note(work.trait.placed, lowering, shapes, work.trait.facts)
 
 
 def prepare(
@@ -60,8 +60,8 @@ def _updates(optimizer: "GeneratedOptimizer", work: Work, meeting: Meeting) -> I
     taken = unfused.hypers(rule, group, functional=False, lowering="foreach")
     name = unfused.named("update_sharded", rule, work)
     update, cuts = unfused.load(optimizer.lowerings, "foreach", name), where.cuts()
-    meeting.note(name, where.placements, taken)
+    meeting.note(where, name, taken)
     for columns, fresh, places in unfused.buckets(rule, work, by_value=True):
         whole = work.members[places[0]]
-        meeting.note(tuple(whole.shape), whole.dtype, places, fresh)
+        meeting.note(where, tuple(whole.shape), whole.dtype, places, fresh)
         yield update(*columns, **taken, **fresh, split=Split(whole, cuts))
