@@ -75,7 +75,7 @@ def scatter(requests: Sequence[Scatter]) -> list[list[Tensor]]:
     for level in range(_depth(gathered)):
         for group, places in _batches(gathered, level):
             _distribute(group, [(gathered[place], held[place]) for place in places], level)
-    return [[matrices[place] for place in sorted(matrices)] for matrices in held]
+    return [list(matrices.values()) for matrices in held]
 
 
 def _share_out(requests: Iterable[Gather]) -> None:
@@ -148,9 +148,10 @@ def _distribute(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: in
             shapes[rank] += [request.shapes[level + 1]] * len(_known(request, level, rank))
     found = [iter(tensors) for tensors in _swap(group, sent, shapes, moved[0][0].parts[0])]
     for request, held in moved:
+        known = {place: rank for rank in ranks for place in _known(request, level, rank)}
+        come = {place: next(found[rank]) for place, rank in known.items()}
         held.clear()
-        for rank, pieces in enumerate(found):
-            held.update((place, next(pieces)) for place in _known(request, level, rank))
+        held.update(sorted(come.items()))  # in the order in which the next cut will look for them
 
 
 def _known(request: Gather, level: int, rank: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -71,10 +72,15 @@ def placed(tensor: Tensor) -> Placed | None:
     if not shared(type(tensor)):
         return None
     lying = spec(tensor)
-    for dim, placement in enumerate(lying.placements):
-        if cut_axis(placement) is not None and lying.mesh.size(dim) > 1:
-            return Placed(lying.mesh, lying.placements)
-    return None
+    where = Placed(lying.mesh, lying.placements)
+    return where if _is_cut(where) else None
+
+
+@lru_cache(64)  # a mesh takes 30 us to tell a size, and is asked for each parameter of a step
+def _is_cut(where: Placed) -> bool:
+    sizes = map(where.mesh.size, range(where.mesh.ndim))
+    pairs = zip(where.placements, sizes, strict=True)
+    return any(cut_axis(placement) is not None and size > 1 for placement, size in pairs)
 
 
 def zeros_beside(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
