@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -76,9 +80,8 @@ class _Run:
             for params in (self.parts, self.alone)
         )
 
-    def step(self, lowering: str) -> None:
-        """One step of both; one gradient is missing now and then."""
-        missing = int(torch.randint(2 * len(self.alone), ()))
+    def step(self, lowering: str, missing: int | None = None) -> None:
+        """One step of both; one gradient is missing."""
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
             alone.grad = grad
@@ -119,7 +122,7 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
     for dtype, mesh in [(torch.float64, ()), (torch.float32, ()), (torch.float64, (1, 2))]:
         run = _Run(kind, options, places, dtype, *mesh)
         for _ in range(4):
-            run.step(lowering)
+            run.step(lowering, missing=int(torch.randint(len(places), ())))
         found[f"{dtype} {mesh}"] = run.error() / TOLERANCE[dtype]
     return found
 
@@ -154,3 +157,89 @@ def test_explain_tells_parts_from_wholes() -> None:
             "group 0: fused C++: CPU tensors, float32",
         ]
         assert parts in lists
+
+
+def _same_placements(rank: int) -> list[tuple[Any, ...]]:
+    """How the states of rows and columns lie, and what they hold before the first step."""
+    from torch.distributed.tensor import DTensor
+
+    found = []
+    for shape, axis in [((5, 3), 0), ((5, 3), 1), ((3, 4, 5), 0)]:
+        run = _Run(Adafactor, {}, [(shape, axis)], torch.bfloat16)
+        run.ours.init_state()
+        states = run.ours.state[run.parts[0]]
+        for key in ("row_var", "col_var"):
+            state = states[key]
+            assert isinstance(state, DTensor)
+            assert state.dtype == torch.bfloat16
+            assert not state.full_tensor().any()
+            assert state.to_local().shape == torch.Size(
+                _local(state.shape, _axis(state.placements[0]), rank)
+            )
+            found.append((tuple(state.shape), _axis(state.placements[0])))
+        assert type(states["step"]) is torch.Tensor
+    return found
+
+
+def _axis(placement: Any) -> int | None:
+    return None if placement.is_replicate() else int(placement.dim)
+
+
+def _local(shape: Sequence[int], axis: int | None, rank: int) -> list[int]:
+    sizes = list(shape)
+    if axis is not None:
+        first = -(-sizes[axis] // 2)
+        sizes[axis] = first if rank == 0 else sizes[axis] - first
+    return sizes
+
+
+def test_states_of_rows_and_columns_lie_as_their_parameter() -> None:
+    for found in pair.run(_same_placements):
+        assert found == [
+            *(((5, 1), 0), ((1, 3), None)),
+            *(((5, 1), None), ((1, 3), 1)),
+            *(((3, 4, 1), 0), ((3, 1, 5), 0)),
+        ]
+
+
+def _collectives(rank: int, kind: Any, options: Any, places: Any) -> Counter[str]:
+    """What one step asks the other rank for."""
+    run = _Run(kind, options, places, torch.float32)
+    run.step("foreach")
+    with counted() as calls:
+        run.step("forloop")
+    return calls
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """The collectives of `torch.distributed` that are called meanwhile, by name."""
+    calls: Counter[str] = Counter()
+    with ExitStack() as stack:
+        for name in ("all_reduce", "all_to_all_single", "all_gather_into_tensor", "broadcast"):
+            real = getattr(distributed, name)
+
+            def call(*args: Any, _name: str = name, _real: Any = real, **kwargs: Any) -> Any:
+                calls[_name] += 1
+                return _real(*args, **kwargs)
+
+            stack.enter_context(mock.patch.object(distributed, name, call))
+        yield calls
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("Adafactor", {"all_reduce": 3}),  # sums of squares, of the rows' means, of the update
+        ("LAMB", {"all_reduce": 1}),
+        ("CAME", {"all_reduce": 5}),
+        ("Muon", {"all_to_all_single": 2}),  # matrices there, their parts back
+    ],
+)
+def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, int]) -> None:
+    expected = Counter(calls) + Counter(all_reduce=1)  # and one in which the ranks agree
+    several = [*_places(name)[:3], *_places(name)[4:6]]  # all are cut along the first axis but one
+
+    for places in ([((8, 4), 0)], several, several * 4):
+        for found in pair.run(_collectives, rule(name), OPTIONS[name], places):
+            assert found == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -58,7 +57,7 @@ def _all_to_all_single(
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Member]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
     """The collectives that were called, between threads."""
     made: list[_Member] = []
 
@@ -69,7 +68,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Member]]:
             _all_to_all_single(*args, group=group)
 
     monkeypatch.setattr(exchange, "distributed", Distributed)
-    yield made
+    return made
 
 
 def _cuts(how: tuple[tuple[int, int], ...], place: tuple[int, ...], lanes: Any) -> tuple[Cut, ...]:

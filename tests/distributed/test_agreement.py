@@ -1,0 +1,147 @@
+"""Two ranks step parts of the same parameters, or neither of them does: nobody waits for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from torch import Tensor, distributed, nn
+
+from optgen import explain
+from optgen.optim import Adafactor, Muon
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+Spoil = Callable[[Any, Any], None]  # what one rank does to the optimizer and its parameter
+
+
+def _no_gradient(optimizer: Any, param: Any) -> None:
+    param.grad = None
+
+
+def _another_lr(optimizer: Any, param: Any) -> None:
+    optimizer.param_groups[0]["lr"] = 0.5
+
+
+def _a_state_of_another_shape(optimizer: Any, param: Any) -> None:
+    optimizer.state[param]["row_var"] = torch.zeros(7, 1)
+
+
+def _another_count(optimizer: Any, param: Any) -> None:
+    optimizer.state[param]["step"].add_(1)
+
+
+def _another_lowering(optimizer: Any, param: Any) -> None:
+    optimizer.param_groups[0]["differentiable"] = True
+
+
+SPOILT: dict[str, tuple[Spoil, str, str]] = {
+    "no gradient": (_no_gradient, "different steps", "different steps"),
+    "another lr": (_another_lr, "different steps", "different steps"),
+    "another count": (_another_count, "different steps", "different steps"),
+    "a state": (_a_state_of_another_shape, "another process could not", "row_var has the shape"),
+    "differentiable": (_another_lowering, "another process could not", "neither differentiable"),
+}
+
+
+def _sharded(shape: tuple[int, ...] = (5, 3), axis: int = 0) -> Any:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    values, grads = torch.randn(2, *shape)
+    param = nn.Parameter(distribute_tensor(values, mesh, [Shard(axis)], src_data_rank=None))
+    param.grad = distribute_tensor(grads, mesh, [Shard(axis)], src_data_rank=None)
+    return param
+
+
+def _spoilt(rank: int, spoil: Spoil) -> str:
+    """The error of a step that rank 1 spoils; then both take one that it leaves alone."""
+    param, other = _sharded(), _sharded((4,))
+    optimizer = Adafactor([param, other], foreach=True)
+    optimizer.step()
+    grad, states = param.grad, {**optimizer.state[param]}
+    count = float(states["step"])
+    before = [param.to_local().clone(), other.to_local().clone()]
+    if rank == 1:
+        spoil(optimizer, param)
+    with pytest.raises(RuntimeError) as caught:
+        optimizer.step()
+    assert torch.equal(param.to_local(), before[0])
+    assert torch.equal(other.to_local(), before[1])
+    param.grad, optimizer.state[param] = grad, states
+    states["step"].fill_(count)
+    optimizer.param_groups[0].update(lr=0.01, differentiable=False)
+    optimizer.step()
+    assert float(optimizer.state[param]["step"]) == float(optimizer.state[other]["step"]) == 2
+    assert rank == 1 or not torch.equal(other.to_local(), before[1])
+    return str(caught.value)
+
+
+def _overflowed(rank: int) -> list[float]:
+    """A gradient scaler found an infinity on one rank: then neither steps; next time both do."""
+    param = _sharded()
+    optimizer: Any = Adafactor([param], foreach=True)
+    optimizer.step()
+    taken = []
+    for found in (float(rank), 0.0):
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(found)
+        before = param.full_tensor()
+        optimizer.step()
+        taken += [optimizer.found_inf.item(), (param.full_tensor() != before).any().item()]
+        taken.append(optimizer.state[param]["step"].item())
+    return taken
+
+
+def _others(rank: int) -> list[str]:
+    """One rank has parameters of its own besides; these need no agreement."""
+    param, alone = _sharded(), nn.Parameter(torch.ones(3, 2))
+    optimizer = Muon([param, alone] if rank else [param], foreach=True)
+    alone.grad = torch.ones(3, 2)
+    optimizer.step()
+    alone.grad = None
+    optimizer.step()
+    return explain(optimizer).splitlines()
+
+
+def _not_a_number(rank: int) -> list[bool]:
+    """The largest magnitude of all ranks is not a number if that of one is not."""
+    from optgen.runtime.sharded.partial import Partial, complete
+
+    values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
+    sums = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    nothing: Tensor = torch.zeros(0, 1)
+    group = distributed.group.WORLD
+    assert group is not None
+    groups = (group,)
+    complete([Partial(values, groups, largest=True), Partial(sums, groups), Partial(nothing, ())])
+    assert sums.tolist() == [1.0, 4.0]
+    return [*values[:2].isnan().tolist(), values[2].item() == 2]
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_what_one_rank_cannot_do_neither_does(what: str) -> None:
+    spoil, theirs, ours = SPOILT[what]
+
+    other, spoiler = pair.run(_spoilt, spoil)
+
+    assert theirs in other
+    assert ours in spoiler
+
+
+def test_gradients_that_overflow_on_one_rank_stop_both() -> None:
+    assert pair.run(_overflowed) == [[1, False, 1, 0, True, 2]] * 2
+
+
+def test_ranks_may_have_other_parameters_of_their_own() -> None:
+    one, two = pair.run(_others)
+
+    assert len(one) == len(two) == 1  # only what is in parts has a gradient
+    assert "the other parts" in one[0]
+    assert one == two
+
+
+def test_not_a_number_outdoes_every_magnitude() -> None:
+    assert pair.run(_not_a_number) == [[True, True, True]] * 2
