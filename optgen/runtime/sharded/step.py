@@ -63,5 +63,6 @@ def _updates(optimizer: "GeneratedOptimizer", work: Work, meeting: Meeting) -> I
     meeting.note(where, name, taken)
     for columns, fresh, places in unfused.buckets(rule, work, by_value=True):
         whole = work.members[places[0]]
-        meeting.note(where, tuple(whole.shape), whole.dtype, places, fresh)
+        count = columns[-1][0].item() if rule.step else None
+        meeting.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
         yield update(*columns, **taken, **fresh, split=Split(whole, cuts))
