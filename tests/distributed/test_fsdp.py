@@ -89,15 +89,16 @@ def _torch_fails(rank: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", TOLERANCE)
+@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_trains_as_one_process(name: str) -> None:
     for found in pair.run(_trained, name, WAYS, 2):
         assert found == {}
 
 
 @pytest.mark.parametrize("mesh", [(1, 2), (2, 1)])
-def test_replicated_and_sharded(mesh: tuple[int, int]) -> None:
-    for found in pair.run(_trained, "AdamW", WAYS, *mesh):
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
+def test_replicated_and_sharded(name: str, mesh: tuple[int, int]) -> None:
+    for found in pair.run(_trained, name, WAYS, *mesh):
         assert found == {}
 
 

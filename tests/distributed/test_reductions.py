@@ -19,6 +19,7 @@ from torch import distributed, nn
 
 import optgen
 from optgen import use_lowering
+from optgen.keyed import RowWiseAdagrad
 from optgen.optim import Adafactor, Muon
 from optgen.spec import Spec
 
@@ -28,12 +29,13 @@ SPECS = Path(__file__).parent.parent / "specs"
 OPTIONS: dict[str, dict[str, Any]] = {
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
     "Muon": {},
+    "RowWiseAdagrad": {"weight_decay": 0.1},
     "LAMB": {"lr": 0.02},
     "LARS": {"nesterov": True},
     "CAME": {"lr": 0.01},
     "Ragged": {},
 }
-MATRICES = ("Muon", "CAME")
+MATRICES = ("Muon", "RowWiseAdagrad", "CAME")
 PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((8, 4), 0),
     ((5, 3), 0),  # unevenly
@@ -50,14 +52,16 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((600, 700), 0),  # larger than a block
 )
 """Shapes, and along which axis two ranks cut them."""
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 @cache
 def rule(name: str) -> Any:
     """The class of this name, of this package or of a spec of the tests."""
-    if name in ("Adafactor", "Muon"):
-        return {"Adafactor": Adafactor, "Muon": Muon}[name]
+    for known in (Adafactor, Muon, RowWiseAdagrad):
+        if known.__name__ == name:
+            return known
     path = SPECS / f"{name.lower()}.py"
     return optgen.load(path if path.exists() else Spec("Ragged", RAGGED, "<ragged>", 1))
 
@@ -127,36 +131,41 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
     return found
 
 
-@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
     for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
         assert {way: error for way, error in found.items() if error > 1} == {}
 
 
-def _asked_for(rank: int) -> list[str]:
-    """What a fused step is, and the same parameters where their type has no kernel."""
+def _explained(rank: int) -> list[str]:
+    """What is told of a parameter in parts beside one that is whole, and of what cannot be."""
     mesh = distributed.init_device_mesh("cpu", (2,))
-    param = nn.Parameter(share(torch.ones(3, 4), _cut(0), mesh))
-    plain = nn.Parameter(torch.ones(2, 2))
-    optimizer = Adafactor([param, plain])
-    param.grad, plain.grad = share(torch.ones(3, 4), _cut(0), mesh), torch.ones(2, 2)
+    params = [nn.Parameter(share(torch.ones(3, 4), _cut(axis), mesh)) for axis in (0, None)]
+    optimizer = Adafactor(params)
+    for param, axis in zip(params, (0, None), strict=True):
+        param.grad = share(torch.ones(3, 4), _cut(axis), mesh)
     texts = [optgen.explain(optimizer)]
     optimizer.step()
-    optimizer.zero_grad()
     optimizer.param_groups[0]["foreach"] = True
-    param.grad = share(torch.ones(3, 4), _cut(0), mesh)
-    return [*texts, optgen.explain(optimizer)]
+    texts.append(optgen.explain(optimizer))
+    with use_lowering("fused_triton"), pytest.raises(RuntimeError) as refused:
+        optimizer.step()
+    return [*texts, str(refused.value)]
 
 
 def test_explain_tells_parts_from_wholes() -> None:
-    for fused, lists in pair.run(_asked_for):
+    for fused, lists, triton in pair.run(_explained):
         parts = "phase by phase with the processes that hold the other parts"
         assert fused.splitlines() == [
             f"group 0: fused C++: CPU tensors, float32; {parts}",
             "group 0: fused C++: CPU tensors, float32",
         ]
-        assert parts in lists
+        assert lists.splitlines() == [
+            f"group 0: foreach: foreach=True; in lists; {parts}",
+            "group 0: foreach: foreach=True",
+        ]
+        assert "the rule looks at whole parameters, and these are (Shard(dim=0),)" in triton
 
 
 def _same_placements(rank: int) -> list[tuple[Any, ...]]:
@@ -202,13 +211,15 @@ def test_states_of_rows_and_columns_lie_as_their_parameter() -> None:
         ]
 
 
-def _collectives(rank: int, kind: Any, options: Any, places: Any) -> Counter[str]:
-    """What one step asks the other rank for."""
-    run = _Run(kind, options, places, torch.float32)
+def _collectives(rank: int, kind: Any, options: Any, places: Any) -> list[Counter[str]]:
+    """What one step asks the other rank for, through each lowering."""
+    run, found = _Run(kind, options, places, torch.float32), []
     run.step("foreach")
-    with counted() as calls:
-        run.step("forloop")
-    return calls
+    for lowering in LOWERINGS:
+        with counted() as calls:
+            run.step(lowering)
+        found.append(calls)
+    return found
 
 
 @contextmanager
@@ -242,4 +253,4 @@ def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, in
 
     for places in ([((8, 4), 0)], several, several * 4):
         for found in pair.run(_collectives, rule(name), OPTIONS[name], places):
-            assert found == expected
+            assert found == [expected] * len(LOWERINGS)
