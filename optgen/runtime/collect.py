@@ -18,7 +18,7 @@ from optgen.runtime import gradients, partitions
 from optgen.runtime.assemble import Gradients, States, assemble, visible
 from optgen.runtime.private import check_fused
 from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.views import aligned, any_shared, check_state
+from optgen.runtime.sharded.views import aligned, any_shared, check_state, check_summed
 from optgen.runtime.state import Created, Group, ensure, store_counts
 from optgen.runtime.to_load import Ahead, take_back
 from optgen.runtime.work import Work
@@ -101,6 +101,7 @@ def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
 def _complete(optimizer: "GeneratedOptimizer", work: Work, grads: Gradients) -> Work:
     """Look closely at tensors that are of other types than before; create what is missing."""
     group, rule = work.group, optimizer.rule
+    check_summed(work.members)
     gradients.check_whole(optimizer, work.members)
     partitions.check(optimizer, group)
     if group.get("fused"):

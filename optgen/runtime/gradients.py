@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.private import local_tensor, numel, plain
 from optgen.runtime.rule import FACTS, Rule, truth
 from optgen.runtime.sharded.placed import Placed, placed
-from optgen.runtime.sharded.views import local, shared
+from optgen.runtime.sharded.views import local
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -159,15 +159,14 @@ def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
 
     Of a conjugate view it sees a copy, which is no place to write to: then torch's error is raised.
     """
-    if all_plain(tensors) and not any(dtype.is_complex for dtype in set(map(_dtype, tensors))):
-        return list(tensors)
-    return [_real(tensor, written) for tensor in tensors]
+    held = local(tensors)
+    if not any(dtype.is_complex for dtype in set(map(_dtype, held))):
+        return held
+    return [_real(tensor, written) for tensor in held]
 
 
 def _real(tensor: Tensor, written: bool) -> Tensor:
-    """The tensor's shard in this process; complex numbers as pairs of reals."""
-    if shared(type(tensor)):
-        tensor = local(tensor)
+    """Complex numbers as pairs of reals."""
     if tensor.is_complex() and not tensor.is_sparse:
         return torch.view_as_real(tensor if written else tensor.resolve_conj())
     return tensor

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -122,14 +123,11 @@ def only_wants_state() -> bool:
     return frame is not None
 
 
-def local_tensor(tensor: Tensor) -> Tensor:
-    """The memory of a DTensor in this process: `to_local()` makes a view of a parameter's."""
-    return cast(Any, tensor)._local_tensor  # type: ignore[no-any-return]
+local_tensor: Callable[[Tensor], Tensor] = attrgetter("_local_tensor")
+"""The memory of a DTensor in this process: `to_local()` makes a view of a parameter's."""
 
-
-def spec(tensor: Tensor) -> Any:
-    """How processes share a DTensor: an object with its `mesh` and `placements`."""
-    return cast(Any, tensor)._spec
+spec: Callable[[Tensor], Any] = attrgetter("_spec")
+"""How processes share a DTensor: an object with its `mesh` and `placements`."""
 
 
 def is_flat_parameter(param: Tensor) -> bool:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from runtime.training import error
-from torch import distributed
+from torch import distributed, nn
 
 from optgen import use_lowering
 from optgen.optim import Adam
+from optgen.runtime import dispatch
+from optgen.runtime.fused_cpu.tensor_reader import reader
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -53,3 +56,78 @@ def test_sharded_and_plain_parameters_in_one_group(
     assert type(states["step"]) is torch.Tensor
     assert error([ours[0].full_tensor(), ours[1]], theirs) < 1e-12
     assert error([states["exp_avg"].full_tensor()], [reference.state[theirs[0]]["exp_avg"]]) < 1e-12
+
+
+class TestARepeatedStep:
+    """The C++ reader fetches this process's part, as long as it is shared as in the step before."""
+
+    @pytest.fixture
+    def pair(self, mesh: "distributed.DeviceMesh") -> "tuple[Any, Any]":
+        """Two parameters, shared and plain, and what is called with gradients for a step."""
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        if reader() is None:
+            pytest.skip("no tensor reader here")
+        torch.manual_seed(0)
+        values = [torch.randn(4, 4), torch.randn(3)]
+        ours = [nn.Parameter(distribute_tensor(values[0].clone(), mesh, [Shard(0)]))]
+        ours.append(nn.Parameter(values[1].clone()))
+        theirs = [nn.Parameter(value.clone()) for value in values]
+        optimizer, reference = Adam(ours, amsgrad=True), torch.optim.Adam(theirs, amsgrad=True)
+
+        def step(*placements: Any) -> None:
+            for param in theirs:
+                param.grad = torch.randn(param.shape)
+            # Made from the parameter, as engines do: it is shared by the very same spec.
+            ours[0].grad = torch.zeros_like(ours[0])
+            ours[0].grad.to_local().copy_(theirs[0].grad)
+            if placements:
+                ours[0].grad = ours[0].grad.redistribute(placements=placements)
+            ours[1].grad = theirs[1].grad.clone()
+            optimizer.step()
+            reference.step()
+            assert error([ours[0].to_local(), ours[1]], theirs) < 1e-6
+
+        step()
+        return optimizer, step
+
+    def test_is_read(self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch) -> None:
+        optimizer, step = pair
+        monkeypatch.setattr(dispatch, "survey", lambda *_: pytest.fail("gathered"))
+        versions = [param._version for param in self.tensors(optimizer)]
+        step()
+        step()
+        assert [p._version for p in self.tensors(optimizer)] == [v + 2 for v in versions]
+
+    def test_another_placement_is_looked_at(self, pair: "tuple[Any, Any]") -> None:
+        from torch.distributed.tensor import Replicate, Shard
+
+        optimizer, step = pair
+        for placement in (Shard(1), Replicate(), Shard(0)):
+            known = optimizer._repeat
+            step(placement)
+            assert optimizer._repeat is not known
+
+    def test_memory_is_read_anew(self, pair: "tuple[Any, Any]") -> None:
+        optimizer, step = pair
+        param = optimizer.param_groups[0]["params"][0]
+        param._local_tensor = param._local_tensor.clone()
+        step()
+        optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].clone()
+        step()
+
+    def test_a_state_that_lies_otherwise_is_refused(self, pair: "tuple[Any, Any]") -> None:
+        from torch.distributed.tensor import Shard
+
+        optimizer, step = pair
+        param = optimizer.param_groups[0]["params"][0]
+        optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].redistribute(
+            placements=[Shard(1)]
+        )
+        with pytest.raises(RuntimeError, match="exp_avg lies as"):
+            step()
+
+    @staticmethod
+    def tensors(optimizer: Any) -> list[torch.Tensor]:
+        first, second = optimizer.param_groups[0]["params"]
+        return [first, first.to_local().detach(), second]

@@ -11,8 +11,9 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import build_cache, tensor_reader
-from optgen.runtime.fused_cpu.tensor_reader import UnknownLayoutError, measured, reader
+from optgen.runtime.fused_cpu import build_cache, object_layout, tensor_reader
+from optgen.runtime.fused_cpu.object_layout import UnknownLayoutError, measured
+from optgen.runtime.fused_cpu.tensor_reader import reader
 
 repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -43,7 +44,7 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_symbol(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tensor_reader, "_GRAD", "no_such_symbol")
+    patch.setattr(object_layout, "_GRAD", "no_such_symbol")
 
 
 def no_library(patch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,7 @@ SURPRISES = [
 def test_a_surprise_in_memory_is_no_reader(
     surprise: Callable[[Words], Words], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_reader, "_words", surprise(tensor_reader._words))
+    monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
         measured()
     assert reader() is None
@@ -155,14 +156,14 @@ def test_a_surprise_in_memory_is_no_reader(
 def test_a_function_that_does_something_else_is_no_reader(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, other = tensor_reader._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
     same = other(lambda tensor: HELD)  # for every tensor the same, and nothing is changed
 
-    def link_another(layout: tensor_reader.Layout) -> None:
+    def link_another(layout: object_layout.Layout) -> None:
         link(layout)
         setattr(layout, name, ctypes.cast(same, ctypes.c_void_p))
 
-    monkeypatch.setattr(tensor_reader, "_link", link_another)
+    monkeypatch.setattr(object_layout, "_link", link_another)
     with pytest.raises(UnknownLayoutError, match=r"gradient|interface|version"):
         measured()
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from optgen.runtime import dispatch
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.shared import first_shared, specs_of
 from optgen.runtime.fused_cpu.table import Table
 from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
 
@@ -73,9 +74,24 @@ class Repeat:
         found, stepped = reader(), _whole_groups(optimizer, groups)
         if found is None or stepped is None or kernel.calls:
             return None
+        shared = first_shared(optimizer.param_groups)
+        if shared is not None and not (kernel.rule.elementwise and found.learn(shared)):
+            return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
-        return cls(kernel, found, optimizer.param_groups, stepped)
+        repeat = cls(kernel, found, optimizer.param_groups, stepped)
+        if shared is not None:
+            repeat._expect(specs_of(optimizer, kernel.keys))
+        return repeat
+
+    def _expect(self, specs: list[list[Any]]) -> None:
+        """Have the reader take tensors that are shared like these, stream by stream, and no others.
+
+        They are kept: a spec made later could stand where one of these stood.
+        """
+        self._specs = specs
+        self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
+        self._request.specs = self._expected.buffer_info()[0]
 
     def run(self, optimizer: "GeneratedOptimizer") -> bool:
         """Take a step, or do nothing and return False if it needs another look."""

@@ -1,6 +1,6 @@
 // Reads the tensors of a step straight from the objects that Python and torch keep: for every
 // parameter its gradient and state, their addresses, types and layouts. In Python this would take
-// ten times as long. Where things lie is found out, and checked, by tensor_reader.py.
+// ten times as long. Where things lie is found out, and checked, by object_layout.py.
 // The kernel is called from here too: no other Python thread can replace a tensor in between.
 
 namespace {
@@ -21,6 +21,9 @@ struct Layout {
     u64 types;                // bit k: kernels know the type that torch numbers k
     Object tensor, parameter; // the two types read here; subclasses are left to Python
     Object dict, text;        // the types of a state and of its keys
+    Object shared;            // the type of tensors that processes share; null if there are none
+    i64 local, spec, object;  // where such a tensor holds this process's part and how it is shared,
+                              // and where an implementation holds its Python object
     const void* undefined;    // the implementation of a gradient that is None
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
@@ -58,6 +61,7 @@ struct Request {
     const unsigned char* axes; // [streams]: an Axes
     i64 by_matrix;        // whether elements must lie in the order of their indices
     i64 tensors;
+    const Object* specs;  // [stream][tensor]: how it is shared, if it is; null if none are
     Object* params;       // [tensor], scratch
     void** handles;       // [stream][tensor], scratch
     void** address;       // from here on as in kernel.h
@@ -181,6 +185,25 @@ struct Reader {
         return type == layout.tensor || type == layout.parameter;
     }
 
+    // The tensor that is memory: of a shared one this process's part, if it is shared as expected.
+    Object held(Object object, i64 stream, i64 t) const {
+        const bool shared = type_of(object) == layout.shared;
+        const i64 place = stream * request.tensors + t;
+        const Object expected = request.specs ? request.specs[place] : nullptr;
+        if (shared && at<Object>(object, layout.spec) != expected) return nullptr;
+        if (!shared && expected) return nullptr;
+        if (shared) object = at<Object>(object, layout.local);
+        return object && is_tensor(object) ? object : nullptr;
+    }
+
+    // The same for a gradient, of which torch holds the implementation.
+    const void* held_gradient(const void* grad, i64 t) const {
+        if (!request.specs || !request.specs[request.tensors + t]) return grad;
+        const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
+        const Object memory = object ? held(object, 1, t) : nullptr;
+        return memory ? memory + layout.implementation : nullptr;
+    }
+
     void fetch_implementation(const void* handle) const {
         const char* const implementation = at<const char*>(handle, 0);
         fetch(implementation);
@@ -209,7 +232,8 @@ struct Reader {
         const void *params[BLOCK], *grads[BLOCK];
         const i64 count = last - first;
         for (i64 i = 0; i < count; ++i) {
-            if (!is_tensor(request.params[first + i])) return false;
+            const Object type = type_of(request.params[first + i]);
+            if (!is_tensor(request.params[first + i]) && type != layout.shared) return false;
             params[i] = request.params[first + i] + layout.implementation;
             fetch_implementation(params[i]);
         }
@@ -229,6 +253,10 @@ struct Reader {
     bool parameter(i64 t, const void* param, const void* grad) const {
         Tensor read_param, read_grad;
         if (at<const void*>(grad, 0) == layout.undefined) return true;
+        const Object memory = held(request.params[t], 0, t);
+        grad = held_gradient(grad, t);
+        if (!memory || !grad) return false;
+        param = memory + layout.implementation;
         if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
         if (!read(layout, grad, read_grad)) return false;
         if (!same_walk(layout, read_grad, read_param)) return false;
@@ -295,9 +323,10 @@ struct Reader {
         }
     }
 
-    bool read_found(const Found& found) const {
+    bool read_found(Found& found) const {
         for (i64 i = 0; i < found.count; ++i) {
-            if (!is_tensor(found.object[i])) return false;
+            found.object[i] = held(found.object[i], found.stream[i], found.tensor[i]);
+            if (!found.object[i]) return false;
             fetch_implementation(found.object[i] + layout.implementation);
         }
         for (i64 i = 0; i < found.count; ++i)
@@ -305,7 +334,7 @@ struct Reader {
         Tensor like, tensor;
         for (i64 i = 0, of = -1; i < found.count; ++i) {
             const i64 t = found.tensor[i], stream = found.stream[i];
-            if (t != of && !read(layout, request.params[of = t] + layout.implementation, like))
+            if (t != of && !read(layout, request.handles[of = t], like))
                 return false;
             if (!read(layout, found.object[i] + layout.implementation, tensor)) return false;
             if (!belongs(t, stream, tensor, like)) return false;
@@ -353,10 +382,15 @@ struct Reader {
                     what(request.handles[stream * request.tensors + t]);
     }
 
-    // Autograd must see that parameters change, as it does when torch's own operations change them.
+    // Autograd must see that parameters change, as it does when torch's own operations change them:
+    // a shared one, and its memory.
     void bump_versions() const {
-        for (i64 t = 0; t < request.tensors; ++t)
-            if (request.types[t]) layout.bump_version(request.params[t] + layout.implementation);
+        for (i64 t = 0; t < request.tensors; ++t) {
+            if (!request.types[t]) continue;
+            const void* const handle = request.params[t] + layout.implementation;
+            layout.bump_version(handle);
+            if (handle != request.handles[t]) layout.bump_version(request.handles[t]);
+        }
     }
 
     // Whether every tensor with a gradient has the streams its group asks for.

@@ -1,22 +1,14 @@
-"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_reader.cpp.
+"""The C++ reader of a step's tensors, compiled, and what it is asked.
 
-torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
-objects are measured here: which word of a tensor holds its implementation, and which words of that
-its dispatch keys, its type and its size. They are found by comparing tensors that differ in one
-known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
-torch's stable C interface (`aoti_torch_*`) and Python's.
-
-The measurement itself relies on what torch's memory looks like, and C++ symbols promise nothing:
-on a torch that keeps its objects in another way it might end the process. So it runs only on the
-versions it was tried on. Where there is no reader, steps gather their tensors in Python.
+What it must know of torch's objects is measured (object_layout.py), which only torch versions that
+it was tried on allow. Where there is no reader, steps gather their tensors in Python.
 """
 
 import ctypes
 import os
 import sys
-from ctypes import c_char_p, c_int, c_int64, c_uint64, c_void_p
-from functools import cache, reduce
-from operator import and_, invert
+from ctypes import c_char_p, c_int64, c_void_p
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,52 +16,15 @@ from torch import Tensor
 
 from optgen.runtime.fused_cpu import build_cache
 from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.object_layout import (
+    Layout,
+    UnknownLayoutError,
+    find_parts,
+    measured,
+)
 from optgen.runtime.fused_cpu.table import CODES
 
 _TRIED = ("2.13",)  # versions of torch
-_WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
-_PYTHON = {
-    "list_size": "PyList_Size",
-    "list_item": "PyList_GetItem",
-    "dict_next": "PyDict_Next",
-    "compare": "PyUnicode_CompareWithASCIIString",
-    "release_lock": "PyEval_SaveThread",
-    "take_lock": "PyEval_RestoreThread",
-}
-_TORCH = {
-    "address": "aoti_torch_get_data_ptr",
-    "dimensions": "aoti_torch_get_dim",
-    "sizes": "aoti_torch_get_sizes",
-    "strides": "aoti_torch_get_strides",
-    "new_handle": "aoti_torch_new_tensor_handle",
-    "delete_handle": "aoti_torch_delete_tensor_object",
-}
-_GRAD = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
-# void torch::autograd::impl::bump_version(const Tensor&)
-_BUMP_VERSION = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
-
-
-class Layout(ctypes.Structure):
-    """`Layout` of tensor_reader.cpp, field by field."""
-
-    _fields_ = [
-        ("implementation", c_int64),
-        ("keys", c_int64),
-        ("traits", c_int64),
-        ("count", c_int64),
-        ("plain", c_uint64),
-        ("contiguity", c_uint64),
-        ("contiguous", c_uint64),
-        ("types", c_uint64),
-        ("tensor", c_void_p),
-        ("parameter", c_void_p),
-        ("dict", c_void_p),
-        ("text", c_void_p),
-        ("undefined", c_void_p),
-        ("grad", c_void_p),
-        ("bump_version", c_void_p),
-        *((name, c_void_p) for name in (*_TORCH, *_PYTHON)),
-    ]
 
 
 class Request(ctypes.Structure):
@@ -90,6 +45,7 @@ class Request(ctypes.Structure):
         ("axes", c_void_p),
         ("by_matrix", c_int64),
         ("tensors", c_int64),
+        ("specs", c_void_p),
         ("params", c_void_p),
         ("handles", c_void_p),
         ("address", c_void_p),
@@ -101,10 +57,6 @@ class Request(ctypes.Structure):
         ("table", c_void_p),
         ("threads", c_void_p),
     ]
-
-
-class UnknownLayoutError(Exception):
-    """This torch or Python keeps its objects in a way that is not known here."""
 
 
 class Reader:
@@ -125,6 +77,16 @@ class Reader:
         self.update.argtypes = (c_void_p,)
         self._without_double = Layout.from_buffer_copy(self.layout)
         self._without_double.types &= ~(1 << CODES[torch.float64])
+
+    def learn(self, shared: Tensor) -> bool:
+        """Learn to read tensors that processes share, from one; tell whether they can be read."""
+        try:
+            for layout in (self.layout, self._without_double):
+                if layout.shared != id(type(shared)):
+                    find_parts(layout, shared)
+        except UnknownLayoutError:
+            return False
+        return True
 
     def layout_for(self, kernel: Kernel) -> Layout:
         """The layout, with the types that a kernel knows; of others it reads no tensor."""
@@ -147,140 +109,3 @@ def _check_versions() -> None:
         raise UnknownLayoutError(f"not tried on torch {torch.__version__}")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
-
-
-def measured() -> Layout:
-    """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
-    layout = Layout(
-        tensor=id(Tensor),
-        parameter=id(torch.nn.Parameter),
-        dict=id(dict),
-        text=id(str),
-        types=sum(1 << code for code in CODES.values()),
-    )
-    _link(layout)
-    one = torch.zeros(3, dtype=torch.float32)
-    other = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
-    layout.implementation = _implementation(one, other)
-    _find_keys(layout, one, other)
-    _find_traits(layout)
-    _check_grad(layout)
-    return layout
-
-
-def _link(layout: Layout) -> None:
-    folder = Path(torch.__file__).parent / "lib"
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    libraries = [
-        (ctypes.CDLL(str(folder / f"libc10.{suffix}")), {"grad": _GRAD}),
-        (
-            ctypes.CDLL(str(folder / f"libtorch_cpu.{suffix}")),
-            {"bump_version": _BUMP_VERSION} | _TORCH,
-        ),
-        (ctypes.pythonapi, _PYTHON),
-    ]
-    for library, symbols in libraries:
-        for name, symbol in symbols.items():
-            setattr(layout, name, ctypes.cast(getattr(library, symbol), c_void_p))
-
-
-def _words(address: int, count: int) -> list[int]:
-    return list((c_uint64 * count).from_address(address))
-
-
-def _implementation(*tensors: Tensor) -> int:
-    """The offset in a Python tensor at which the address of its implementation stands."""
-    size = object.__basicsize__
-    if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
-        raise UnknownLayoutError("an object's type does not stand in its second word")
-    found = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
-    places = [place for place, same in enumerate(zip(*found, strict=True)) if all(same)]
-    return size + 8 * _only(places, "the implementation")
-
-
-def _only(found: list[int], what: str) -> int:
-    if len(found) != 1:
-        raise UnknownLayoutError(f"{what} of a tensor stands in {len(found)} places")
-    return found[0]
-
-
-def _implementation_words(tensor: Tensor) -> list[int]:
-    return _words(tensor._cdata, _WORDS)
-
-
-def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
-    """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
-    plain = _samples([one, other, *(torch.zeros(2, dtype=dtype) for dtype in CODES)])
-    negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
-    found = [
-        i
-        for i in range(_WORDS)
-        if len(plain[i]) == len(negated[i]) == 1
-        and min(plain[i]) != 0
-        and (min(plain[i]) ^ min(negated[i])).bit_count() == 1
-    ]
-    place = _only(found, "the keys")
-    if _samples([one.to_sparse()])[place] == plain[place]:
-        raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
-    layout.keys, layout.plain = 8 * place, min(plain[place])
-
-
-def _samples(tensors: list[Tensor]) -> list[set[int]]:
-    """What stands in each word of the implementations."""
-    return list(map(set, zip(*map(_implementation_words, tensors), strict=True)))
-
-
-def _always(words: set[int]) -> tuple[int, int]:
-    """The bits that are 1 in all of some words, and those that are 0 in all."""
-    return reduce(and_, words), reduce(and_, map(invert, words))
-
-
-def _find_traits(layout: Layout) -> None:
-    """One word holds the type's number, and a bit that is set if the tensor is contiguous.
-
-    Other bits of it may be padding, in which anything stands.
-    """
-    straight = [torch.zeros(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
-    words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
-    found = [
-        i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
-    ]
-    place = _only(found, "the type")
-    ones, zeros = _always(_samples(straight)[place])
-    others = _always(_samples([tensor.t() for tensor in straight])[place])
-    layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
-    if not layout.contiguity:
-        raise UnknownLayoutError("the contiguity of a tensor cannot be told")
-    layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
-    sizes = [(5, 7), (11, 13), (), (0, 3)]
-    shapes = [_implementation_words(tensor) for tensor in [torch.zeros(size) for size in sizes]]
-    counts = [35, 143, 1, 0]
-    count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
-    layout.count = 8 * _only(count, "the number of elements")
-
-
-def _check_grad(layout: Layout) -> None:
-    grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
-    params = [torch.nn.Parameter(torch.zeros(n)) for n in (2, 3)]
-    layout.undefined = _words(grad(params[0]._cdata), 1)[0]
-    if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
-        raise UnknownLayoutError("a missing gradient cannot be told")
-    for param in params:
-        param.grad = torch.zeros_like(param)
-        if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
-            raise UnknownLayoutError("a gradient is not where it is expected")
-    _check_interface(layout, params[0])
-
-
-def _check_interface(layout: Layout, param: Tensor) -> None:
-    handle = c_void_p(id(param) + layout.implementation)
-    address, dimensions = c_void_p(), c_int64()
-    prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
-    prototype(layout.address)(handle, ctypes.addressof(address))
-    prototype(layout.dimensions)(handle, ctypes.addressof(dimensions))
-    if (address.value, dimensions.value) != (param.data_ptr(), param.dim()):
-        raise UnknownLayoutError("torch's C interface reads something else")
-    version = param._version
-    ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)
-    if param._version != version + 1:
-        raise UnknownLayoutError("a parameter's version cannot be advanced")

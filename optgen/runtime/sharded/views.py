@@ -25,17 +25,17 @@ def shared(kind: type[Any]) -> bool:
 
 def any_shared(tensors: Sequence[Tensor]) -> bool:
     """Tell whether any of these tensors is."""
-    return any(map(shared, set(map(type, tensors))))
+    return bool(_shared_kinds(tensors))
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The memory of a tensor in this process, once it is there; autograd follows if it is on."""
+def local(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The memory of tensors in this process, once it is there; autograd follows if it is on."""
+    kinds = _shared_kinds(tensors)
+    if not kinds:
+        return list(tensors)
     if torch.is_grad_enabled():
-        return tensor.to_local()  # type: ignore[attr-defined, no-any-return]
-    held = local_tensor(tensor)
-    if not plain(type(held)) and hasattr(held, "wait"):  # of a collective that is under way
-        return held.wait()  # type: ignore[no-any-return]
-    return held
+        return [t.to_local() if type(t) in kinds else t for t in tensors]  # type: ignore[attr-defined]
+    return list(map(_arrived, (local_tensor(t) if type(t) in kinds else t for t in tensors)))
 
 
 def version(tensor: Tensor) -> int:
@@ -45,7 +45,10 @@ def version(tensor: Tensor) -> int:
 
 def specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
     """Where the shared tensors among these lie: one list for all of them, if there are any."""
-    found = [spec(t) for column in columns if any_shared(column) for t in column if shared(type(t))]
+    found: list[Any] = []
+    for column in columns:
+        if kinds := _shared_kinds(column):
+            found += [spec(tensor) for tensor in column if type(tensor) in kinds]
     return [found] if found else []
 
 
@@ -56,14 +59,30 @@ def aligned(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
         RuntimeError: A parameter and its gradient are not shared by the same processes, or a
             parameter is a sum of which each process holds a summand.
     """
-    if not any_shared(params) and not any_shared(grads):
+    kinds = _shared_kinds(params) | _shared_kinds(grads)
+    if not kinds:
         return grads
-    return [_aligned(param, grad) for param, grad in zip(params, grads, strict=True)]
+    return [
+        grad
+        if type(param) in kinds and type(grad) in kinds and _alike(spec(param), spec(grad))
+        else _aligned(param, grad)
+        for param, grad in zip(params, grads, strict=True)
+    ]
+
+
+def check_summed(params: Sequence[Tensor]) -> None:
+    """Raise a RuntimeError for a parameter of which each process holds a summand."""
+    for param in params if any_shared(params) else ():
+        if shared(type(param)) and any(p.is_partial() for p in spec(param).placements):
+            raise RuntimeError(
+                f"a parameter lies as {_place(param)}: a step needs its values, and each process "
+                "holds a summand; redistribute it first"
+            )
 
 
 def check_state(key: str, param: Tensor, value: Tensor) -> None:
     """Raise a RuntimeError for a state that is not laid out as its parameter is."""
-    if shared(type(param)) == shared(type(value)) and _together(param, value):
+    if lie_alike(param, value):
         return
     raise RuntimeError(
         f"{key} lies as {_place(value)}, but its parameter as {_place(param)}: load it through "
@@ -71,10 +90,35 @@ def check_state(key: str, param: Tensor, value: Tensor) -> None:
     )
 
 
+def lie_alike(a: Tensor, b: Tensor) -> bool:
+    """Tell whether the same processes hold the same parts of both."""
+    if not (shared(type(a)) and shared(type(b))):
+        return shared(type(a)) == shared(type(b))
+    return _alike(spec(a), spec(b))
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    same_mesh: bool = a.mesh is b.mesh or a.mesh == b.mesh
+    return same_mesh and a.placements == b.placements
+
+
 def advance_versions(params: Sequence[Tensor]) -> None:
     """Have autograd see that shared parameters changed: the lowerings wrote to their memory."""
     if any_shared(params):
         increment_version([param for param in params if shared(type(param))])
+
+
+def _shared_kinds(tensors: Sequence[Tensor]) -> set[type[Any]]:
+    return set(filter(shared, set(map(type, tensors))))
+
+
+def _arrived(tensor: Tensor) -> Tensor:
+    """The tensor itself, or what a collective that is under way will bring."""
+    if not plain(type(tensor)) and hasattr(tensor, "wait"):
+        return tensor.wait()  # type: ignore[no-any-return]
+    return tensor
 
 
 def _aligned(param: Tensor, grad: Tensor) -> Tensor:
@@ -86,26 +130,13 @@ def _aligned(param: Tensor, grad: Tensor) -> Tensor:
             "make it one with DTensor.from_local(grad, param.device_mesh, param.placements)"
         )
     ours, theirs = spec(param), spec(grad)
-    if any(placement.is_partial() for placement in ours.placements):
-        raise RuntimeError(
-            f"a parameter lies as {_place(param)}: a step needs its values, and each process holds "
-            "a summand; redistribute it first"
-        )
-    if _together(param, grad):
-        return grad
+    check_summed([param])
     if ours.mesh != theirs.mesh:
         raise RuntimeError(
             f"a parameter lies as {_place(param)} on {ours.mesh}, but its gradient on "
             f"{theirs.mesh}; give both one mesh"
         )
     return grad.redistribute(placements=ours.placements)  # type: ignore[attr-defined, no-any-return]
-
-
-def _together(a: Tensor, b: Tensor) -> bool:
-    if not shared(type(a)):
-        return True
-    x, y = spec(a), spec(b)
-    return x is y or (x.placements == y.placements and x.mesh == y.mesh)
 
 
 def _place(tensor: Tensor) -> str:

@@ -1,0 +1,38 @@
+"""How the tensors of a step are shared by processes, for the C++ reader to take others for new."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from optgen.runtime.private import spec
+from optgen.runtime.sharded.views import lie_alike, shared
+
+if TYPE_CHECKING:
+    from optgen.runtime.optimizer import GeneratedOptimizer
+
+
+def first_shared(groups: list[dict[str, Any]]) -> Tensor | None:
+    """A parameter that processes share, if there is one."""
+    params = (param for group in groups for param in group["params"])
+    return next((param for param in params if shared(type(param))), None)
+
+
+def specs_of(optimizer: "GeneratedOptimizer", keys: Sequence[str]) -> list[list[Any]]:
+    """By stream and parameter how tensors are shared that a step has just taken; None where not.
+
+    The parameters come first, then gradients, then the states of these keys from the third on.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    columns: list[list[Any]] = [params, [param.grad for param in params]]
+    for key in keys[2:]:
+        columns.append([optimizer.state.get(param, {}).get(key) for param in params])
+    return [
+        [_spec(param, value) for param, value in zip(params, column, strict=True)]
+        for column in columns
+    ]
+
+
+def _spec(param: Tensor, value: Any) -> Any:
+    """How it is shared, if as its parameter is."""
+    return spec(value) if shared(type(value)) and lie_alike(param, value) else None
