@@ -11,7 +11,7 @@ from torch import Tensor
 from optgen.runtime.private import local_tensor, numel, plain
 from optgen.runtime.rule import FACTS, Rule, truth
 from optgen.runtime.sharded.placed import Placed, placed
-from optgen.runtime.sharded.views import local
+from optgen.runtime.sharded.views import locals_of
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -159,7 +159,7 @@ def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
 
     Of a conjugate view it sees a copy, which is no place to write to: then torch's error is raised.
     """
-    held = local(tensors)
+    held = locals_of(tensors)
     if not any(dtype.is_complex for dtype in set(map(_dtype, held))):
         return held
     return [_real(tensor, written) for tensor in held]

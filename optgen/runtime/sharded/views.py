@@ -28,8 +28,13 @@ def any_shared(tensors: Sequence[Tensor]) -> bool:
     return bool(_shared_kinds(tensors))
 
 
-def local(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The memory of tensors in this process, once it is there; autograd follows if it is on."""
+def local(tensor: Tensor) -> Tensor:
+    """The memory of a tensor in this process, once it is there; autograd follows if it is on."""
+    return locals_of([tensor])[0]
+
+
+def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same of several tensors, some of them shared."""
     kinds = _shared_kinds(tensors)
     if not kinds:
         return list(tensors)
