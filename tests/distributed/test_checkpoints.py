@@ -156,7 +156,7 @@ def _declared(rank: int, text: str, folder: str) -> list[Any]:
     return [weights, unchanged, *means]
 
 
-@pytest.mark.parametrize("name", TOLERANCE)
+@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_training_goes_on(name: str, tmp_path: Path) -> None:
     for found in pair.run(_resumed, [name], str(tmp_path), ("ours", "ours")):
         assert found == {}
@@ -175,7 +175,7 @@ def test_torchs_checkpoints_and_ours(kinds: tuple[str, str], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("name", TOLERANCE)
+@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_to_ask_for_the_state_changes_nothing(name: str, ranks: int) -> None:
     for found in pair.run(_fresh, name, ranks):
         assert found == {}
