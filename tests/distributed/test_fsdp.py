@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import TOLERANCE
+from distributed.cases import TOLERANCE, difference
 from parity.cases import EVERY
 from torch import distributed
 
@@ -50,6 +50,43 @@ def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[st
         wrong = models.differences((network, ours), (alone, reference))
         found |= {f"{way}: {what}": value for what, value in wrong.items()}
     return found
+
+
+def _of_matrices(rank: int, ways: tuple[Any, ...]) -> dict[str, float]:
+    """Muon for the matrices of a network, and AdamW for its vectors; relative to their change."""
+    found = {}
+    for way in ways:
+        changes = []
+        for network, own in ((_sharded(2), rank), (models.model(), None)):
+            params = list(network.parameters())
+            before = [_whole(param) for param in params]
+            both = [
+                optgen.optim.Muon([p for p in params if p.ndim == 2], lr=0.02, **way),
+                optgen.optim.AdamW([p for p in params if p.ndim == 1], **way),
+            ]
+            _train(network, both, own)
+            pairs = zip(params, before, strict=True)
+            changes.append([_whole(param) - value for param, value in pairs])
+        for index, (ours, alone) in enumerate(zip(*changes, strict=True)):
+            found[f"{way} {index}"] = difference(ours, alone)
+    return found
+
+
+def _train(network: Any, optimizers: list[Any], rank: int | None) -> None:
+    for step in range(models.STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        inputs, targets = models.batch(step)
+        if rank is not None:
+            inputs, targets = models.half(rank, inputs), models.half(rank, targets)
+        torch.nn.functional.mse_loss(network(inputs), targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def _whole(param: Any) -> torch.Tensor:
+    value = param.detach()
+    return value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
 
 
 def _scaled(rank: int, fused: bool) -> Any:
@@ -100,6 +137,12 @@ def test_trains_as_one_process(name: str) -> None:
 def test_replicated_and_sharded(name: str, mesh: tuple[int, int]) -> None:
     for found in pair.run(_trained, name, WAYS, *mesh):
         assert found == {}
+
+
+def test_muon_trains_matrices_beside_another_optimizer() -> None:
+    for found in pair.run(_of_matrices, WAYS):
+        assert found
+        assert {what: value for what, value in found.items() if value > 5e-3} == {}
 
 
 @pytest.mark.parametrize("fused", [True, False])
