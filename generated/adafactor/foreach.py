@@ -202,6 +202,7 @@ def update_sharded_factored(
         torch._foreach_add_(
             grad_sq_col_sum_blocks, [col_sum_of_squares(grad_block) for grad_block in grad_blocks]
         )
+    del grad_blocks  # nothing large waits for others
     yield [
         split.sum(param_sq_sum),
         split.sum(grad_sq_row_sum, "cols"),
@@ -236,6 +237,7 @@ def update_sharded_factored(
         us = torch._foreach_div(grad_blocks, denoms)
         # p = p - alpha / maximum(1, rms(u) / d) * u
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, denoms, us  # nothing large waits for others
     yield [split.sum(u_sq_sum)]
     # p = p - alpha / maximum(1, rms(u) / d) * u
     step_size = alpha / maximum(1, sqrt(u_sq_sum / split.whole.numel()) / d)
@@ -389,6 +391,7 @@ def update_sharded_not_factored(
         us = torch._foreach_div(grad_blocks, denoms)
         # p = p - alpha / maximum(1, rms(u) / d) * u
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
+    del grad_blocks, operands, denoms, us  # nothing large waits for others
     yield [split.sum(param_sq_sum), split.sum(u_sq_sum)]
     # alpha = maximum(eps2, rms(p)) * rho
     alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho

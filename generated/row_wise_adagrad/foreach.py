@@ -99,6 +99,7 @@ def update_sharded(
         torch._foreach_add_(
             grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
         )
+    del grad_blocks  # nothing large waits for others
     yield [split.sum(grad_sq_row_sum, "cols")]
     # s = s + row_mean(g**2)
     state_sum = state_sum + grad_sq_row_sum / cols(split.whole)

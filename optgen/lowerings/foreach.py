@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
@@ -28,7 +27,7 @@ from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import Branch, Instruction, Op
+from optgen.passes.instructions import made
 from optgen.passes.join_roots import join_roots
 from optgen.passes.plan import plans
 
@@ -72,18 +71,9 @@ def _loop(plan: Plan) -> list[str]:
     (sweep,) = plan.sweeps
     lists = ", ".join(plural(s.name) for s in sweep.streams)
     program = to_inplace(plan, sweep)
-    alive = len(set(_made(program))) + 1  # the next of a name is made beside the last
+    alive = len(set(made(program))) + 1  # the next of a name is made beside the last
     room = f", alive={alive}" if alive > ALIVE else ""
     return indented([f"{lists} = cut", *foreach_lines(program)], f"for cut in cuts({lists}{room}):")
-
-
-def _made(program: tuple[Instruction, ...]) -> Iterator[str]:
-    """The names of new lists; a name keeps its list until it gets another one."""
-    for instruction in program:
-        if isinstance(instruction, Branch):
-            yield from _made((*instruction.then, *instruction.orelse))
-        else:
-            yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

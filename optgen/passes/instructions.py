@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -63,3 +64,20 @@ class Branch:
 
 
 Instruction: TypeAlias = Ops | Branch
+
+
+def made(program: tuple[Instruction, ...]) -> Iterator[str]:
+    """The names of new tensors; a name keeps its tensor until it gets another one."""
+    for instruction in program:
+        if isinstance(instruction, Branch):
+            yield from made((*instruction.then, *instruction.orelse))
+        else:
+            yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
+
+
+def left(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
+    """The names that hold new tensors at the end and surely exist then, as those `known` do."""
+    always = tuple(instruction for instruction in program if isinstance(instruction, Ops))
+    others = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
+    sure = {*known, *made(always), *others}
+    return [name for name in dict.fromkeys((*made(program), *others)) if name in sure]

@@ -57,10 +57,10 @@ def _sharded(shape: tuple[int, ...] = (5, 3), axis: int = 0) -> Any:
     return param
 
 
-def _spoilt(rank: int, spoil: Spoil) -> str:
+def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
     """The error of a step that rank 1 spoils; then both take one that it leaves alone."""
     param, other = _sharded(), _sharded((4,))
-    optimizer = Adafactor([param, other], foreach=True)
+    optimizer = Adafactor([param, other], foreach=not fused, fused=fused)
     optimizer.step()
     grad, states = param.grad, {**optimizer.state[param]}
     count = float(states["step"])
@@ -80,10 +80,10 @@ def _spoilt(rank: int, spoil: Spoil) -> str:
     return str(caught.value)
 
 
-def _overflowed(rank: int) -> list[float]:
+def _overflowed(rank: int, fused: bool) -> list[float]:
     """A gradient scaler found an infinity on one rank: then neither steps; next time both do."""
     param = _sharded()
-    optimizer: Any = Adafactor([param], foreach=True)
+    optimizer: Any = Adafactor([param], foreach=not fused, fused=fused)
     optimizer.step()
     taken = []
     for found in (float(rank), 0.0):
@@ -121,18 +121,20 @@ def _not_a_number(rank: int) -> list[bool]:
     return [*values[:2].isnan().tolist(), values[2].item() == 2]
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("what", SPOILT)
-def test_what_one_rank_cannot_do_neither_does(what: str) -> None:
+def test_what_one_rank_cannot_do_neither_does(what: str, fused: bool) -> None:
     spoil, theirs, ours = SPOILT[what]
 
-    other, spoiler = pair.run(_spoilt, spoil)
+    other, spoiler = pair.run(_spoilt, spoil, fused)
 
     assert theirs in other
     assert ours in spoiler
 
 
-def test_gradients_that_overflow_on_one_rank_stop_both() -> None:
-    assert pair.run(_overflowed) == [[1, False, 1, 0, True, 2]] * 2
+@pytest.mark.parametrize("fused", [True, False])
+def test_gradients_that_overflow_on_one_rank_stop_both(fused: bool) -> None:
+    assert pair.run(_overflowed, fused) == [[1, False, 1, 0, True, 2]] * 2
 
 
 def test_ranks_may_have_other_parameters_of_their_own() -> None:

@@ -29,6 +29,7 @@ from optgen.lowerings.python.forms import Form
 from optgen.lowerings.python.function import indented
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.passes.inplace import to_inplace
+from optgen.passes.instructions import Instruction, left
 from optgen.passes.keep_locals import is_questioned, keep_locals
 from optgen.passes.rewrite import map_values
 from optgen.passes.select_branches import connected
@@ -100,7 +101,7 @@ class _Printer:
             for stream in sweep.streams:
                 if stream.role != "local":
                     yield f"{stream.name} = {self._whole(stream)}"
-        yield from self._trip(sweep)
+        yield from self.form.lines(self._trip(sweep))
 
     def _shared_again(self, sweep: Sweep) -> Iterator[str]:
         """The lists as they were, where an earlier trip called a value of its own so."""
@@ -134,9 +135,13 @@ class _Printer:
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
         yield f"for {names} in {blocks}({', '.join(given)}):"
-        yield from (f"    {line}" for line in self._trip(sweep, {*streams, *along}))
+        trip = self._trip(sweep, {*streams, *along})
+        yield from (f"    {line}" for line in self.form.lines(trip))
+        large = left(trip, [f"{name}_block" for name in streams])
+        if large and portioned and sweep.reductions:
+            yield f"del {', '.join(map(plural, large))}  # nothing large waits for others"
 
-    def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> list[str]:
+    def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """One trip; what goes by in blocks is called so."""
 
         def called(ref: Ref) -> Ref:
@@ -148,7 +153,7 @@ class _Printer:
             rename_program(sweep.body, called),
         )
         kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
-        return self.form.lines(to_inplace(replace(self.plan, kinds=kinds), renamed))
+        return to_inplace(replace(self.plan, kinds=kinds), renamed)
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Small values, as their text says it; row and column state is stored at once."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from optgen.runtime import unfused
 from optgen.runtime.collect import collect
 from optgen.runtime.sharded.agreement import Meeting
@@ -18,13 +20,20 @@ if TYPE_CHECKING:
 def announce(
     optimizer: "GeneratedOptimizer", batches: Mapping[str, Sequence[Group]], meeting: Meeting
 ) -> None:
-    """Note which fused lowerings take which parameters that are in parts."""
+    """Note which fused lowerings take which parameters that are in parts, and with what numbers."""
     for lowering, groups in batches.items():
         for group in groups:
             work = collect(optimizer, group)
             if work.trait.placed is not None:
                 shapes = [tuple(member.shape) for member in work.members]
-                meeting.note(work.trait.placed, lowering, shapes, work.trait.facts)
+                numbers = [v for v in map(group.get, optimizer.rule.hypers) if _is_here(v)]
+                numbers += filter(_is_here, work.steps)
+                meeting.note(work.trait.placed, lowering, shapes, work.trait.facts, numbers)
+
+
+def _is_here(value: object) -> bool:
+    """Tell whether no device has to be waited for to know a value."""
+    return not isinstance(value, Tensor) or value.is_cpu
 
 
 def prepare(
