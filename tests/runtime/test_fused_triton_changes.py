@@ -164,3 +164,17 @@ def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> No
             optimizer.step()
 
     assert param.tolist() == [1.0] * size
+
+
+@inside
+def test_a_state_on_another_device_is_refused() -> None:
+    """An address of another device's memory would be read as one of this device's."""
+    param = torch.nn.Parameter(torch.ones(20))
+    optimizer = optgen.optim.SGD([param], momentum=0.9)
+    with use_lowering("fused_triton"):
+        param.grad = torch.ones(20)
+        optimizer.step()
+        optimizer.state[param]["momentum_buffer"] = torch.zeros(20, device="meta")
+        param.grad = torch.ones(20)
+        with pytest.raises(RuntimeError, match="a gradient or a state on meta"):
+            optimizer.step()

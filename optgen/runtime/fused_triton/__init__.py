@@ -21,7 +21,8 @@ from torch import Tensor
 
 from optgen.runtime.collect import collect
 from optgen.runtime.device_scalars import adopt
-from optgen.runtime.fused_triton.bucket import Bucket, Key, Share, Streams
+from optgen.runtime.fused_triton.bucket import Bucket, Key, Share
+from optgen.runtime.fused_triton.streams import Streams
 from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
 from optgen.runtime.fused_triton.workspace import Needs
 from optgen.runtime.rows import touched

@@ -12,16 +12,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.streams import (
+    Layout,
+    Streams,
+    check_devices,
+    check_shapes,
+    copied,
+    kinds_of,
+)
 from optgen.runtime.fused_triton.table import Staging, Table
 from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile, Workspace
-from optgen.runtime.layout import copies, copy_of, is_plain
+from optgen.runtime.layout import copy_of
 
 _dtype = attrgetter("dtype")
 
 TAIL = 256
 """Elements a trip where a block is short or its streams are not aligned."""
 
-Streams = list[list[Tensor]]
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
@@ -50,42 +57,6 @@ class Share(NamedTuple):
         return picked
 
 
-class Layout:
-    """How the tensors of a stream lie in memory, to see at every step that they still do.
-
-    Assigning to `.data` changes any of it under an object that stays the same.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
-        self._numels = list(map(Tensor.numel, tensors))
-        self._shapes = [tensor.shape for tensor in tensors] if shaped else []
-        self._kinds = _kinds(tensors)
-        self._plain = _are_plain(tensors)
-        self._walks = [] if self._plain else _walks(tensors)
-
-    def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the kernels may walk these tensors as they walked the first ones."""
-        return (
-            (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
-            and list(map(Tensor.numel, tensors)) == self._numels
-            and _kinds(tensors) == self._kinds
-            and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
-        )
-
-
-def _kinds(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
-    """The types of a stream, and the numbers of its devices; a bucket has one of each."""
-    return set(map(_dtype, tensors)), set(map(Tensor.get_device, tensors))
-
-
-def _are_plain(tensors: Sequence[Tensor]) -> bool:
-    return all(map(Tensor.is_contiguous, tensors)) and not any(map(Tensor.is_neg, tensors))
-
-
-def _walks(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...], bool]]:
-    return [(tensor.shape, tensor.stride(), tensor.is_neg()) for tensor in tensors]
-
-
 class Bucket:
     """A table, and all else that a generated `update` hands to its kernels."""
 
@@ -111,34 +82,45 @@ class Bucket:
         self._states, self._kept = list(states), kept
         tensors = streams[: len(key.types)]
         like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
-        _check_shapes([*tensors[:2], *like])
+        check_shapes([*tensors[:2], *like])
+        check_devices(tensors, key.device)
         self._in_order = needs is not None and needs.in_order
-        self._copied = _copied(tensors, self._in_order)
+        self._copied = copied(tensors, self._in_order)
         self._layouts = [Layout(stream, self._in_order) for stream in tensors]
-        self._scalar_kinds = list(map(_kinds, streams[len(key.types) :]))
+        self._scalar_kinds = list(map(kinds_of, streams[len(key.types) :]))
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
         self._local_names = needs.locals if needs else ()
+        self.types = [_triton_type(t or key.types[0]) for t in key.types]
+        self.scalar_types = [_triton_type(t) for t in key.scalar_types]
+        self._enter(streams, fresh, staging, needs)
+
+    def _enter(
+        self,
+        streams: Streams,
+        fresh: list[list[bool]],
+        staging: Staging | None,
+        needs: Needs | None,
+    ) -> None:
+        """Divide the tensors into blocks, and make the table and the memory that goes with it."""
         amd = torch.version.hip is not None
         shapes = list(map(Shape.of, streams[0])) if needs is not None and needs.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
-        self.options = options(key.types, amd, tiles)
+        self.options = options(self.key.types, amd, tiles)
         self.prologue_options = {"num_warps": 1} | exact(amd)
         counts = self._counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             counts,
-            chain.from_iterable([share.group] * len(share.indices) for share in shares),
+            chain.from_iterable([share.group] * len(share.indices) for share in self.shares),
             fresh,
             len(streams),
-            key.device,
+            self.key.device,
             staging,
             extra=len(self._local_names),
         )
         self.tensors, self.blocks = self._table.tensors, self._table.blocks
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
-        self.types = [_triton_type(t or key.types[0]) for t in key.types]
-        self.scalar_types = [_triton_type(t) for t in key.scalar_types]
         self._workspace = None
         if needs is not None:
             compiled = exact(amd)
@@ -183,7 +165,7 @@ class Bucket:
         scalars = streams[len(self._layouts) :]
         return (
             all(map(Layout.fits, self._layouts, streams))
-            and list(map(_kinds, scalars)) == self._scalar_kinds
+            and list(map(kinds_of, scalars)) == self._scalar_kinds
         )
 
     def room(self, name: str) -> None:
@@ -242,29 +224,6 @@ class Bucket:
         if self._in_order:
             return tensor.clone(memory_format=torch.contiguous_format)
         return copy_of(tensor, param)
-
-
-def _check_shapes(streams: Streams) -> None:
-    """A kernel goes as far as the parameter in every stream: each must have its shape."""
-    shapes = [tensor.shape for tensor in streams[0]]
-    for stream in streams[1:]:
-        for tensor, shape in zip(stream, shapes, strict=bool(stream)):
-            if tensor.shape != shape:
-                raise RuntimeError(
-                    f"a parameter of shape {list(shape)} has a gradient or a state of shape "
-                    f"{list(tensor.shape)}; clear the optimizer's state for it"
-                )
-
-
-def _copied(streams: Streams, in_order: bool) -> list[tuple[int, int]]:
-    """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
-    if all(map(_are_plain, streams)):
-        return []
-    if in_order:
-        return [(k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_plain(t)]
-    present = [k for k, stream in enumerate(streams) if stream]
-    parts = zip(*(streams[k] for k in present), strict=True)
-    return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
 
 
 def options(
