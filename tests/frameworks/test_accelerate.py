@@ -103,12 +103,8 @@ def test_the_wrapper_leads_to_the_optimizer() -> None:
 
 def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tensor], bool]:
     """Two processes: DistributedDataParallel, or `fully_shard`. The parameters, and if sharded."""
-    os.environ |= {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "RANK": f"{rank}",
-        "LOCAL_RANK": f"{rank}",
-    }
+    for name_of_rank, name_of_size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+        os.environ |= {name_of_rank: str(rank), name_of_size: "2"}
     AcceleratorState._reset_state(reset_partial_state=True)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, auto_wrap_policy="no_wrap", cpu_ram_efficient_loading=False
@@ -135,7 +131,7 @@ def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tens
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD"])
+@pytest.mark.parametrize("name", ["AdamW", "RAdam", "SGD", "Adafactor"])
 def test_two_processes(name: str, sharded: bool) -> None:
     """Accelerate exchanges the parameters for dummies, and these for DTensors."""
     found, is_sharded = pair.run(together, name, True, sharded)[0]
