@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
@@ -46,22 +47,32 @@ def lower(algorithm: Algorithm) -> Context:
     functions = []
     for plan in made:
         functions.append(bucket_function(plan, _loop))
-        if plan.is_cut:
-            functions.append(_sharded(plan))
+        functions += [] if algorithm.elementwise else _sharded(plan)
     return python_file(algorithm, functions)
 
 
-def _sharded(plan: Plan) -> Function:
-    """A generator of the same: between its phases the processes complete what each has summed."""
+def _sharded(plan: Plan) -> Iterator[Function]:
+    """The same for parts of parameters: none where every part goes by itself.
+
+    Where there are phases it is a generator, and between them the processes complete what each has
+    summed; else only the sizes are those of the whole.
+    """
     arguments, plan = keywords(plan), name_fresh(plan)
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param))
-    return Function(
+    if plan.is_cut:
+        about = "it yields what the processes must complete together."
+        body, returns = phase_lines(plan, SHARDED), "Update"
+    elif any(SHARDED.param in line for line in scalars):
+        about, body, returns = "sizes are those of the whole.", _loop(plan), "None"
+    else:
+        return
+    yield Function(
         function_name("update_sharded", plan.facts),
-        "The same for parts of parameters: it yields what the processes must complete together.",
+        f"The same for parts of parameters: {about}",
         list_names(plan.algorithm),
         (*arguments, "split: Split"),
-        parted(scalars, phase_lines(plan, SHARDED)),
-        returns="Update",
+        parted(scalars, body),
+        returns,
     )
 
 

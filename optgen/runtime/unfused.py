@@ -68,6 +68,13 @@ def load(package: str, module: str, function: str) -> Update:
     return update
 
 
+@cache
+def find(package: str, module: str, function: str) -> Update | None:
+    """The same, or None where the rule needs no such function."""
+    has = hasattr(importlib.import_module(f"{package}.{module}"), function)
+    return load(package, module, function) if has else None
+
+
 def named(function: str, rule: Rule, work: Work) -> str:
     """A function's name: one rule has several where parameters of different shapes differ in it."""
     answers = zip(rule.facts, work.trait.facts, strict=True)

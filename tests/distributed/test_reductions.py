@@ -25,6 +25,24 @@ from optgen.spec import Spec
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
+SIZED = '''
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Sized(p, g, /, r=state("row", when="factored", shape="row"), *, lr=hyper(1e-2)):
+    """Matrices have a sum, vectors a size."""
+    if factored(p):
+        r = 0.5 * r + row_mean(g**2)
+        p = p - lr * g / sqrt(r + 1)
+    else:
+        p = p - lr * g / sqrt(numel(p))
+'''
+OWN = {
+    "Ragged": RAGGED,
+    "Sized": SIZED,
+    "Alone": SIZED.replace("Sized", "Alone").replace(" / sqrt(numel(p))", ""),
+}
+"""Rules of these tests; vectors of the last go by themselves, whatever part of them is here."""
 SPECS = Path(__file__).parent.parent / "specs"
 OPTIONS: dict[str, dict[str, Any]] = {
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
@@ -34,6 +52,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "LARS": {"nesterov": True},
     "CAME": {"lr": 0.01},
     "Ragged": {},
+    "Sized": {},
+    "Alone": {},
 }
 MATRICES = ("Muon", "RowWiseAdagrad", "CAME")
 PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
@@ -63,7 +83,7 @@ def rule(name: str) -> Any:
         if known.__name__ == name:
             return known
     path = SPECS / f"{name.lower()}.py"
-    return optgen.load(path if path.exists() else Spec("Ragged", RAGGED, "<ragged>", 1))
+    return optgen.load(path if path.exists() else Spec(name, OWN[name], f"<{name}>", 1))
 
 
 class _Run:

@@ -1,7 +1,7 @@
 """The steps of rules that look at whole parameters, where each process holds a part of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -67,11 +67,23 @@ def _updates(optimizer: "GeneratedOptimizer", work: Work, meeting: Meeting) -> I
             f"part ({where.placements}): neither differentiable=True nor capturable=True can step"
         )
     taken = unfused.hypers(rule, group, functional=False, lowering="foreach")
-    name = unfused.named("update_sharded", rule, work)
-    update, cuts = unfused.load(optimizer.lowerings, "foreach", name), where.cuts()
+    name, cuts = unfused.named("update_sharded", rule, work), where.cuts()
+    sharded = unfused.find(optimizer.lowerings, "foreach", name)
+    alone = unfused.named("update", rule, work)  # where parts of such parameters go by themselves
+    update = sharded or unfused.load(optimizer.lowerings, "foreach", alone)
     meeting.note(where, name, taken)
     for columns, fresh, places in unfused.buckets(rule, work, by_value=True):
         whole = work.members[places[0]]
         count = columns[-1][0].item() if rule.step else None
         meeting.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
-        yield update(*columns, **taken, **fresh, split=Split(whole, cuts))
+        split = {"split": Split(whole, cuts)} if sharded else {}
+        yield _made(update, columns, {**taken, **fresh, **split})
+
+
+def _made(
+    update: unfused.Update, columns: Sequence[list[Any]], keywords: Mapping[str, Any]
+) -> Update:
+    """An update of a bucket, as the driver takes it: one without phases asks for nothing."""
+    asking = update(*columns, **keywords)
+    if asking is not None:
+        yield from asking
