@@ -58,10 +58,13 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
 @pytest.mark.parametrize("mesh", [(2,), (1, 2), (2, 1)], ids=str)
 def test_as_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
-    """Even, uneven, empty and replicated shards, a plain tensor, by one all_reduce."""
+    """Even, uneven, empty and replicated shards, a plain tensor, by at most one all_reduce.
+
+    Tensors are cut along the last dimension of the mesh: where one rank is all of it, none is due.
+    """
     for worst, calls in pair.run(_as_one, mesh, norm_type):
         assert worst < 1e-6
-        assert calls == 1
+        assert calls == (mesh[-1] > 1)
 
 
 def _by_value(rank: int) -> float:
