@@ -1,11 +1,12 @@
 """KeyedOptimizer: state is saved and loaded by the names of parameters."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
 from copy import deepcopy
 from typing import Any
 
 from torch import Tensor
 
+from optgen.keyed.extended import Extended
 from optgen.keyed.initial import by_step, zero_gradients
 from optgen.keyed.load import Load, group_names, named, stateful
 from optgen.runtime.base import LightOptimizer, hooked
@@ -199,8 +200,8 @@ class KeyedOptimizer(LightOptimizer):
     def _all_params(self) -> Mapping[str, Tensor]:
         return {**self.params, **self._own_params} if self._own_params else self.params
 
-    def _all_state(self) -> Mapping[Tensor, Any]:
-        return {**self.state, **self._own_state} if self._own_state else self.state
+    def _all_state(self) -> MutableMapping[Tensor, Any]:
+        return Extended(self.state, self._own_state) if self._own_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but hooks, which a copy of an optimizer of torch's has not either.
