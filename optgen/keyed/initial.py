@@ -14,11 +14,11 @@ from optgen.runtime.state import ensure
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
-    """Give all parameters that require one a gradient of zeros, those named a sparse one."""
+    """Give all parameters that require one a gradient of zeros, those named one of no rows."""
     for name, param in params.items():
         if param.requires_grad:
             zeros = torch.zeros_like(param)
-            param.grad = zeros.to_sparse() if name in sparse else zeros
+            param.grad = zeros.to_sparse(min(1, zeros.dim())) if name in sparse else zeros
 
 
 def create_state(optimizer: Optimizer) -> None:

@@ -21,12 +21,20 @@ class Copy:
     source: Tensor
 
     def write(self) -> None:
-        """Write; a shard takes the shape of what it is given, all else has it already."""
+        """Write; what is given decides the shape of a shard, and which axes are sparse."""
         if self.target is self.source:  # a checkpoint was read straight into the state
             return
-        if self.target.shape != self.source.shape:
+        if self.target.is_sparse:
+            self._take_axes()
+        elif self.target.shape != self.source.shape:
             self.target.resize_(self.source.shape)
-        self.target.detach().copy_(self.source)
+        self.target.copy_(self.source)  # itself: a sparse tensor's memory is not its alias's
+
+    def _take_axes(self) -> None:
+        """Have the same axes sparse as the source, which copying does not see to."""
+        axes = self.source.sparse_dim()
+        if self.target.sparse_dim() != axes:
+            self.target.sparse_resize_and_clear_(self.source.shape, axes, self.source.dense_dim())
 
 
 def said(path: Path) -> str:

@@ -89,6 +89,8 @@ def test_gradients_of_zeros_stay() -> None:
     assert not params["weight"].grad.is_sparse
     assert params["bias"].grad is not None
     assert params["bias"].grad.is_sparse
+    optimizer.init_state({"weight"})
+    assert params["weight"].grad.sparse_dim() == 1  # rows, as an embedding's
     assert not params["bias"].grad.to_dense().any()
     assert params["frozen"].grad is None
 

@@ -98,6 +98,19 @@ def test_sparse_momentum_becomes_dense() -> None:
     assert (momentum == 1).all()
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize(("axes", "given"), [(1, 2), (2, 1), (1, 1)])
+def test_a_sparse_tensor_takes_the_axes_of_what_it_is_given(
+    axes: int, given: int, rows: int
+) -> None:
+    momentum = torch.zeros(3, 2).index_fill_(0, torch.arange(rows), 1.0).to_sparse(axes)
+    load(momentum, torch.full((3, 2), 2.0).to_sparse(given))
+
+    assert (momentum.sparse_dim(), momentum.dense_dim()) == (given, 2 - given)
+    momentum.mul_(2).add_(torch.ones(3, 2).to_sparse(given))  # as a step does
+    assert (momentum.to_dense() == 5).all()
+
+
 @pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")
 def test_sharded_tensors_may_be_the_parameters() -> None:
     class Still(KeyedOptimizer):
