@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
-from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer
+from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed
 from optgen.runtime.base import hooked
 
 
@@ -24,12 +24,15 @@ class CombinedOptimizer(KeyedOptimizer):
     Raises:
         ValueError: Two parameters have one name, or some members save their groups and others do
             not.
+        TypeError: A member is no keyed optimizer.
     """
 
     _optims: list[tuple[str, KeyedOptimizer]]
 
     def __init__(self, optims: Sequence[KeyedOptimizer | tuple[str, KeyedOptimizer]]) -> None:
-        members = [("", each) if isinstance(each, KeyedOptimizer) else each for each in optims]
+        members = [each if isinstance(each, tuple) else ("", each) for each in optims]
+        for _, optimizer in members:
+            check_keyed(optimizer)
         saved = {optimizer.defaults[SAVE] for _, optimizer in members}
         if len(saved) > 1:
             raise Refused(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from optgen.keyed.extended import Extended
 from optgen.keyed.initial import by_step, zero_gradients
+from optgen.keyed.leaves import said
 from optgen.keyed.load import Load, group_names, named, stateful
 from optgen.runtime.base import LightOptimizer, hooked
 
@@ -33,6 +34,7 @@ class KeyedOptimizer(LightOptimizer):
 
     Raises:
         ValueError: A key of `state` is none of the parameters.
+        TypeError: `params` is no mapping.
     """
 
     params: Mapping[str, Tensor]
@@ -45,6 +47,7 @@ class KeyedOptimizer(LightOptimizer):
         state: Mapping[Any, Any],
         param_groups: Collection[Mapping[str, Any]],
     ) -> None:
+        check_names(params)
         self._begin(params=params, state=state, param_groups=param_groups, defaults={SAVE: False})
         self._check_state()
 
@@ -118,7 +121,7 @@ class KeyedOptimizer(LightOptimizer):
                 with its groups, in any order, after `save_param_groups(True)`.
 
         Raises:
-            KeyError: There are no groups, but they are to be loaded.
+            KeyError: There is no state, or there are no groups but they are to be loaded.
             ValueError: Anything differs; the message says what and where.
         """
         state_dict = dict(state_dict)
@@ -133,6 +136,11 @@ class KeyedOptimizer(LightOptimizer):
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         names = named(self._all_params())
         load = Load()
+        if "state" not in state_dict:
+            raise KeyError(
+                "state: a keyed optimizer loads what its state_dict() returned, but this has "
+                f"{said(tuple(state_dict))}"
+            )
         load.state(self._all_state(), names, state_dict["state"])
         if self.defaults[SAVE]:
             if "param_groups" not in state_dict:
@@ -210,6 +218,24 @@ class KeyedOptimizer(LightOptimizer):
         """
         left = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
         return {name: value for name, value in vars(self).items() if name not in left}
+
+
+def check_names(params: object) -> None:
+    """Raise a TypeError if parameters come without names."""
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            "params must be a mapping from names to parameters, such as "
+            f"dict(model.named_parameters()), not a {type(params).__name__}"
+        )
+
+
+def check_keyed(optimizer: object) -> None:
+    """Raise a TypeError if an optimizer does not know the names of its parameters."""
+    if not isinstance(optimizer, KeyedOptimizer):
+        raise TypeError(
+            f"{type(optimizer).__name__} is no KeyedOptimizer: make one of it, "
+            "KeyedOptimizerWrapper(dict(model.named_parameters()), lambda params: …)"
+        )
 
 
 def _content(values: dict[Any, Any]) -> dict[Any, Any]:

@@ -74,11 +74,13 @@ def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupS
         final: The factor after the last of them; None for that of its last step.
 
     Raises:
-        ValueError: A stage does not end after the one before, or lacks what its policy needs.
+        ValueError: A stage does not end after the one before, lacks what its policy needs, or has
+            a policy that there is not.
     """
     filled = []
     last = 0
-    for stage in stages:
+    for given in stages:
+        stage = replace(given, policy=WarmupPolicy(given.policy))
         if stage.max_iters <= last:
             raise Refused(
                 f"Max iter of the stage {stage} must be greater than the previous max iter {last}"
@@ -108,7 +110,7 @@ def _check(stage: WarmupStage) -> None:
 
 def _filled(stage: WarmupStage) -> WarmupStage:
     if stage.decay_iters > 0:
-        return replace(stage)
+        return stage
     unset = 1 if stage.policy is WarmupPolicy.STEP else stage.max_iters
     return replace(stage, decay_iters=unset)
 

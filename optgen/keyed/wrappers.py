@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.keyed.initial import create_state
-from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer
+from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
 from optgen.runtime.base import hooked
 
 OptimizerFactory = Callable[..., Optimizer]
@@ -67,6 +67,7 @@ class KeyedOptimizerWrapper(Around):
 
     Raises:
         ValueError: The optimizer has state of other parameters.
+        TypeError: `params` is no mapping.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class KeyedOptimizerWrapper(Around):
         optim_factory: OptimizerFactory,
         pass_params_dict: bool = False,
     ) -> None:
+        check_names(params)
         optimizer = optim_factory(params if pass_params_dict else list(params.values()))
         self._begin(_optimizer=optimizer, params=params, defaults=_defaults(optimizer))
         self._check_state()
@@ -97,12 +99,16 @@ class OptimizerWrapper(Around):
 
     Args:
         optimizer (KeyedOptimizer): What to stand around.
+
+    Raises:
+        TypeError: It is no keyed optimizer.
     """
 
     _optimizer: KeyedOptimizer
     _passes_on = True
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
+        check_keyed(optimizer)
         self._begin(_optimizer=optimizer)
 
     @property

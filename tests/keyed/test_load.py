@@ -136,6 +136,11 @@ def test_groups_that_are_missing() -> None:
     assert content(optimizer.state_dict()["state"]) == content(packed["state"])
 
 
+def test_a_checkpoint_of_something_else() -> None:
+    with pytest.raises(KeyError, match=r'its state_dict\(\) returned, but this has \["model"\]'):
+        trained().load_state_dict({"model": {}})
+
+
 def test_state_must_be_there() -> None:
     new, old = trained(0), trained()
     with pytest.raises(ValueError, match="Different parameter count: 0 vs 2"):

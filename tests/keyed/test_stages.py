@@ -143,6 +143,14 @@ def test_what_is_wrong_is_said(stages: list[WarmupStage], message: str) -> None:
     assert isinstance(caught.value, AssertionError)  # as torchrec has it
 
 
+def test_a_policy_may_be_given_by_its_value() -> None:
+    given: Any = WarmupStage("linear", max_iters=2, value=0.0)  # type: ignore[arg-type]
+    assert factors(3, given) == [0.0, 0.5, 1.0]
+    given.policy = "line"
+    with pytest.raises(ValueError, match="'line' is not a valid WarmupPolicy"):
+        schedule([given], None)
+
+
 def test_a_period_has_a_step() -> None:
     with pytest.raises(ValueError, match="sgdr_period must be at least 1, but is 0"):
         schedule([WarmupStage(COSINE, max_iters=3, sgdr_period=0)], None)

@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from keyed.models import IDS, LIBRARIES, adam, parameters, train
+from keyed.models import IDS, LIBRARIES, Still, adam, parameters, train
 from torch import Tensor
 
 import optgen.keyed
 import optgen.optim
-from optgen.keyed import KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper
+from optgen.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+    WarmupOptimizer,
+)
 
 
 class Buffered(torch.optim.SGD):
@@ -111,6 +117,26 @@ def test_state_of_other_parameters_is_refused() -> None:
 
     with pytest.raises(ValueError, match="All state keys must be params"):
         KeyedOptimizerWrapper(parameters(), factory)
+
+
+def test_what_is_not_keyed_is_refused_with_the_way_out() -> None:
+    params = parameters()
+    for pairs in (params.items(), list(params.values())):
+        for make in (
+            lambda p: KeyedOptimizerWrapper(p, torch.optim.SGD),
+            lambda p: Still(p, {}, []),
+        ):
+            with pytest.raises(TypeError, match=r"such as dict\(model.named_parameters\(\)\), not"):
+                make(pairs)
+    plain = torch.optim.SGD(list(params.values()))
+    for wrap in (
+        OptimizerWrapper,
+        lambda each: WarmupOptimizer(each, []),
+        lambda each: CombinedOptimizer([each]),
+        lambda each: CombinedOptimizer([("a", each)]),
+    ):
+        with pytest.raises(TypeError, match="SGD is no KeyedOptimizer: make one of it, Keyed"):
+            wrap(plain)
 
 
 def test_modules_of_torchrec() -> None:
