@@ -63,9 +63,14 @@ def whole(model: Any) -> list[Tensor]:
 
 
 def trained(
-    rank: int, stage: int, name: str, options: dict[str, Any], ours: bool = True
+    rank: int,
+    stage: int,
+    name: str,
+    options: dict[str, Any],
+    ours: bool = True,
+    config: dict[str, Any] | None = None,
 ) -> list[Tensor]:
-    model = engine(stage, name, options, optim if ours else torch.optim)
+    model = engine(stage, name, options, optim if ours else torch.optim, **(config or {}))
     train(model, rank, 0, STEPS)
     return whole(model)
 
@@ -116,6 +121,19 @@ def test_training(name: str, options: dict[str, Any], stage: int) -> None:
     check(found, alone(name, options))
     assert apart(found, same) == 0
     assert apart(found, weights(Model(torch.float32))) > 1e-3
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_a_bfloat16_model(name: str, stage: int) -> None:
+    """The optimizer steps float32 partitions, of which the model's weights are copies."""
+    config = {"bf16": {"enabled": True}}
+    found, _ = pair.run(trained, stage, name, {}, True, config, limit=LIMIT)
+    expected, _ = pair.run(trained, stage, name, {}, False, config, limit=LIMIT)
+
+    assert {param.dtype for param in found} == {torch.bfloat16}
+    assert apart(found, expected) <= 2**-8  # one rounding of a weight
+    assert apart(found, weights(Model(torch.bfloat16))) > 1e-3
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
