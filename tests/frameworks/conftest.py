@@ -5,5 +5,5 @@ import pytest
 
 def pytest_configure(config: pytest.Config) -> None:
     """Frameworks warn of many things; optgen is to warn of none."""
-    config.addinivalue_line("filterwarnings", "default")
+    config.addinivalue_line("filterwarnings", "ignore")
     config.addinivalue_line("filterwarnings", r"error:::optgen\..*")
