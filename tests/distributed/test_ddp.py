@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from distributed import models, pair
-from distributed.cases import TOLERANCE
+from distributed.cases import TOLERANCE, difference
 from parity.cases import EVERY, Case
 from torch import Tensor, distributed, nn
 
@@ -86,6 +86,32 @@ def _sparse(rank: int) -> bool:
     return torch.allclose(network.module.weight, alone.weight, rtol=1e-6)
 
 
+def _lbfgs(rank: int) -> dict[str, float]:
+    """Both ranks must take the same decisions: the loss that they take them by is the mean."""
+    network, alone = _parallel(False), models.model()
+    runs = []
+    for module in (network, alone):
+        options = {"max_iter": 4, "line_search_fn": "strong_wolfe"}
+        runs.append(optgen.optim.LBFGS(module.parameters(), **options))
+
+        def closure(module: Any = module, optimizer: Any = runs[-1]) -> Tensor:
+            inputs, targets = models.batch(0)
+            if module is network:
+                inputs, targets = models.half(rank, inputs), models.half(rank, targets)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(module(inputs), targets)
+            loss.backward()
+            mean = loss.detach()
+            if module is network:
+                distributed.all_reduce(mean, distributed.ReduceOp.AVG)
+            return mean
+
+        for _ in range(3):
+            runs[-1].step(closure)
+    pairs = zip(network.parameters(), alone.parameters(), strict=True)
+    return {str(i): d for i, (a, b) in enumerate(pairs) if (d := difference(a, b)) > 1e-9}
+
+
 def _loss(found: Tensor) -> Tensor:
     return (found**2 + found).sum()
 
@@ -98,6 +124,11 @@ def test_trains_as_one_process(name: str) -> None:
 
 def test_sparse_gradients() -> None:
     assert all(pair.run(_sparse))
+
+
+def test_a_class_that_evaluates_the_loss() -> None:
+    for found in pair.run(_lbfgs):
+        assert found == {}
 
 
 @pytest.mark.parametrize("name", TOLERANCE)

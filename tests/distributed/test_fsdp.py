@@ -155,4 +155,4 @@ def test_a_gradient_scaler(fused: bool) -> None:
 def test_what_torch_cannot_do() -> None:
     """Where this fails torch has learnt it, and docs/distributed.md is to say so."""
     for found in pair.run(_torch_fails):
-        assert len(found) == len(FAILS), found
+        assert [each.partition("}")[0] + "}" for each in found] == [f"{n} {w}" for n, w in FAILS]

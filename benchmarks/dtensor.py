@@ -1,0 +1,107 @@
+"""What DTensor costs a step: `python benchmarks/dtensor.py [SECONDS]`.
+
+200 parameters, as DTensors and as plain tensors, in one process of one rank: what is left between
+the two is the host's work. Each row is a class and a way, ours and torch's: milliseconds a step of
+plain tensors, of DTensors, and how many times as long that is, by medians and by minima.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch import Tensor, distributed, nn
+
+import optgen.optim
+from optgen.bench.measure import Budget, Figures, compare
+from optgen.bench.variants import Variant
+
+TENSORS = 200
+SHAPES = ((64, 64), (8, 8))
+MOMENTUM = {"momentum": 0.9}
+CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("AdamW", "default", {}),
+    ("AdamW", "fused", {"fused": True}),
+    ("AdamW", "foreach", {"foreach": True}),
+    ("AdamW", "for-loop", {"foreach": False}),
+    ("SGD", "default", MOMENTUM),
+    ("SGD", "foreach", {**MOMENTUM, "foreach": True}),
+    ("SGD", "for-loop", {**MOMENTUM, "foreach": False}),
+)
+
+
+@contextmanager
+def one_rank() -> Iterator[Any]:
+    """A mesh of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = f"file://{folder}/store"
+        distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        try:
+            yield distributed.init_device_mesh("cpu", (1,))
+        finally:
+            distributed.destroy_process_group()
+
+
+class Steps:
+    """An optimizer of parameters of one shape, shared by a mesh or plain."""
+
+    def __init__(self, cls: Any, options: dict[str, Any], shape: tuple[int, ...], mesh: Any):
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        values = [torch.randn(shape) for _ in range(TENSORS)]
+        if mesh is not None:
+            values = [distribute_tensor(value, mesh, [Shard(0)]) for value in values]
+        self._params = [nn.Parameter(value) for value in values]
+        self.step = cls(self._params, lr=1e-3, **options).step
+
+    def take(self, gradients: Sequence[Tensor]) -> None:
+        for param, given in zip(self._params, gradients, strict=True):
+            grad = torch.empty_like(param)
+            (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)  # type: ignore[operator]
+            param.grad = grad
+
+
+def measured(
+    name: str, options: dict[str, Any], shape: tuple[int, ...], mesh: Any, seconds: float
+) -> dict[str, Figures]:
+    """The figures of ours and torch's, plain and shared."""
+    variants: dict[str, Variant] = {
+        f"{label} {'DTensor' if shared else 'plain'}": Steps(
+            getattr(module, name), options, shape, mesh if shared else None
+        )
+        for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
+        for shared in (False, True)
+    }
+    renew = lambda: [torch.randn(shape) for _ in range(TENSORS)]  # noqa: E731
+    return compare(variants, renew, Budget(seconds))
+
+
+def _cells(found: dict[str, Figures], label: str) -> str:
+    plain, shared = found[f"{label} plain"], found[f"{label} DTensor"]
+    ratios = [shared[key] / plain[key] for key in ("median", "min")]
+    return f"{plain['median']:.3f} | {shared['median']:.3f} | x{ratios[0]:.2f} (x{ratios[1]:.2f})"
+
+
+def main(seconds: float = 3.0) -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("| class | way | shape | plain | DTensor | | torch plain | DTensor | |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    with one_rank() as mesh:
+        for shape in SHAPES:
+            for name, way, options in CASES:
+                found = measured(name, options, shape, mesh, seconds)
+                size = "x".join(map(str, shape))
+                cells = " | ".join(_cells(found, label) for label in ("optgen", "torch"))
+                print(f"| {name} | {way} | {size} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))
