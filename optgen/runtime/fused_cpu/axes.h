@@ -1,6 +1,11 @@
 // Values with one number an element, a row, a column, a matrix: spread to each other, reduced.
 #include "optgen/runtime/fused_cpu/program.h"
 
+#ifndef __clang__  // a loop over three columns is to become a shuffle of vectors
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+
 namespace optgen {
 
 // The axes of a value, as bits: a parameter is a batch of matrices over its last two dimensions.
@@ -155,3 +160,7 @@ APART void column_totals(const C* x, i64 matrices, i64 rows, i64 columns, C* to,
 }
 
 }  // namespace optgen
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif

@@ -14,6 +14,7 @@ struct Step {
 
 // As many as a word has bits for.
 constexpr int MOST_VALUES = 64;
+constexpr int MOST_PASSES = 16;
 
 template <class... Members>
 constexpr u64 set(Members... members) {

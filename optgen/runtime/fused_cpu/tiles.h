@@ -1,43 +1,7 @@
 // One pass over one block of a tensor, tile by tile.
-#include "optgen/runtime/fused_cpu/phases.h"
+#include "optgen/runtime/fused_cpu/outline.h"
 
 namespace optgen {
-
-// A rule as sweeps see it. They are told at run time: all rules of a source share one copy of them.
-template <class C>
-struct Outline {
-    using Run = void (*)(const void* given, int step, i64 rows, i64 n, C* const* at);
-
-    int streams, values, numbers, step_count, column_reductions;
-    const Step* steps;
-    const int* axes;
-    Run run, run_spread; // a loop, see the rule's `run`
-
-    template <class R, bool SPREAD>
-    static void run_of(const void* given, int step, i64 rows, i64 n, C* const* at) {
-        R::template run<C, SPREAD>(step, *static_cast<const Given<R>*>(given), rows, n, at);
-    }
-};
-
-template <class R, class C>
-constexpr Outline<C> OUTLINE{
-    R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
-    Outline<C>::template run_of<R, false>,
-    Outline<C>::template run_of<R, R::HAS_AXES>};
-
-// And a tensor with its memory.
-template <class C>
-struct Subject {
-    const Table& table;
-    const Job& job;
-    const void* given; // what the rule's loops are given
-    double* partials;
-    C* const* whole;
-    double *row_sums, *column_sums;
-
-    u32 type(int stream) const { return type_of(table.types[job.tensor], stream); }
-    void* address(int stream) const { return table.address[stream * table.tensors + job.tensor]; }
-};
 
 // HAS_AXES, HAS_LARGEST: whether any rule of the source has rows and columns, or looks for the
 // largest of something.
@@ -50,8 +14,8 @@ struct Part {
     const bool unscales;
     C* const memory;
     const i64 room;
-    u64 touched = 0, written = 0;
-    int loops = 0;
+    const u64 touched, written;
+    const int loops;
     i64 band = 0, chunk = 0, left = 0, right = 0;
     i64 rows_summed = 0; // whose columns are not yet in doubles
 
@@ -69,21 +33,13 @@ struct Part {
         return job.by_rows && !job.local ? rounded_up(least(job.columns, CHUNK), 64) : 0;
     }
 
-    Part(
+    APART Part(
         const Outline<C>& given_rule, const Subject<C>& given_tensor, const Pass& given_pass,
-        bool first, C* scratch)
+        const Reach& reach, bool first, C* scratch)
         : rule(given_rule), tensor(given_tensor), job(tensor.job), pass(given_pass),
-          unscales(first && tensor.table.grad_scale), memory(scratch), room(room_of(job)) {
-        for (int k = 0; k < rule.step_count; ++k) {
-            const Step& step = rule.steps[k];
-            if (!(pass.steps >> k & 1)) continue;
-            touched |= step.reads | step.writes;
-            if (step.kind != Step::LOOP) continue;
-            written |= step.writes;
-            ++loops;
-        }
+          unscales(first && tensor.table.grad_scale), memory(scratch), room(room_of(job)),
+          touched(reach.touched | u64(unscales) << 1), written(reach.written), loops(reach.loops) {
         for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
-        if (unscales) touched |= 1 << 1;
     }
 
     C* buffer(int v) const { return memory + v * room; }
