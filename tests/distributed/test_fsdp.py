@@ -89,12 +89,12 @@ def _whole(param: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value.clone()
 
 
-def _scaled(rank: int, fused: bool) -> Any:
+def _scaled(rank: int, name: str, fused: bool) -> Any:
     """Gradients of a scaler; in the second step a number of rank 1 is too large, for both."""
     network, alone = _sharded(2), models.model()
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
-    ours = optgen.optim.AdamW(network.parameters(), fused=fused or None)
-    reference = torch.optim.AdamW(alone.parameters())
+    ours = getattr(optgen.optim, name)(network.parameters(), fused=fused or None)
+    reference = getattr(torch.optim, name)(alone.parameters())
     for step in range(3):
         inputs, targets = models.batch(step)
         found = network(models.half(rank, inputs))
@@ -146,8 +146,9 @@ def test_muon_trains_matrices_beside_another_optimizer() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_gradient_scaler(fused: bool) -> None:
-    for found, scale in pair.run(_scaled, fused):
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
+def test_a_gradient_scaler(name: str, fused: bool) -> None:
+    for found, scale in pair.run(_scaled, name, fused):
         assert found == {}
         assert scale == 32.0
 

@@ -274,3 +274,27 @@ def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, in
     for places in ([((8, 4), 0)], several, several * 4):
         for found in pair.run(_collectives, rule(name), OPTIONS[name], places):
             assert found == [expected] * len(LOWERINGS)
+
+
+def _in_columns(rank: int, dtype: torch.dtype) -> float:
+    """Parts whose memory is laid out by columns, beside one process in which none is."""
+    from torch.distributed.tensor import DTensor
+
+    places: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]
+    run = _Run(Adafactor, {}, places, dtype)
+    for place, param in enumerate(run.parts):
+        turned = param.to_local().mT.contiguous().mT
+        made = nn.Parameter(DTensor.from_local(turned, run.mesh, param.placements))
+        assert not made.to_local().is_contiguous()
+        run.parts[place] = made
+    run.ours = Adafactor(run.parts, lr=0.005)
+    run.reference = Adafactor(run.alone, lr=0.005)
+    for _ in range(3):
+        run.step("fused_cpu")
+    return run.error()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-7)])
+def test_parts_of_other_layouts_and_types(dtype: torch.dtype, bound: float) -> None:
+    for error in pair.run(_in_columns, dtype):
+        assert error <= bound
