@@ -6,8 +6,7 @@ from typing import Any, Protocol
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from optgen.keyed.private import hand_to_ddp
-from optgen.runtime.private import compiling
+from optgen.keyed.private import backward_is_compiled, hand_to_ddp
 
 
 class Stepping(Protocol):
@@ -31,7 +30,8 @@ def apply_optimizer_in_backward(
 
     Args:
         optimizer_class: Makes an optimizer of a list of one parameter.
-        params: The parameters; call `fully_shard` before, and `DistributedDataParallel` after.
+        params: The parameters; call `fully_shard` before. `DistributedDataParallel` comes after,
+            and takes the steps itself; torch's needs an accelerator for that.
         optimizer_kwargs: Further arguments of the class.
         register_hook: Whether the backward pass takes the steps. Default: True; False leaves it to
             an engine.
@@ -52,19 +52,27 @@ def in_backward_optimizer_filter(
             yield name, param
 
 
+_MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
+
+
 def mark(
     param: Any, optimizer: Stepping, kind: Callable[..., Optimizer], options: dict[str, Any]
 ) -> bool:
     """Tell everybody that a backward pass updates a parameter; tell whether one did already."""
     known = hasattr(param, "_in_backward_optimizers")
     if not known:
-        param._in_backward_optimizers = []
-        param._optimizer_classes = []
-        param._optimizer_kwargs = []
+        for name in _MARKS:
+            setattr(param, name, [])
     param._in_backward_optimizers.append(optimizer)
     param._optimizer_classes.append(kind)
     param._optimizer_kwargs.append(options)
     return known
+
+
+def unmark(param: Tensor) -> None:
+    """Forget what a copy or a pickle of a parameter says."""
+    for name in _MARKS:
+        vars(param).pop(name, None)
 
 
 def hook_up(param: Tensor, update: Callable[[Any], None]) -> None:
@@ -80,7 +88,7 @@ def hook_up(param: Tensor, update: Callable[[Any], None]) -> None:
 
 def check_pass(ddp_knows: bool) -> None:
     """Raise a RuntimeError in a backward pass whose gradients may be wrong."""
-    if compiling():
+    if backward_is_compiled():
         raise RuntimeError(
             "an update in the backward pass cannot be captured: use torch.compile for the model, "
             "and no compiled autograd around its backward pass"

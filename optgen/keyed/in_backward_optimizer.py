@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optgen.keyed.ddp import call_when_reduced, engines
 from optgen.keyed.fused import FusedOptimizer
-from optgen.keyed.in_backward import hook_up, mark
+from optgen.keyed.in_backward import hook_up, mark, unmark
 from optgen.keyed.initial import create_state, zero_gradients
 from optgen.keyed.norms import Gradients
 from optgen.keyed.private import after_backward
@@ -78,6 +79,7 @@ class InBackwardOptimizer(FusedOptimizer):
         clip_value (float or None): The largest magnitude of an element of a gradient.
         groups (iterable or None): Groups of the parameters; None is one of all.
         hyper (Mapping): Further arguments of the class.
+        module (Module or None): Where engines may stand around the parameters.
 
     Raises:
         ValueError: The groups have other parameters, or not all.
@@ -91,6 +93,7 @@ class InBackwardOptimizer(FusedOptimizer):
         clip_value: float | None = None,
         groups: Iterable[Mapping[str, Any]] | None = None,
         hyper: Mapping[str, Any] | None = None,
+        module: nn.Module | None = None,
     ) -> None:
         options = dict(hyper or {})
         given = list(params.values()) if groups is None else [dict(group) for group in groups]
@@ -106,7 +109,7 @@ class InBackwardOptimizer(FusedOptimizer):
             for group in self.param_groups
             for chosen in _divided(group["params"], bucket_bytes)
         ]
-        self.attach()
+        self.attach(module)
 
     def _check_groups(self) -> None:
         grouped = {param for group in self.param_groups for param in group["params"]}
@@ -122,20 +125,31 @@ class InBackwardOptimizer(FusedOptimizer):
         optimizer.state = self.state
         return Bucket(optimizer, group, clip_value)
 
-    def attach(self) -> None:
-        """Have the backward pass call this optimizer."""
+    def attach(self, module: nn.Module | None = None) -> None:
+        """Have the backward pass call this optimizer, or the engines around parts of a module.
+
+        An engine looks for marked parameters and would take their steps itself: it finds none.
+        """
         names = {param: name for name, param in self.params.items()}
-        for bucket in self._buckets:
-            for param in bucket.params:
-                arrival = Arrival(names[param], param, bucket, self)
-                for listed in (
-                    "_in_backward_optimizers",
-                    "_optimizer_classes",
-                    "_optimizer_kwargs",
-                ):
-                    vars(param).pop(listed, None)
+        arrivals = {
+            param: Arrival(names[param], param, bucket, self)
+            for bucket in self._buckets
+            for param in bucket.params
+        }
+
+        def arrive(param: Tensor) -> None:
+            if param in arrivals:  # else of another optimizer
+                arrivals[param].step()
+
+        around = [] if module is None else list(engines(module))
+        reduced = {param for engine in around for param in engine.parameters()}
+        for engine in around:
+            call_when_reduced(engine, arrive)
+        for param, arrival in arrivals.items():
+            if param not in reduced:
+                unmark(param)
                 mark(param, arrival, *self._made_of)
-                hook_up(param, _arrive)
+                hook_up(param, arrive)
 
     def note(self, name: str, param: Tensor) -> None:
         """Take note of a gradient, at most one for each parameter and step.
@@ -197,11 +211,6 @@ class InBackwardOptimizer(FusedOptimizer):
             )
             create_state(bucket.optimizer)
             bucket.free()
-
-
-def _arrive(param: Any) -> None:
-    for arrival in param._in_backward_optimizers:
-        arrival.step()
 
 
 def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:

@@ -6,11 +6,13 @@ Nothing is imported to ask what a tensor is: the module of its class is there if
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed
 from torch.utils.hooks import RemovableHandle
+
+from optgen.runtime.private import compiling
 
 
 def _isinstance(value: object, module: str, name: str) -> bool:
@@ -33,6 +35,12 @@ def after_backward(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def backward_is_compiled() -> bool:
+    """Tell whether compiled autograd runs this backward pass, or is just reading it."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return compiling() or getattr(module, "in_compiled_autograd_region", False)
+
+
 def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
     """Let DistributedDataParallel know of a hook that updates a parameter in the backward pass.
 
@@ -49,3 +57,8 @@ def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
         )
     param_to_optim_hook_handle_map.setdefault(param, []).append(handle)
     return True
+
+
+def leave_gradients(engine: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Have an engine not give parameters the gradients that its communication hook has used."""
+    cast(Any, engine.reducer)._set_optimizer_in_backward()

@@ -33,8 +33,8 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
     gradients. Gradients are not accumulated over passes: a second one before `step` is an error.
 
     Args:
-        module (nn.Module): What to train; after `fully_shard`, before `DistributedDataParallel`.
-            Modules in it that have a fused optimizer of their own keep it.
+        module (nn.Module): What to train, after `fully_shard` or with `DistributedDataParallel`
+            around it. Modules in it that have a fused optimizer of their own keep it.
         optimizer_class: A class of `optgen.optim`, or of torch's form.
         bucket_bytes (int): How many bytes of gradients may wait to be used by one call. Default: 0,
             each parameter has its own.
@@ -68,7 +68,7 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             if param.requires_grad
         }
         self._own = InBackwardOptimizer(
-            params, optimizer_class, bucket_bytes, clip_value, groups, hyper
+            params, optimizer_class, bucket_bytes, clip_value, groups, hyper, module
         )
         self._fused: KeyedOptimizer = self._own
         if inner.optimizers:
@@ -98,4 +98,4 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._own.attach()  # copies of parameters come without hooks
+        self._own.attach(self.module)  # copies of parameters come without hooks

@@ -1,0 +1,140 @@
+"""Training in the backward pass on two ranks: FSDP2 and DDP, held to one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import models, pair
+from torch import distributed, nn
+
+from optgen.keyed import FusedEmbeddingBag, UpdateInBackward, apply_optimizer_in_backward
+from optgen.optim import SGD, Adafactor, AdamW
+
+pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+
+EVERYTHING = 2**30
+
+
+def _reference(kind: Any = AdamW) -> tuple[nn.Module, Any]:
+    alone = models.model()
+    optimizer = kind(alone.parameters(), lr=0.1)
+    models.train(alone, optimizer)
+    return alone, optimizer
+
+
+def _sharded(network: nn.Sequential) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in list(network)[::2]:
+        fully_shard(layer)
+    return fully_shard(network)
+
+
+def _fsdp(rank: int, kind: Any, bucket_bytes: int) -> dict[str, float]:
+    network = _sharded(models.model())
+    model = UpdateInBackward(network, kind, bucket_bytes=bucket_bytes, lr=0.1)
+    models.train(model, model.fused_optimizer, rank)
+    assert all(param.grad is None for param in model.parameters())
+    return models.differences((network, model.fused_optimizer), _reference(kind))
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adafactor])
+@pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
+def test_fsdp2(bucket_bytes: int, kind: Any) -> None:
+    """Also of a rule that talks with the other rank: passes come to parameters in one order."""
+    assert pair.run(_fsdp, kind, bucket_bytes) == [{}, {}]
+
+
+def _too_early(rank: int) -> None:
+    network = models.model()
+    model = UpdateInBackward(network, AdamW)
+    _sharded(network)
+    with pytest.raises(RuntimeError, match="make it after what exchanges parameters"):
+        model(models.batch(0)[0])
+
+
+def test_wrapped_before_fully_shard() -> None:
+    """Its hooks would be those of parameters that are no longer there."""
+    pair.run(_too_early)
+
+
+def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
+    network = models.model()
+    engine = nn.parallel.DistributedDataParallel(
+        network, gradient_as_bucket_view=view, bucket_cap_mb=2e-4
+    )
+    model = UpdateInBackward(engine, AdamW, bucket_bytes=bucket_bytes, lr=0.1)
+    models.train(model, model.fused_optimizer, rank)
+    assert all(param.grad is None for param in model.parameters())
+    return models.differences((network, model.fused_optimizer), _reference())
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["", "views"])
+@pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
+def test_ddp(bucket_bytes: int, view: bool) -> None:
+    """Updates come after the sums of both ranks, in buckets of the engine's own."""
+    assert pair.run(_ddp, bucket_bytes, view) == [{}, {}]
+
+
+def _one_each(rank: int) -> float:
+    network = models.model()
+    _sharded(network)
+    apply_optimizer_in_backward(AdamW, network.parameters(), {"lr": 0.1})
+    for step in range(models.STEPS):
+        inputs, targets = (models.half(rank, whole) for whole in models.batch(step))
+        nn.functional.mse_loss(network(inputs), targets).backward()
+    alone, _ = _reference()
+    pairs = zip(network.parameters(), alone.parameters(), strict=True)
+    return max(models.difference(a.detach(), b.detach()) for a, b in pairs)
+
+
+def test_one_optimizer_a_parameter() -> None:
+    assert max(pair.run(_one_each)) < models.BOUND
+
+
+def _taken_over(rank: int) -> bool:
+    """DDP around such parameters: it steps itself, at the end with a stream of an accelerator."""
+    network = models.model()
+    apply_optimizer_in_backward(SGD, network.parameters(), {"lr": 0.1})
+    engine = nn.parallel.DistributedDataParallel(network)
+    loss = engine(models.batch(0)[0]).sum()
+    if not torch.accelerator.is_available():
+        with pytest.raises(RuntimeError, match="accelerator"):
+            loss.backward()
+    return not any(param._post_accumulate_grad_hooks for param in network.parameters())
+
+
+def test_ddp_knows_the_hooks() -> None:
+    """On a CPU torch's own function fails in the same way."""
+    assert pair.run(_taken_over) == [True, True]
+
+
+def _without_group(rank: int) -> str:
+    """A parameter prepared while there was no process group, and used when there is one."""
+    from unittest.mock import patch
+
+    param = nn.Parameter(torch.zeros(2))
+    with patch.object(distributed, "is_initialized", return_value=False):
+        apply_optimizer_in_backward(SGD, [param], {})
+    with pytest.raises(RuntimeError, match="call init_process_group first"):
+        param.sum().backward()
+    return "refused"
+
+
+def test_the_process_group_comes_first() -> None:
+    """DDP would not know of the hook, and each rank go its own way."""
+    assert pair.run(_without_group) == ["refused", "refused"]
+
+
+def _tables(rank: int) -> Any:
+    """Each rank has a table of its own, as tables are shared out; nothing is exchanged."""
+    table = FusedEmbeddingBag(8, 4, mode="sum", optimizer_kwargs={"lr": 0.1})
+    before = table.weight.detach().clone()
+    table(torch.tensor([[rank, 5]])).sum().backward()
+    return (table.weight != before).any(1).nonzero().flatten().tolist()
+
+
+def test_a_table_on_each_rank() -> None:
+    assert pair.run(_tables) == [[0, 5], [1, 5]]

@@ -1,0 +1,99 @@
+"""Optimizers that update in the backward pass: the interface, and how a model's are collected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import Still
+from torch import nn
+
+from optgen.keyed import (
+    CombinedOptimizer,
+    EmptyFusedOptimizer,
+    FusedEmbedding,
+    FusedOptimizer,
+    FusedOptimizerModule,
+    KeyedOptimizer,
+    UpdateInBackward,
+    fused_optimizer_of,
+)
+from optgen.optim import SGD
+
+
+class Counting(FusedOptimizer):
+    """Counts its steps."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.steps = 0
+
+
+class Layer(nn.Linear, FusedOptimizerModule):
+    """A module with an optimizer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.inside = FusedEmbedding(2, 2)  # this layer's business
+        params = {"weight": self.weight, "bias": self.bias}
+        self._optimizer = Counting(params, {}, [{"params": list(params.values()), "lr": 0.1}])
+
+    @property
+    def fused_optimizer(self) -> KeyedOptimizer:
+        return self._optimizer
+
+
+def test_the_interface_is_abstract() -> None:
+    for kind in (FusedOptimizer, FusedOptimizerModule):
+        with pytest.raises(TypeError, match="abstract"):
+            kind()
+    assert "lr: 0.1" in repr(Layer().fused_optimizer)
+
+
+def test_an_empty_one() -> None:
+    empty = EmptyFusedOptimizer()
+    empty.step()
+    empty.zero_grad()
+    assert empty.step(lambda: 3.0) == 3.0
+    assert empty.state_dict() == {"state": {}}
+    empty.load_state_dict({"state": {}})
+    combined = CombinedOptimizer([("a", empty), ("b", Still({}, {}, []))])
+    assert combined.state_dict() == {"state": {}}
+
+
+def test_a_models_optimizers_under_their_paths() -> None:
+    shared = Layer()
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(Layer(), nn.ReLU()), shared, shared)
+    found = fused_optimizer_of(model)
+
+    assert [key for key, _ in found.optimizers] == ["1.0", "2"]
+    assert list(found.params) == ["1.0.weight", "1.0.bias", "2.weight", "2.bias"]
+    assert set(found.params) < set(dict(model.named_parameters()))
+    found.step()
+    assert [each.steps for _, each in found.optimizers] == [1, 1]  # type: ignore[attr-defined]
+
+
+def test_of_a_module_itself_and_of_none() -> None:
+    assert list(fused_optimizer_of(FusedEmbedding(3, 2)).params) == ["weight"]
+    assert fused_optimizer_of(nn.Linear(2, 2)).state_dict() == {"state": {}}
+
+
+def test_names_are_the_models() -> None:
+    """Of a wrapped part of a model, in which a table keeps the optimizer that it has."""
+    part = nn.Sequential(FusedEmbedding(4, 3), nn.Linear(3, 2))
+    model = nn.Sequential(nn.Flatten(), UpdateInBackward(part, SGD, lr=0.1))
+    found = fused_optimizer_of(model)
+    found.init_state()
+
+    assert sorted(found.params) == sorted(dict(model.named_parameters()))
+    assert set(found.state_dict()["state"]) == {"1.module.0.weight"}  # this SGD has none
+    before = [param.detach().clone() for param in model.parameters()]
+    model(torch.tensor([[1, 2]])).sum().backward()
+    assert all(param.grad is None for param in model.parameters())
+    changed = zip(before, model.parameters(), strict=True)
+    assert all(not torch.equal(old, new) for old, new in changed)

@@ -1,0 +1,114 @@
+"""One optimizer a parameter, in the backward pass: as torch's private function of this name."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+
+import optgen.optim
+from optgen.keyed import apply_optimizer_in_backward, in_backward_optimizer_filter
+
+
+def network(tied: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5), nn.Linear(5, 2))
+    if tied:
+        net[2].weight = net[0].weight
+    return net
+
+
+def backward(net: nn.Module, step: int) -> None:
+    net(torch.full((3, 5), 0.1 * (step + 1))).square().sum().backward()
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
+@pytest.mark.parametrize("library", [torch.optim, optgen.optim], ids=["torch", "optgen"])
+def test_it_trains_as_after_the_pass(library: Any, tied: bool) -> None:
+    ours, theirs = network(tied), network(tied)
+    apply_optimizer_in_backward(library.AdamW, ours.parameters(), {"lr": 0.1})
+    reference = library.AdamW(theirs.parameters(), lr=0.1)
+    for step in range(3):
+        backward(ours, step)
+        assert all(param.grad is None for param in ours.parameters())
+        reference.zero_grad()
+        backward(theirs, step)
+        reference.step()
+
+    for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(param, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_what_is_kept_on_a_parameter() -> None:
+    """As torch keeps it, so that its own functions and engines find it."""
+    net, kwargs = network(), {"lr": 0.1}
+    *others, last = net.parameters()
+    apply_optimizer_in_backward(optgen.optim.SGD, [last], kwargs)
+    apply_optimizer_in_backward(optgen.optim.Adam, [last], {})
+    first, second = last._in_backward_optimizers
+
+    assert (type(first), type(second)) == (optgen.optim.SGD, optgen.optim.Adam)
+    assert last._optimizer_classes == [optgen.optim.SGD, optgen.optim.Adam]
+    assert last._optimizer_kwargs == [kwargs, {}]
+    assert [name for name, _ in in_backward_optimizer_filter(net.named_parameters(), True)] == [
+        "3.bias"
+    ]
+    left = [param for _, param in in_backward_optimizer_filter(net.named_parameters())]
+    assert list(map(id, left)) == list(map(id, others))
+    backward(net, 0)
+    assert second.state[last]["step"] == 1
+    assert left[0].grad is not None
+
+
+@pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
+def test_torch_finds_them() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import _get_in_backward_optimizers
+
+    net = network()
+    apply_optimizer_in_backward(optgen.optim.SGD, net.parameters(), {})
+    assert len(_get_in_backward_optimizers(net)) == 6
+
+
+def test_an_engine_may_take_the_steps() -> None:
+    net = network()
+    apply_optimizer_in_backward(optgen.optim.SGD, net.parameters(), {"lr": 0.1}, False)
+    before = [param.detach().clone() for param in net.parameters()]
+    backward(net, 0)
+    for param, old in zip(net.parameters(), before, strict=True):
+        assert torch.equal(param, old)
+        assert param.grad is not None
+        assert len(param._in_backward_optimizers) == 1
+
+
+def test_compiled_models() -> None:
+    """A compiled model trains as it is, since hooks stay outside."""
+    ours, theirs = network(), network()
+    apply_optimizer_in_backward(optgen.optim.AdamW, ours.parameters(), {"lr": 0.1})
+    reference = optgen.optim.AdamW(theirs.parameters(), lr=0.1)
+    compiled = torch.compile(ours, backend="aot_eager")
+    for step in range(2):
+        backward(compiled, step)
+        reference.zero_grad()
+        backward(theirs, step)
+        reference.step()
+    for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(param, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_captured_backward_pass_is_refused() -> None:
+    """Of some steps in it torch keeps nothing, silently."""
+    from torch._dynamo import compiled_autograd
+
+    net = network()
+    apply_optimizer_in_backward(optgen.optim.SGD, net.parameters(), {"lr": 0.1})
+    with (
+        compiled_autograd._enable(torch.compile(backend="aot_eager")),
+        pytest.raises(RuntimeError, match="an update in the backward pass cannot be captured"),
+    ):
+        backward(net, 0)

@@ -1,0 +1,301 @@
+"""Training in the backward pass: the bits of the ordinary way, and few gradients alive."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import StepLR
+
+import optgen.optim
+from optgen import use_lowering
+from optgen.keyed import (
+    KeyedOptimizerWrapper,
+    UpdateInBackward,
+    WarmupOptimizer,
+    WarmupStage,
+    in_backward_optimizer_filter,
+)
+from optgen.optim import SGD, AdamW
+from optgen.runtime import GeneratedOptimizer
+
+EVERYTHING = 2**30  # bytes: more than a network here has
+NAMES = [
+    name
+    for name in optgen.optim.__all__
+    if isinstance(kind := getattr(optgen.optim, name), type)
+    and issubclass(kind, GeneratedOptimizer)
+    and kind.rule.gradient != "sparse_only"
+]
+
+
+class Blocks(nn.Module):
+    """Layers of sizes that are no multiple of a vector's, one of them used twice."""
+
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(9, 37, bias=bias)
+        self.middle = nn.Linear(37, 37, bias=bias)
+        self.last = nn.Linear(37, 3, bias=bias)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.middle(torch.tanh(self.first(inputs)))
+        found: Tensor = self.last(torch.tanh(self.middle(torch.tanh(hidden))))
+        return found
+
+
+def batch(step: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(5, 9, generator=torch.Generator().manual_seed(step)).to(dtype)
+
+
+def backward(model: Callable[[Tensor], Tensor], step: int, dtype: Any = torch.float32) -> None:
+    model(batch(step, dtype)).square().mean().backward()
+
+
+def ordinary(model: nn.Module, optimizer: Any, steps: int, dtype: Any = torch.float32) -> None:
+    for step in range(steps):
+        optimizer.zero_grad()
+        backward(model, step, dtype)
+        optimizer.step()
+
+
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(param, expected)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 3000, EVERYTHING], ids=["each", "some", "all"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bits_of_the_ordinary_way(name: str, bucket_bytes: int) -> None:
+    kind, bias = getattr(optgen.optim, name), name != "Muon"
+    ours, theirs = Blocks(bias), Blocks(bias)
+    model = UpdateInBackward(ours, kind, bucket_bytes=bucket_bytes, lr=0.01)
+    reference = kind(theirs.parameters(), lr=0.01)
+    for step in range(3):
+        backward(model, step)
+        assert all(param.grad is None for param in ours.parameters())
+        model.fused_optimizer.step()
+    ordinary(theirs, reference, 3)
+
+    assert_same(ours, theirs)
+    for param, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        states = model.fused_optimizer.state[param]
+        for key, value in reference.state[expected].items():
+            assert torch.equal(states[key], value), key
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_in_every_lowering_and_dtype(dtype: torch.dtype, lowering: str) -> None:
+    ours, theirs = Blocks().to(dtype), Blocks().to(dtype)
+    model = UpdateInBackward(ours, AdamW, bucket_bytes=3000, lr=0.01)
+    with use_lowering(lowering):
+        for step in range(3):
+            backward(model, step, dtype)
+            model.fused_optimizer.step()
+        ordinary(theirs, AdamW(theirs.parameters(), lr=0.01), 3, dtype)
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 3000, None], ids=["each", "some", "ordinary"])
+def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
+    """Whenever one is made: those of a bucket at most, where the ordinary way has them all."""
+    network = Blocks()
+    params, made, alive = list(network.parameters()), [], []
+
+    def look(param: Tensor) -> None:
+        made.append(weakref.ref(param.grad))
+        living = [grad for ref in made if (grad := ref()) is not None]
+        alive.append(sum(grad.nbytes for grad in living))
+
+    for param in params:
+        param.register_post_accumulate_grad_hook(look)  # before the update's own
+    if bucket_bytes is None:
+        backward(network, 0)
+        assert max(alive) == sum(param.nbytes for param in params)
+        return
+    backward(UpdateInBackward(network, AdamW, bucket_bytes=bucket_bytes), 0)
+    assert len(alive) == len(params)
+    assert max(alive) <= max(bucket_bytes, *(param.nbytes for param in params))
+    assert not any(ref() is not None for ref in made)
+
+
+def test_a_part_of_the_model_that_is_not_used() -> None:
+    """Its bucket is updated without it, at the end of the pass."""
+    network = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
+    network["idle"].weight.requires_grad_(False)
+    expected = copy.deepcopy(network)
+    model = UpdateInBackward(network, AdamW, bucket_bytes=EVERYTHING, lr=0.1)
+    reference = AdamW([p for p in expected.parameters() if p.requires_grad], lr=0.1)
+    for each in (model.module, expected):
+        each["used"](torch.ones(2, 3)).sum().backward()
+    assert network["used"].weight.grad is None
+    reference.step()
+    assert_same(network, expected)
+    assert "module.idle.weight" not in model.fused_optimizer.params
+
+
+def test_a_learning_rate_acts_on_the_next_pass() -> None:
+    """Of a schedule and of a warm-up, with groups that have their own."""
+    for around in (False, True):
+        networks = Blocks(), Blocks()
+        grouped = [
+            [
+                {"params": [net.first.weight, net.last.weight]},
+                {"params": [*net.middle.parameters(), net.first.bias, net.last.bias], "lr": 0.5},
+            ]
+            for net in networks
+        ]
+        model = UpdateInBackward(networks[0], SGD, groups=grouped[0], lr=0.2, bucket_bytes=3000)
+        plain = SGD(grouped[1], lr=0.2)
+        named = dict(networks[1].named_parameters())
+        reference: Any = KeyedOptimizerWrapper(named, lambda _, plain=plain: plain)
+        ours: Any = model.fused_optimizer
+        if around:
+            stages = [WarmupStage(max_iters=4, value=0.1)]
+            ours, reference = (WarmupOptimizer(each, stages, lr=0.3) for each in (ours, reference))
+        schedules = [StepLR(each, 1, 0.5) for each in (ours, reference) if not around]
+        for step in range(4):
+            backward(model, step)
+            ours.step()
+            reference.zero_grad()
+            backward(networks[1], step)
+            reference.step()
+            for schedule in schedules:
+                schedule.step()
+        assert_same(*networks)
+
+
+def test_a_closure() -> None:
+    ours, theirs = Blocks(), Blocks()
+    model = UpdateInBackward(ours, AdamW, lr=0.01)
+
+    def closure() -> float:
+        backward(model, 0)
+        return 3.0
+
+    assert model.fused_optimizer.step(closure) == 3.0
+    assert model.fused_optimizer.step(closure) == 3.0
+    reference = AdamW(theirs.parameters(), lr=0.01)
+    for _ in range(2):
+        ordinary(theirs, reference, 1)
+    assert_same(ours, theirs)
+
+
+def test_gradients_are_not_accumulated() -> None:
+    network = Blocks()
+    model = UpdateInBackward(network, SGD, lr=0.1)
+    backward(model, 0)
+    after = [param.detach().clone() for param in network.parameters()]
+    with pytest.raises(RuntimeError, match=r"module\.last\.\w+ has a second gradient since the"):
+        backward(model, 1)
+    for param, old in zip(network.parameters(), after, strict=True):
+        assert torch.equal(param, old)
+        assert param.grad is None
+    model.fused_optimizer.zero_grad()
+    backward(model, 1)
+    assert not torch.equal(network.first.weight, after[0])
+
+
+def test_a_graph_cannot_be_used_again() -> None:
+    """Its weights have changed; torch sees it."""
+    model = UpdateInBackward(Blocks(), SGD, lr=0.1)
+    loss = model(batch(0)).sum()
+    loss.backward(retain_graph=True)
+    model.fused_optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_pass_that_breaks_off() -> None:
+    """What has waited is dropped by zero_grad, and the next pass is like any other."""
+    ours, theirs = Blocks(), Blocks()
+    model = UpdateInBackward(ours, AdamW, bucket_bytes=EVERYTHING, lr=0.01)
+
+    def fail(grad: Tensor) -> None:
+        raise ValueError("broken off")
+
+    handle = ours.first.weight.register_hook(fail)
+    with pytest.raises(ValueError, match="broken off"):
+        backward(model, 5)
+    assert ours.last.weight.grad is not None
+    handle.remove()
+    model.fused_optimizer.zero_grad()
+    assert ours.last.weight.grad is None
+    backward(model, 0)
+    ordinary(theirs, AdamW(theirs.parameters(), lr=0.01), 1)
+    assert_same(ours, theirs)
+
+
+def test_by_value() -> None:
+    ours, theirs = Blocks(), Blocks()
+    model = UpdateInBackward(ours, SGD, clip_value=1e-3, lr=0.5)
+    backward(model, 0)
+    backward(theirs, 0)
+    nn.utils.clip_grad_value_(theirs.parameters(), 1e-3)
+    SGD(theirs.parameters(), lr=0.5).step()
+    assert_same(ours, theirs)
+
+
+def test_checkpoints_by_name() -> None:
+    """Saved after two steps and loaded into a new one, which goes on as if nothing had been."""
+    model = UpdateInBackward(Blocks(), AdamW, lr=0.01)
+    for step in range(2):
+        backward(model, step)
+        model.fused_optimizer.step()
+    file = io.BytesIO()
+    torch.save((model.state_dict(), model.fused_optimizer.state_dict()), file)
+    file.seek(0)
+    weights, state = torch.load(file)
+    other = UpdateInBackward(Blocks(), AdamW, bucket_bytes=EVERYTHING, lr=0.01)
+    other.load_state_dict(weights)
+    fresh = [param.detach().clone() for param in other.parameters()]
+    other.fused_optimizer.init_state()
+    assert all(map(torch.equal, other.parameters(), fresh))
+    other.fused_optimizer.load_state_dict(state)
+    for each in (model, other):
+        backward(each, 2)
+    assert set(state["state"]) == set(dict(model.named_parameters()))
+    assert_same(model, other)
+
+
+def test_copies_train_too() -> None:
+    model = UpdateInBackward(Blocks(), AdamW, bucket_bytes=3000, lr=0.01)
+    backward(model, 0)
+    model.fused_optimizer.step()
+    others = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    for each in (model, *others):
+        backward(each, 1)
+    for other in others:
+        assert_same(model, other)
+        assert next(iter(other.parameters())) is not next(iter(model.parameters()))
+
+
+def test_no_other_optimizer_need_know() -> None:
+    model = nn.Sequential(UpdateInBackward(nn.Linear(2, 2), SGD), nn.Linear(2, 2))
+    left = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
+    assert left == ["1.weight", "1.bias"]
+
+
+def test_what_it_refuses() -> None:
+    network = Blocks()
+    some = [network.first.weight]
+    with pytest.raises(ValueError, match=r"module\.first\.bias is in none of the groups"):
+        UpdateInBackward(network, SGD, groups=[{"params": some}])
+    layer = nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="groups have parameters that are not the module's"):
+        UpdateInBackward(layer, SGD, groups=[{"params": [*some, *layer.parameters()]}])
+    with pytest.raises(ValueError, match="Invalid learning rate: -1"):
+        UpdateInBackward(Blocks(), SGD, lr=-1)
+    model = UpdateInBackward(network, SGD)
+    network.middle.bias = nn.Parameter(torch.zeros(37))
+    with pytest.raises(RuntimeError, match=r"module\.middle\.bias is another parameter than when"):
+        model(batch(0))
