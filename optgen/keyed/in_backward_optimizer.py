@@ -14,7 +14,6 @@ from optgen.keyed.initial import create_state, zero_gradients
 from optgen.keyed.norms import Gradients
 from optgen.keyed.private import after_backward
 from optgen.runtime.base import hooked
-from optgen.runtime.sharded.views import local, shared
 
 Group = dict[str, Any]
 
@@ -75,7 +74,8 @@ class InBackwardOptimizer(FusedOptimizer):
     Args:
         params (Mapping[str, Tensor]): Parameters by name.
         optimizer_class: Makes optimizers of them.
-        bucket_bytes (int): How many bytes of gradients may wait to be used by one call.
+        bucket_bytes (int): How many bytes of gradients may wait to be used by one call; those of
+            parameters that ranks share count as a whole.
         clip_value (float or None): The largest magnitude of an element of a gradient.
         groups (iterable or None): Groups of the parameters; None is one of all.
         hyper (Mapping): Further arguments of the class.
@@ -218,7 +218,7 @@ def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     held = 0
     for param in reversed(params):
-        size = (local(param) if shared(type(param)) else param).nbytes
+        size = param.numel() * param.element_size()  # whole: ranks must divide alike
         if bucket and held + size > bucket_bytes:
             yield bucket
             bucket, held = [], 0

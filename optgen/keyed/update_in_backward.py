@@ -36,8 +36,8 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
         module (nn.Module): What to train, after `fully_shard` or with `DistributedDataParallel`
             around it. Modules in it that have a fused optimizer of their own keep it.
         optimizer_class: A class of `optgen.optim`, or of torch's form.
-        bucket_bytes (int): How many bytes of gradients may wait to be used by one call. Default: 0,
-            each parameter has its own.
+        bucket_bytes (int): How many bytes of gradients may wait to be used by one call; those of
+            parameters that ranks share count as a whole. Default: 0, each parameter has its own.
         clip_value (float): The largest magnitude of an element of a gradient; by the norm of all
             nothing can be clipped before all are there. Default: None, no limit.
         groups (iterable): Groups of the module's parameters, as optimizers take them. Default: one
