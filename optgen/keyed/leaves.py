@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from optgen.keyed.errors import Refused
@@ -22,8 +23,6 @@ class Copy:
 
     def write(self) -> None:
         """Write; what is given decides the shape of a shard, and which axes are sparse."""
-        if self.target is self.source:  # a checkpoint was read straight into the state
-            return
         if self.target.is_sparse:
             self._take_axes()
         elif self.target.shape != self.source.shape:
@@ -83,11 +82,12 @@ def _of_dtensors(current: Any, new: Any, path: Path) -> list[Copy]:
     if wrapped[0]:
         return _shards(old.local_shards(), local.local_shards(), path)
     _equal("shape", current.shape, new.shape, path)
-    where = [(each.placements, each.device_mesh) for each in (current, new)]
-    if where[0] != where[1]:
+    old_mesh, new_mesh = current.device_mesh, new.device_mesh
+    if current.placements != new.placements or not torch.equal(old_mesh.mesh, new_mesh.mesh):
         raise ValueError(
-            f"Different placements: {where[0]} vs {where[1]} for the path of {said(path)}; "
-            "redistribute what is to be loaded, on all ranks"
+            f"Different placements: {current.placements} on {old_mesh} vs {new.placements} on "
+            f"{new_mesh} for the path of {said(path)}; redistribute what is to be loaded, on all "
+            "ranks"
         )
     return [_pair(old, local, path)]
 

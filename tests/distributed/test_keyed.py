@@ -144,17 +144,25 @@ def test_a_rank_that_refuses_leaves_no_other_waiting() -> None:
     assert second[1] == [0.0, [0, 0]]
 
 
-def redistribute(rank: int) -> str:
-    """Load a replicated tensor into a sharded one on one rank, where torchrec would communicate."""
-    from torch.distributed.tensor import Replicate
+def redistribute(rank: int, order: list[int] | None) -> str:
+    """Load a tensor of other placements on one rank, where torchrec would communicate.
+
+    It is replicated, or sharded over the ranks in another order.
+    """
+    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 
     params = {"w": torch.nn.Parameter(spread(torch.ones(4, 2)))}
     target = keyed.KeyedOptimizerWrapper(params, optgen.optim.Adam)
     target.init_state()
     packed = target.state_dict()
-    replicated = packed["state"]["w"]["exp_avg"].redistribute(placements=[Replicate()])
+    other = packed["state"]["w"]["exp_avg"]
+    if order is None:
+        other = other.redistribute(placements=[Replicate()])
+    else:
+        mesh = DeviceMesh("cpu", order)
+        other = DTensor.from_local(other.to_local(), mesh, [Shard(0)], run_check=False)
     if rank == 1:
-        packed["state"]["w"] = {**packed["state"]["w"], "exp_avg": replicated}
+        packed["state"]["w"] = {**packed["state"]["w"], "exp_avg": other}
     try:
         target.load_state_dict(packed)
     except ValueError as error:
@@ -162,11 +170,12 @@ def redistribute(rank: int) -> str:
     return ""
 
 
-def test_a_tensor_of_other_placements_is_refused_without_a_word_to_others() -> None:
-    first, second = pair.run(redistribute, limit=20)
+@pytest.mark.parametrize("order", [None, [1, 0]], ids=["replicated", "another order"])
+def test_a_tensor_of_other_placements_is_refused_without_a_word_to_others(order: Any) -> None:
+    first, second = pair.run(redistribute, order, limit=20)
 
     assert first == ""
-    assert second.startswith("Different placements: ((Shard(dim=0),), ")
+    assert second.startswith("Different placements: (Shard(dim=0),) on DeviceMesh(")
     assert second.endswith(
         'for the path of ["w", "exp_avg"]; redistribute what is to be loaded, on all ranks'
     )

@@ -125,6 +125,15 @@ def test_sparse_gradients_count_as_sums_of_their_rows() -> None:
         torch.testing.assert_close(optimizer.last_total_grad_norm, torch.tensor(5.0))
 
 
+def test_a_parameter_of_two_groups_counts_once() -> None:
+    param = nn.Parameter(torch.zeros(2))
+    param.grad = torch.tensor([3.0, 4.0])
+    optimizer = still({"a": param, "b": param, "c": param}, clipping=NORM, max_gradient=1.0)
+    optimizer.step()
+    assert optimizer.last_total_grad_norm == 5
+    torch.testing.assert_close(param.grad, torch.tensor([0.6, 0.8]))
+
+
 def test_the_norm_stands_for_the_last_step() -> None:
     params = parameters()
     optimizer = still(params, clipping=NORM)

@@ -132,6 +132,11 @@ def test_the_loss_comes_back(wrap: Any) -> None:
     assert len(calls) == 2
 
 
+def test_its_defaults_are_those_that_all_members_have() -> None:
+    assert {"lr", "weight_decay"} <= two().defaults.keys()
+    assert not {"betas", "momentum"} & two().defaults.keys()  # schedulers set these in every group
+
+
 def test_zero_grad_does_as_it_is_told() -> None:
     combined = two()
     train(combined, 1)

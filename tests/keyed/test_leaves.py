@@ -37,10 +37,10 @@ def sharded_tensor(values: list[Tensor]) -> Any:
     return made
 
 
-def dtensor(local: Any, placement: str = "Shard") -> Any:
+def dtensor(local: Any, placement: str = "Shard", names: Any = None) -> Any:
     from torch.distributed import tensor
 
-    mesh = distributed.init_device_mesh("cpu", (1,))
+    mesh = distributed.init_device_mesh("cpu", (1,), mesh_dim_names=names)
     placements = [tensor.Shard(0) if placement == "Shard" else tensor.Replicate()]
     return tensor.DTensor.from_local(local, mesh, placements, run_check=False)
 
@@ -80,6 +80,13 @@ def test_a_shard_takes_the_shape_of_what_it_is_given() -> None:
 def test_dtensors_are_written_in_place() -> None:
     local = torch.zeros(3, 2)
     load(dtensor(local), dtensor(torch.ones(3, 2)))
+
+    assert (local == 1).all()
+
+
+def test_a_mesh_may_have_other_names() -> None:
+    local = torch.zeros(3, 2)
+    load(dtensor(local, names=("dp",)), dtensor(torch.ones(3, 2)))
 
     assert (local == 1).all()
 
@@ -176,7 +183,7 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "placements": (
         lambda: dtensor(torch.zeros(2)),
         lambda: dtensor(torch.ones(2), "Replicate"),
-        "Different placements: ((Shard(dim=0),), ",
+        "Different placements: (Shard(dim=0),) on DeviceMesh(",
     ),
     "dense for sparse": (
         lambda: torch.zeros(2, 2).to_sparse(),

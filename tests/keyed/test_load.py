@@ -9,7 +9,13 @@ import torch
 from keyed.models import IDS, LIBRARIES, adam, content, parameters, train
 from torch import Tensor
 
-from optgen.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper, OptimizerWrapper
+from optgen.keyed import (
+    CombinedOptimizer,
+    KeyedOptimizer,
+    KeyedOptimizerWrapper,
+    OptimizerWrapper,
+    WarmupOptimizer,
+)
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -211,6 +217,26 @@ def test_groups_are_known_by_their_parameters() -> None:
     assert all(g["params"] is p for g, p in zip(target.param_groups, params, strict=True))
 
 
+def test_parameters_of_a_group_stand_in_any_order() -> None:
+    params = parameters()
+    optimizer = KeyedOptimizer(params, {}, [{"params": list(params.values()), "lr": 1.0}])
+    optimizer.save_param_groups(True)
+    optimizer.load_state_dict(
+        {"state": {}, "param_groups": [{"params": ["weight", "bias"], "lr": 2.0}]}
+    )
+
+    assert optimizer.param_groups[0]["lr"] == 2.0
+
+
+def test_a_parameter_without_state_hides_no_other() -> None:
+    params = parameters()
+    optimizer = KeyedOptimizer(params, {params["bias"]: {"m": torch.zeros(2)}}, [])
+    assert list(params) == ["weight", "bias"]
+    optimizer.load_state_dict({"state": {"bias": {"m": torch.ones(2)}}})
+
+    assert (optimizer.state[params["bias"]]["m"] == 1).all()
+
+
 class Entry:
     """An entry that loads itself, or refuses to."""
 
@@ -282,7 +308,9 @@ def test_after_a_load_every_optimizer_is_told_once() -> None:
     outer.load_state_dict(outer.state_dict())
     assert heard == ["inner", "outer"]
     heard.clear()
-    combined = CombinedOptimizer([("a", outer), ("b", Told(adam(parameters()), "b"))])
+    combined = CombinedOptimizer(
+        [("a", outer), ("b", WarmupOptimizer(Told(adam(parameters()), "b"), []))]
+    )
     combined.load_state_dict(combined.state_dict())
     assert heard == ["inner", "outer", "b"]
 
