@@ -22,14 +22,21 @@ inline C where(bool condition, C x, C y) {
 inline float sign(float x) { return abs(x) > 0 ? __builtin_copysignf(1, x) : 0; }
 inline double sign(double x) { return abs(x) > 0 ? __builtin_copysign(1, x) : 0; }
 template <class C>
-inline C maximum(C a, C b) { return a > b || a != a ? a : b; }
+inline C maximum(C a, C b) {
+    const C larger = a > b ? a : b; // one instruction, of which || would make two comparisons
+    return a != a ? a : larger;
+}
 template <class C>
-inline C minimum(C a, C b) { return a < b || a != a ? a : b; }
+inline C minimum(C a, C b) {
+    const C smaller = a < b ? a : b;
+    return a != a ? a : smaller;
+}
 
 template <class C>
 inline C clamp(C x, C low, C high) {
-    const C raised = x < low || low != low ? low : x; // a bound is asked once for all elements
-    return raised > high || high != high ? high : raised;
+    const C nan = low != low || high != high ? C(__builtin_nan("")) : C(-0.0);
+    const C raised = x < low ? low : x;
+    return (raised > high ? high : raised) + nan; // the bounds are asked once for all elements
 }
 
 // From the nearer end, as torch computes it: a weight of 1 leaves nothing of the start.
