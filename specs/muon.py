@@ -17,19 +17,7 @@ from optgen.spec import (
 )
 
 
-@optimizer(
-    paper="https://kellerjordan.github.io/posts/muon/",
-    group=(
-        "lr",
-        "weight_decay",
-        "momentum",
-        "nesterov",
-        "ns_coefficients",
-        "eps",
-        "ns_steps",
-        "adjust_lr_fn",
-    ),
-)
+@optimizer(paper="https://kellerjordan.github.io/posts/muon/")
 def Muon(
     p,
     g,

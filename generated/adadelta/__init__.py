@@ -62,7 +62,6 @@ class Adadelta(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -89,7 +89,6 @@ class Adafactor(GeneratedOptimizer):
         elementwise=False,
         facts=("factored",),
         backfill=(("foreach", None), ("maximize", False)),
-        unsaved=("fused", "capturable", "differentiable"),
     )
     lowerings = __name__
 

@@ -64,7 +64,6 @@ class Adagrad(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
-        unsaved=("capturable",),
     )
     lowerings = __name__
 

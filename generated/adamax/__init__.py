@@ -62,7 +62,6 @@ class Adamax(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -74,7 +74,6 @@ class ASGD(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

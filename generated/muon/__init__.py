@@ -86,7 +86,6 @@ class Muon(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
-        unsaved=("maximize", "foreach", "fused", "capturable", "differentiable"),
         choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw")),),
     )
     lowerings = __name__

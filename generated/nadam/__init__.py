@@ -90,7 +90,6 @@ class NAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

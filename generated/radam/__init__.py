@@ -78,7 +78,6 @@ class RAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

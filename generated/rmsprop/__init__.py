@@ -79,7 +79,6 @@ class RMSprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

@@ -63,7 +63,6 @@ class RowWiseAdagrad(GeneratedOptimizer):
         dense_only=("weight_decay",),
         elementwise=False,
         backfill=(("maximize", False),),
-        unsaved=("foreach", "fused", "capturable", "differentiable"),
     )
     lowerings = __name__
 

@@ -63,7 +63,6 @@ class Rprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
-        unsaved=("fused",),
     )
     lowerings = __name__
 

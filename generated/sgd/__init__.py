@@ -75,7 +75,6 @@ class SGD(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
-        unsaved=("capturable",),
     )
     lowerings = __name__
 

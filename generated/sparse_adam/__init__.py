@@ -57,7 +57,6 @@ class SparseAdam(GeneratedOptimizer):
         gradient="sparse_only",
         sparse_hint=", please consider Adam instead",
         backfill=(("maximize", False),),
-        unsaved=("foreach", "fused", "capturable", "differentiable"),
     )
     lowerings = __name__
 

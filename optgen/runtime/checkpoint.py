@@ -44,17 +44,11 @@ def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:
 
 
 def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[str, Any]:
-    """What torch's class would hand out: its group keys, and scalars where it would keep them.
-
-    Where those live on a device and torch's are on the CPU, these are copies.
-    """
+    """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
     groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
     packed["state"] = hand_out(packed["state"], groups, keys)
-    for group in packed["param_groups"]:
-        for key in rule.unsaved:
-            group.pop(key, None)
     return packed
 
 

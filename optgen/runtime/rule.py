@@ -78,7 +78,6 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     facts: tuple[str, ...] = ()  # of a parameter's shape: where they differ, so do states and plans
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
-    unsaved: tuple[str, ...] = ()  # group values that checkpoints leave out: torch's class has none
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # what a group value is among
 

@@ -74,13 +74,12 @@ def _checked(optimizer: Optimizer, given: Any) -> tuple[dict[Any, Any], list[dic
         raise RuntimeError(
             "swapin_optim_state has a different number of parameter groups than the live optimizer."
         )
-    unsaved: tuple[str, ...] = getattr(getattr(optimizer, "rule", None), "unsaved", ())
     for index, (live, group) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
-        _check_group(index, live, group, unsaved)
+        _check_group(index, live, group)
     return state, groups
 
 
-def _check_group(index: int, live: Mapping[str, Any], group: Any, unsaved: tuple[str, ...]) -> None:
+def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
     if not isinstance(group, dict):
         _fail("requires each optimizer param group to be a dictionary.")
     keys = group.get("params")
@@ -92,7 +91,7 @@ def _check_group(index: int, live: Mapping[str, Any], group: Any, unsaved: tuple
             "live optimizer param group."
         )
     given_only = [key for key in group if key not in live]
-    live_only = [key for key in live if key not in group and key not in unsaved]
+    live_only = [key for key in live if key not in group]
     if given_only or live_only:
         _fail(
             f"{_PACKED} param group keys to exactly match the live optimizer group keys for group "

@@ -131,18 +131,3 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
         assert revived._optimizer_step_pre_hooks == {}
 
     assert completed[0] == completed[1]
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
-    """What torch's class has not stays out of it, and as it is in who loads one."""
-    ours, theirs = (kind(parameters(name)) for kind in kinds(name))
-    found, expected = (
-        [list(group) for group in each.state_dict()["param_groups"]] for each in (ours, theirs)
-    )
-    assert found == expected
-    fused = kinds(name)[0](parameters(name), fused=True)
-    before = dict(fused.param_groups[0])
-    fused.load_state_dict(theirs.state_dict())
-    kept = set(before) - set(found[0])
-    assert {key: fused.param_groups[0][key] for key in kept} == {key: before[key] for key in kept}

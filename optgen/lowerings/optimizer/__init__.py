@@ -13,7 +13,6 @@ from optgen.lowerings.optimizer.arguments import (
     backfill,
     group_keys,
     literal,
-    unsaved,
 )
 from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
@@ -72,7 +71,6 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
-        "unsaved": literal(unsaved(algorithm)) if unsaved(algorithm) else "",
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.sort == "choice"}

@@ -50,11 +50,6 @@ def backfill(algorithm: Algorithm) -> dict[str, str]:
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
-def unsaved(algorithm: Algorithm) -> tuple[str, ...]:
-    """The group's keys that torch's class of this rule lacks, if the spec says which it has."""
-    return tuple(a.name for a in ADDED if algorithm.group and a.name not in algorithm.group)
-
-
 def _argument(hyper: Hyper) -> Argument:
     return Argument(hyper.name, annotation(hyper), literal(hyper.default))
 
