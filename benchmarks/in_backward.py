@@ -1,0 +1,108 @@
+"""Memory and time of training in the backward pass, against an optimizer that steps after it.
+
+python benchmarks/in_backward.py [LAYERS] [WIDTH]
+
+Each way trains in a process of its own: by how many bytes it grows in an iteration, at its peak,
+once weights and state are there; and how long an iteration takes.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch import nn
+
+from optgen.bench import process
+from optgen.bench.memory import peak
+from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
+from optgen.optim import Adagrad, AdamW
+
+MIB = 2**20
+DENSE = {"after the pass": None, "in it, each parameter": 0, "in it, 32 MiB at once": 32 * MIB}
+ROWS, LOOKUPS = 200_000, 4096
+TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": None}
+
+
+def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
+    """An iteration of a stack of layers, and the bytes of its weights."""
+    network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+    inputs, held = torch.randn(8, width), DENSE[way]
+    if held is None:
+        optimizer = AdamW(network.parameters(), lr=1e-4)
+        return _iteration(network, optimizer, inputs), _bytes(network)
+    model = UpdateInBackward(network, AdamW, bucket_bytes=held, lr=1e-4)
+    return _iteration(model, model.fused_optimizer, inputs), _bytes(network)
+
+
+def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
+    """An iteration of an embedding table, and its bytes."""
+    inputs = torch.randint(rows, (LOOKUPS // 8, 8))
+    if TABLES[way] is None:
+        options = {"lr": 1e-2}
+        bag: Any = FusedEmbeddingBag(rows, width, optimizer_class=Adagrad, optimizer_kwargs=options)
+        return _iteration(bag, bag.fused_optimizer, inputs), _bytes(bag)
+    bag = nn.EmbeddingBag(rows, width, sparse=bool(TABLES[way]))
+    return _iteration(bag, Adagrad(bag.parameters(), lr=1e-2), inputs), _bytes(bag)
+
+
+def measured(part: str, way: str, size: int, width: int) -> dict[str, float]:
+    """Bytes of the peak in an iteration, of the weights, and milliseconds of an iteration."""
+    torch.set_num_threads(1)
+    iteration, weights = {"dense": dense, "table": table}[part](way, size, width)
+    for _ in range(3):
+        iteration()
+    grown = peak(iteration, 2)
+    times = []
+    for _ in range(15):
+        began = time.perf_counter()
+        iteration()
+        times.append(1e3 * (time.perf_counter() - began))
+    return {"grown": grown, "weights": weights, "median": median(times), "least": min(times)}
+
+
+def _iteration(model: Any, optimizer: Any, inputs: torch.Tensor) -> Callable[[], None]:
+    def iteration() -> None:
+        model(inputs).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return iteration
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(param.nbytes for param in module.parameters())
+
+
+def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[str]:
+    """What every way of a part needs."""
+    for way in ways:
+        request = {"part": part, "way": way, "size": size, "width": width}
+        found = process.ask("benchmarks.in_backward", request)
+        grown, weights = found["grown"] / MIB, found["weights"] / MIB
+        took = f"{found['median']:.1f} ms ({found['least']:.1f})"
+        yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
+
+
+def main(layers: int, width: int) -> None:
+    """Print a line for each way."""
+    print("1 thread, float32; growth at the peak of an iteration; time: median (least)")
+    for line in lines("dense", DENSE, layers, width):
+        print(line)
+    for line in lines("table", TABLES, ROWS, 64):
+        print(line)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("{"):
+        process.answer(measured)
+    else:
+        given = [int(argument) for argument in sys.argv[1:]]
+        main(*given, *(24, 1024)[len(given) :])
