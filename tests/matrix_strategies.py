@@ -113,11 +113,16 @@ def word_specs(draw: Callable[..., object]) -> str:
     lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")
     after.tensors.append("o")
     lines += [line for _ in range(2) for line in after.statement("    ")]
+    return with_word("\n".join(exempted(lines)))
+
+
+def with_word(lines: str) -> str:
+    """The text of a spec file with lines that make a matrix `o` by a matrix word."""
     header = MATRIX_HEADER.replace(
         "    eps=hyper", "    poly=hyper((1.5, -0.5, 0.0)),\n    eps=hyper"
     )
     footer = FOOTER.replace("lr * m * s", "lr * (m + o) * s")
-    return header + "\n".join(exempted(lines)) + "\n" + footer + MATRIX_FOOTER
+    return header + lines + "\n" + footer + MATRIX_FOOTER
 
 
 @st.composite

@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term, refs
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    refs,
+)
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
 from optgen.passes.build_tensors import ALWAYS_NEW, TensorBuilder
@@ -30,6 +42,7 @@ class _InPlace(TensorBuilder):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.known = definitions(self.plan)
+        self.handed = {call.args[0] for call in self.plan.calls}  # what matrix words take later
 
     def program(self, body: Program) -> Iterator[Instruction]:
         for stmt in body:
@@ -59,6 +72,8 @@ class _InPlace(TensorBuilder):
                 self._emit("clone", name, source)
             case Call(word, (reduced,)) if is_reduction(stmt.value):
                 self._reduce(word, name, reduced)
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if self._changes(stmt, source):
+                self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
                 self.steps.append(Alias(name, source))
                 self.owned.discard(name)
@@ -70,6 +85,14 @@ class _InPlace(TensorBuilder):
             case value:
                 self._local(name, value)
         self.aliases[name] = aliased
+
+    def _changes(self, stmt: Assign, source: str) -> bool:
+        """Whether a matrix word is to take a tensor that will be another one by then."""
+        if stmt.target not in self.handed:
+            return False
+        every = list(assigns(self.sweep.body))
+        later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
+        return any(a.target.name in self.stored & self._storage(source) for a in later)
 
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
         match reduced:

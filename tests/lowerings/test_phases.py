@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Golden
+from parts import step_in_parts
 from planning import CUT
 from torch import Tensor
 
@@ -26,6 +27,7 @@ FORMS = {
     "for-loop": (FORLOOP, "update"),
     "foreach": (FOREACH, "update"),
     "functional": (FORLOOP, "update_functional"),
+    "parts": (FOREACH, "update_sharded"),
 }
 SHAPES = ((), (6,), (5, 7), (7, 5), (3, 2, 4), (2, 3, 2, 1), (2, 0))
 CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": True})
@@ -53,7 +55,8 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     algorithm = CUT[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
-    for shape in shapes[:-1] if form == "functional" else shapes:  # no empty one there
+    shapes = shapes[:-1] if form == "functional" else shapes  # no empty one there
+    for shape in shapes[1:] if form == "parts" and not algorithm.requires else shapes:
         for change in CHANGES:
             compare(algorithm, module, FORMS[form][1], shape, change)
 
@@ -106,7 +109,13 @@ def compare(
     for step in range(4):
         grads = random()
         fresh = dict.fromkeys(asked, step == 0)
-        update(params, grads, *lists, **{**handed, "maximize": climb}, **extra, **fresh)
+        options = {**handed, "maximize": climb, **extra, **fresh}
+        if name == "update_sharded":
+            kinds = ["like", "like", *(s.shape for s in kept), *["scalar"] * bool(steps)]
+            axis = (step + len(hypers)) % len(shape)
+            step_in_parts(update, axis, kinds, [params, grads, *lists], **options)
+        else:
+            update(params, grads, *lists, **options)
         expected = [
             evaluate(algorithm, hypers, p, -g if climb else g, state, torch.float64)
             for (p, state), g in zip(expected, grads, strict=True)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from hypothesis import Phase, assume, given, note, settings
+from hypothesis import Phase, assume, given, note, reject, settings
 from hypothesis import strategies as st
 from lowerings.test_phases import in_full_precision
-from matrix_strategies import matrix_specs, word_specs
+from matrix_strategies import matrix_specs, with_word, word_specs
+from parts import step_in_parts
 from strategies import FLAGS
+from torch import Tensor
 
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.runtime import matrix
+from optgen.ir.verify import VerifyError
+from optgen.runtime import matrix, unfused
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec
@@ -74,6 +79,37 @@ def test_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
 @given(text=word_specs(), flags=FLAGS, seed=st.integers(0, 999))
 def test_a_matrix_word_in_python(text: str, flags: dict[str, Any], seed: int) -> None:
     follow(text, flags, seed, ("forloop", "foreach"))
+
+
+@settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(text=st.just(with_word("    o = orthogonalize(m, poly, 2, 0.01)")))
+def test_a_matrix_word_takes_a_state_as_it_was(text: str) -> None:
+    """The trip before it stores the next value in the same memory."""
+    follow(text, {}, 5, ("forloop", "foreach"))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(text=st.one_of(matrix_specs(), word_specs()), flags=FLAGS, seed=st.integers(0, 999))
+def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed: int) -> None:
+    def load(package: str, module: str, function: str) -> Any:
+        rule = import_module(package).Random.rule
+        lists = import_module(f"{package}.{module}")
+        update = getattr(lists, function.replace("update", "update_sharded"), None)
+
+        def step(*columns: list[Tensor], **given: Any) -> None:
+            first = columns[0][0]
+            states = [state.shape for state in rule.states if state.suits(first)]
+            shapes = ["like", "like", *states, *["scalar"] * (rule.step is not None)]
+            step_in_parts(update, axis % first.dim(), shapes, columns, **given)
+
+        return step if update else getattr(lists, function)
+
+    with mock.patch.object(unfused, "load", load):
+        try:
+            follow(text, flags, seed, ("foreach",))
+        except VerifyError:
+            reject()  # two states that change places in the midst of it
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])

@@ -1,0 +1,98 @@
+"""Two ranks in one process: a step over parts of tensors, whose sums and matrices meet here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.sharded.exchange import Gather, Scatter
+from optgen.runtime.sharded.partial import Partial
+from optgen.runtime.sharded.placed import Cut
+from optgen.runtime.sharded.split import Split
+
+RANKS = 2
+
+
+def step_in_parts(
+    update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **given: Any
+) -> None:
+    """Call a generated `update_sharded` on two ranks that hold parts of these lists of tensors.
+
+    Args:
+        axis: along which the parameters are cut.
+        shapes: of each list, "like" the parameters, a "row" or "col" of them, or a "scalar".
+        columns: the lists, parameters first; written to.
+    """
+    whole = columns[0][0]
+    cuts = [Cut("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
+    gone = {"row": whole.dim() - 1, "col": whole.dim() - 2}
+    cut = [shape != "scalar" and gone.get(shape) != axis for shape in shapes]
+    parts = [
+        [
+            [_part(tensor, own if along else None).clone() for tensor in column]
+            for column, along in zip(columns, cut, strict=True)
+        ]
+        for own in cuts
+    ]
+    _together(
+        [
+            update(*lists, **given, split=Split(whole, (own,)))
+            for lists, own in zip(parts, cuts, strict=True)
+        ]
+    )
+    for column, along, *found in zip(columns, cut, *parts, strict=True):
+        for tensor, *held in zip(column, *found, strict=True):
+            if not along:
+                torch.testing.assert_close(held[1:], held[:1], rtol=0, atol=0, equal_nan=True)
+            tensor.copy_(torch.cat(held, axis) if along else held[0])
+
+
+def _part(tensor: Tensor, cut: Cut | None) -> Tensor:
+    if cut is None:
+        return tensor
+    return tensor.split(cut.sizes(tensor.shape[cut.axis]), cut.axis)[cut.own]
+
+
+def _together(updates: list[Any]) -> None:
+    answers: list[Any] = [None] * len(updates)
+    while True:
+        asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
+        if asked[0] is None:
+            assert asked == [None] * len(asked)
+            return
+        answers = _answers(asked)
+
+
+def _resumed(update: Any, answer: Any) -> Any:
+    try:
+        return update.send(answer)
+    except StopIteration:
+        return None
+
+
+def _answers(asked: list[Any]) -> list[Any]:
+    first = asked[0]
+    if isinstance(first, Gather):
+        if not first.cuts:
+            return [request.parts for request in asked]
+        axis = first.cuts[0].axis
+        return [[torch.cat(held, axis) for held in zip(*(r.parts for r in asked), strict=True)], []]
+    if isinstance(first, Scatter):
+        cuts = [request.gathered.cuts for request in asked]
+        if not cuts[0]:
+            return [request.made for request in asked]
+        return [[_part(matrix, own) for matrix in first.made] for (own,) in cuts]
+    for together in zip(*asked, strict=True):
+        _complete(list(together))
+    return [None] * len(asked)
+
+
+def _complete(partials: list[Partial]) -> None:
+    if partials[0].groups:
+        stacked = torch.stack([partial.tensor for partial in partials])
+        combined = stacked.amax(0) if partials[0].largest else stacked.sum(0)
+        for partial in partials:
+            partial.tensor.copy_(combined)
