@@ -4,6 +4,7 @@ SGD, Adagrad and Adam, which torchrec has as names of what its tables do, are th
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.keyed.apply_optimizer_in_backward import apply_optimizer_in_backward
 from optgen.keyed.clipping import GradientClipping, GradientClippingOptimizer
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.embedding import FusedEmbedding, FusedEmbeddingBag
@@ -13,7 +14,7 @@ from optgen.keyed.fused import (
     FusedOptimizerModule,
     fused_optimizer_of,
 )
-from optgen.keyed.in_backward import apply_optimizer_in_backward, in_backward_optimizer_filter
+from optgen.keyed.in_backward import in_backward_optimizer_filter
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.stages import WarmupPolicy, WarmupStage
 from optgen.keyed.update_in_backward import UpdateInBackward

@@ -143,6 +143,11 @@ def test_modules_of_torchrec() -> None:
     for module, names in (
         ("keyed", "CombinedOptimizer KeyedOptimizer KeyedOptimizerWrapper OptimizerWrapper"),
         ("warmup", "WarmupOptimizer WarmupPolicy WarmupStage"),
+        ("clipping", "GradientClipping GradientClippingOptimizer"),
+        ("fused", "EmptyFusedOptimizer FusedOptimizer FusedOptimizerModule"),
+        ("optimizers", "SGD Adagrad Adam in_backward_optimizer_filter"),
+        ("rowwise_adagrad", "RowWiseAdagrad"),
+        ("apply_optimizer_in_backward", "apply_optimizer_in_backward"),
     ):
         found = importlib.import_module(f"optgen.keyed.{module}")
         for name in names.split():
