@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from optgen.runtime.gradients import all_plain
-from optgen.runtime.private import group_tensors
+from optgen.runtime.private import group_tensors, plain
 from optgen.runtime.sharded.placed import placed
 from optgen.runtime.sharded.views import aligned, local, shared
 from optgen.runtime.slices import slices
@@ -41,7 +40,9 @@ class Gradients:
         self._devices: dict[Groups, torch.device] = {}
         known = param_to_pgs or {}
         for param in params:
-            groups = tuple(known.get(param, ())) or _groups(param)
+            groups = tuple(known.get(param, ())) if known else ()
+            if not groups and not plain(type(param)):
+                groups = _groups(param)
             part = self.parts.setdefault(groups, [])  # of a rank without gradients, too
             self._devices.setdefault(groups, param.device)
             if param.grad is not None:
@@ -81,8 +82,8 @@ class Gradients:
         first, *_ = found.values()
         powers = torch.stack([power.to(first.device) for power in found.values()])
         total = powers.amax() if largest else powers.sum() ** (1 / norm_type)
-        wide = torch.float64 if any(g.dtype == torch.float64 for g in self.all) else torch.float32
-        return total.to(wide)
+        dtypes = {grad.dtype for grad in self.all}
+        return total.to(torch.float64 if torch.float64 in dtypes else torch.float32)
 
     def scale(self, coefficient: Tensor) -> None:
         """Multiply all of them by a number of at most 1, in place."""
@@ -113,7 +114,7 @@ def _values(param: Tensor) -> Tensor:
     """The memory of a parameter's gradient, which is made to be its value if it is not."""
     grad = param.grad
     assert grad is not None
-    if not all_plain([param, grad]):
+    if not (plain(type(param)) and plain(type(grad))):
         (settled,) = aligned([param], [grad])
         if settled is not grad:
             param.grad = settled

@@ -279,6 +279,13 @@ def test_copies_train_too() -> None:
         assert next(iter(other.parameters())) is not next(iter(model.parameters()))
 
 
+def test_a_gradient_scaler_finds_nothing() -> None:
+    model, scaler = UpdateInBackward(Blocks(), SGD, lr=0.1), torch.amp.GradScaler("cpu")
+    scaler.scale(model(batch(0)).sum()).backward()
+    with pytest.raises(AssertionError, match="No inf checks were recorded"):
+        scaler.step(model.fused_optimizer)
+
+
 def test_no_other_optimizer_need_know() -> None:
     model = nn.Sequential(UpdateInBackward(nn.Linear(2, 2), SGD), nn.Linear(2, 2))
     left = [name for name, _ in in_backward_optimizer_filter(model.named_parameters())]
