@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from optgen.runtime import blocks as module
-from optgen.runtime.blocks import blocks, is_cut, list_blocks, shares
+from optgen.runtime.blocks import blocks, is_cut, list_blocks, portions, shares
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
 
@@ -78,3 +78,18 @@ def test_a_number_does_not_widen_what_it_is_computed_with(size: int) -> None:
         assert {n.dtype for _, n in blocks(param, number)} == {dtype}
         assert {n.dtype for _, (n,) in list_blocks([param], [number])} == {dtype}
     assert {n.dtype for _, n in blocks(double, number)} == {torch.float64}
+
+
+def test_portions_go_over_whole_lists_and_add_up_in_place() -> None:
+    for shape in ((5,), (7, 4), (0, 3)):  # several to a share, blocks of one, nothing in them
+        params = [torch.randn(shape) for _ in range(5)]
+        sums = torch.zeros([5, *[1] * len(shape)], dtype=torch.float64)
+        for part, same, numbers in portions(params, params, sums=[sums.unbind()]):
+            assert all(map(torch.equal, part, same))
+            assert sum(tensor.numel() for tensor in part) <= 16
+            for tensor, number in zip(part, numbers, strict=True):
+                number += tensor.double().sum()
+
+        torch.testing.assert_close(
+            sums.flatten(), torch.stack([param.double().sum() for param in params])
+        )
