@@ -64,6 +64,28 @@ def test_a_few_at_a_time(
     assert copies == [[4, 6], [6], [60], [4]] * 3
 
 
+@pytest.mark.parametrize("key", ["param", "exp_avg"])
+def test_whatever_is_kept_as_its_negative_is_copied(key: str, copies: Copies) -> None:
+    """Memory then holds the opposite of what the tensor is."""
+    torch.manual_seed(0)
+    start, grad = torch.randn(2, 3, 7, dtype=torch.float64)
+    found = []
+    for negate in (Tensor.clone, lambda tensor: torch._neg_view(-tensor)):
+        param = Parameter(start.clone())
+        param.grad = grad
+        optimizer = Adam([param])
+        optimizer.step()
+        if key == "param":
+            param.data = negate(param.data)
+        else:
+            optimizer.state[param][key] = negate(optimizer.state[param][key])
+        optimizer.step()
+        found.append(param.detach().clone())
+
+    torch.testing.assert_close(*found, rtol=1e-14, atol=1e-14)
+    assert copies == [[21]]
+
+
 def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
     """A rule by matrix goes over no weight that lies in another order than its indices."""
     torch.manual_seed(0)

@@ -54,7 +54,7 @@ def _crooked(kernel: Kernel, work: Work) -> list[int]:
     states = zip(kernel.rule.states, work.states, strict=True)
     columns = [work.params, work.grads, *(c for s, c in states if c and s.shape != "scalar")]
     flat = all(all(map(is_contiguous, column)) for column in columns)
-    if flat and not any(map(is_neg, work.grads)):
+    if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
         place
