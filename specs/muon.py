@@ -17,7 +17,19 @@ from optgen.spec import (
 )
 
 
-@optimizer(paper="https://kellerjordan.github.io/posts/muon/")
+@optimizer(
+    paper="https://kellerjordan.github.io/posts/muon/",
+    group=(
+        "lr",
+        "weight_decay",
+        "momentum",
+        "nesterov",
+        "ns_coefficients",
+        "eps",
+        "ns_steps",
+        "adjust_lr_fn",
+    ),
+)
 def Muon(
     p,
     g,

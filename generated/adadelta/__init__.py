@@ -62,6 +62,7 @@ class Adadelta(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

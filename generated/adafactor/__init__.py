@@ -89,6 +89,7 @@ class Adafactor(GeneratedOptimizer):
         elementwise=False,
         facts=("factored",),
         backfill=(("foreach", None), ("maximize", False)),
+        optional=(("fused", None), ("capturable", False), ("differentiable", False)),
     )
     lowerings = __name__
 

@@ -64,6 +64,7 @@ class Adagrad(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
+        optional=(("capturable", False),),
     )
     lowerings = __name__
 

@@ -62,6 +62,7 @@ class Adamax(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

@@ -74,6 +74,7 @@ class ASGD(GeneratedOptimizer):
             ("differentiable", False),
             ("capturable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

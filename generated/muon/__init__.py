@@ -86,6 +86,13 @@ class Muon(GeneratedOptimizer):
         step=None,
         tensor_hypers=(),
         elementwise=False,
+        optional=(
+            ("maximize", False),
+            ("foreach", None),
+            ("fused", None),
+            ("capturable", False),
+            ("differentiable", False),
+        ),
         choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw")),),
     )
     lowerings = __name__

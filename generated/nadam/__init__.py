@@ -90,6 +90,7 @@ class NAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

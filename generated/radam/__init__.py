@@ -78,6 +78,7 @@ class RAdam(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

@@ -79,6 +79,7 @@ class RMSprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

@@ -63,6 +63,12 @@ class RowWiseAdagrad(GeneratedOptimizer):
         dense_only=("weight_decay",),
         elementwise=False,
         backfill=(("maximize", False),),
+        optional=(
+            ("foreach", None),
+            ("fused", None),
+            ("capturable", False),
+            ("differentiable", False),
+        ),
     )
     lowerings = __name__
 

@@ -63,6 +63,7 @@ class Rprop(GeneratedOptimizer):
             ("maximize", False),
             ("differentiable", False),
         ),
+        optional=(("fused", None),),
     )
     lowerings = __name__
 

@@ -75,6 +75,7 @@ class SGD(GeneratedOptimizer):
             ("differentiable", False),
             ("fused", None),
         ),
+        optional=(("capturable", False),),
     )
     lowerings = __name__
 

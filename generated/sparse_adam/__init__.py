@@ -57,6 +57,12 @@ class SparseAdam(GeneratedOptimizer):
         gradient="sparse_only",
         sparse_hint=", please consider Adam instead",
         backfill=(("maximize", False),),
+        optional=(
+            ("foreach", None),
+            ("fused", None),
+            ("capturable", False),
+            ("differentiable", False),
+        ),
     )
     lowerings = __name__
 

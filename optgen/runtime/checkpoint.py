@@ -1,6 +1,6 @@
 """Checkpoints in both directions between a generated class, torch's, and older versions of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 
-def backfill(optimizer: Optimizer, previous: list[Group], added: dict[str, Any]) -> None:
+def backfill(
+    optimizer: Optimizer, previous: list[Group], added: dict[str, Any], optional: Iterable[str] = ()
+) -> None:
     """Give loaded groups the keys they lack: torch's load drops what its checkpoint has not.
 
     A key that torch's class had added over time gets the value torch gives it; any other keeps the
-    value it had before the load, or gets the default.
+    value it had before the load, or gets the default; an `optional` one only where it had one.
     """
+    ours = {*optimizer.defaults, *added, *optional}
     for index, group in enumerate(optimizer.param_groups):
         before = previous[index] if index < len(previous) else {}
         for key, value in {**optimizer.defaults, **before, **added}.items():
-            if key in optimizer.defaults or key in added:
+            if key in ours:
                 group.setdefault(key, value)
 
 

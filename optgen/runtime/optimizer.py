@@ -27,7 +27,8 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._begin()
-        super().__init__(params, defaults)
+        # What torch's class has not stands in groups, and in checkpoints, where it was asked for.
+        super().__init__(params, self.rule.asked(defaults))
         check_parameters(self)
         if defaults.get("fused"):
             if defaults.get("differentiable"):
@@ -131,10 +132,12 @@ class GeneratedOptimizer(LightOptimizer):
         previous = self.__dict__.get("param_groups", [])
         given = [self._given.get(id(group)) for group in previous]
         super().__setstate__(state)
+        self.defaults = self.rule.asked(self.defaults)  # torch's adds one that it has come to have
         self._begin()
         if not self.rule.elementwise:
             self._given = partitions.carried_over(given, self.param_groups)
-        checkpoint.backfill(self, previous, dict(self.rule.backfill))
+        rule = self.rule
+        checkpoint.backfill(self, previous, dict(rule.backfill), dict(rule.optional))
         for group in self.param_groups:
             group.update(self.rule.fixed)
         checkpoint.unwrap(self)

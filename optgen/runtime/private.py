@@ -65,7 +65,14 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
     """Raise torch's error where a graph is being captured and some group is not capturable."""
     if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):
         return
-    optimizer._accelerator_graph_capture_health_check()
+    lacking = [group for group in optimizer.param_groups if "capturable" not in group]
+    for group in lacking:  # torch's check reads it
+        group["capturable"] = False
+    try:
+        optimizer._accelerator_graph_capture_health_check()
+    finally:
+        for group in lacking:
+            del group["capturable"]
 
 
 def capturing() -> bool:

@@ -78,6 +78,7 @@ class Rule:
     elementwise: bool = True  # false: a flat partition of parameters would change the result
     facts: tuple[str, ...] = ()  # of a parameter's shape: where they differ, so do states and plans
     backfill: tuple[tuple[str, object], ...] = ()  # what torch gives groups of older checkpoints
+    optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and what none means
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # what a group value is among
 
@@ -93,6 +94,16 @@ class Rule:
             raise ValueError(f"rule {self.name!r}: no fact {sorted(unknown)[0]!r}")
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
+
+    def asked(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Defaults without the keys that torch's groups lack and nobody has asked for."""
+        absent = dict(self.optional)
+        return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
+
+    def values(self, group: Mapping[str, Any]) -> list[Any]:
+        """The hyperparameters of a group, in the rule's order."""
+        absent = dict(self.optional)
+        return [group[key] if key in group else absent[key] for key in self.hypers]
 
     def numbered(self, values: Iterable[Any]) -> Iterable[Any]:
         """Hyperparameters in the rule's order, a choice as its place among its choices."""

@@ -152,8 +152,7 @@ def hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[st
     in the for-loop: torch's computes the step size in the dtype of that tensor.
     """
     taken: dict[str, Any] = {}
-    for key in rule.hypers:
-        value = group[key]
+    for key, value in zip(rule.hypers, rule.values(group), strict=True):
         if isinstance(value, (tuple, list)):
             taken[key] = tuple(map(_scalar_tensor if functional else _number, value))
         elif functional:

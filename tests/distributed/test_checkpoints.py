@@ -58,14 +58,13 @@ class _Engine:
             checkpoint.save(self._state(), checkpoint_id=folder, no_dist=self.alone)
         distributed.barrier()
 
-    def load(self, folder: str, partly: bool = False) -> None:
+    def load(self, folder: str) -> None:
         from torch.distributed import checkpoint
-        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         if self.acts:
-            state, planner = self._state(), DefaultLoadPlanner(allow_partial_load=partly)
-            checkpoint.load(state, checkpoint_id=folder, planner=planner, no_dist=self.alone)
+            state = self._state()
+            checkpoint.load(state, checkpoint_id=folder, no_dist=self.alone)
             set_state_dict(
                 self.network,
                 self.optimizer,
@@ -98,7 +97,7 @@ def _resumed(
             first.train()
             first.save(place)
             second = _Engine(rank, after, makes[1])
-            second.load(place, partly=kinds[0] == "theirs")  # torch's groups lack some keys
+            second.load(place)
             second.train(models.STEPS)
             if second.acts:
                 ours = second.network, second.optimizer

@@ -78,7 +78,7 @@ def test_training(name: str, options: dict[str, Any], kind: Any) -> None:
 
 
 @pytest.mark.parametrize("saver", [optim, torch.optim])
-@pytest.mark.parametrize(("name", "options"), CASES[:2])
+@pytest.mark.parametrize(("name", "options"), CASES)
 def test_resumed_training_is_uninterrupted_training(
     name: str, options: dict[str, Any], saver: Any
 ) -> None:
@@ -93,25 +93,6 @@ def test_resumed_training_is_uninterrupted_training(
     second.optimizers.load_state_dict(saved)
     second.schedulers.load_state_dict(scheduled)
     assert "param_groups.bottom.0.weight.lr" in saved
-    assert apart(second.train(STEPS - 3), expected) < 1e-12
-
-
-@pytest.mark.parametrize(("name", "options"), CASES[2:])
-def test_a_flattened_checkpoint_must_have_every_key_of_a_group(
-    name: str, options: dict[str, Any]
-) -> None:
-    """Our checkpoints have the keys that torch's class has; not flattened, that is enough."""
-    expected = Loop(OptimizersContainer, name, optim, options).train(STEPS)
-    first, second = (Loop(OptimizersContainer, name, optim, options) for _ in range(2))
-    first.train(3)
-    second.model.load_state_dict(first.model.state_dict())
-    second.schedulers.load_state_dict(first.schedulers.state_dict())
-    with pytest.raises(KeyError, match=r"param_groups.bottom.0.weight.(fused|capturable)"):
-        second.optimizers.load_state_dict(first.optimizers.state_dict())
-
-    for old, new in zip(first.optimizers, second.optimizers, strict=True):
-        saved = get_optimizer_state_dict(first.part(old), old)
-        set_optimizer_state_dict(second.part(new), new, optim_state_dict=saved)
     assert apart(second.train(STEPS - 3), expected) < 1e-12
 
 

@@ -102,14 +102,14 @@ def test_a_forced_lowering_is_forced_in_a_compiled_step(lowering: str) -> None:
     give_gradients("Adam", params)
     optimizer = optgen.optim.Adam(params)
     taken = []
-    original = optgen.runtime.dispatch._run
+    original = optgen.runtime.dispatch._batches
 
-    def run(optimizer: Any, works: Any) -> None:
-        taken.append([optgen.runtime.dispatch.choose(optimizer, work)[0] for work in works])
-        original(optimizer, works)
+    def batches(optimizer: Any, works: Any) -> Any:
+        taken.append(list(original(optimizer, works)))
+        return original(optimizer, works)
 
     with pytest.MonkeyPatch.context() as patch, optgen.use_lowering(lowering):
-        patch.setattr(optgen.runtime.dispatch, "_run", run)
+        patch.setattr(optgen.runtime.dispatch, "_batches", batches)
         torch.compile(optimizer.step, backend="eager")()
 
     assert taken == [[lowering]]

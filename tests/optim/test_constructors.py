@@ -86,11 +86,28 @@ def test_signature(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_defaults_and_the_order_of_group_keys(name: str) -> None:
     ours, theirs = (cls(parameters()) for cls in classes(name))
-    added = [flag for flag in ADDED if flag not in theirs.defaults]
 
-    assert list(ours.defaults) == [*theirs.defaults, *added]
-    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], *added]
+    assert list(ours.defaults) == list(theirs.defaults)
+    assert list(ours.param_groups[0]) == list(theirs.param_groups[0])
     assert {key: ours.defaults[key] for key in theirs.defaults} == theirs.defaults
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_torchs_groups_lack_stands_there_where_it_was_asked_for(
+    name: str, value: bool
+) -> None:
+    ours, theirs = classes(name)
+    known = theirs(parameters()).defaults
+    for flag in (flag for flag in ADDED if flag not in known):
+        asked = value or flag in ("foreach", "fused")  # of these False is not the default
+        optimizer = ours(parameters(), **{flag: value})
+        assert list(optimizer.defaults) == [*known, *[flag] * asked]
+        assert list(optimizer.state_dict()["param_groups"][0]) == [
+            *known,
+            *[flag] * asked,
+            "params",
+        ]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,11 @@ from optim.classes import CLASSES, kinds, parameters, states, takes, train
 from parity.cases import FULL, Case
 from parity.classes import NAMES
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 ADDED = ["foreach", "maximize", "capturable", "fused", "differentiable"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -131,3 +136,41 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
         assert revived._optimizer_step_pre_hooks == {}
 
     assert completed[0] == completed[1]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
+    """What torch's class has not stays out of it, and as it is in who loads one."""
+    ours, theirs = (kind(parameters(name)) for kind in kinds(name))
+    found, expected = (
+        [list(group) for group in each.state_dict()["param_groups"]] for each in (ours, theirs)
+    )
+    assert found == expected
+    fused = kinds(name)[0](parameters(name), fused=True)
+    before = dict(fused.param_groups[0])
+    fused.load_state_dict(theirs.state_dict())
+    kept = set(before) - set(found[0])
+    assert {key: fused.param_groups[0][key] for key in kept} == {key: before[key] for key in kept}
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("LBFGS", "SparseAdam")])
+def test_flattened_checkpoints_go_both_ways(name: str) -> None:
+    """By the names of parameters, one entry for each value: as torch's functions make them."""
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    ours, theirs = kinds(name)
+    model = torch.nn.Linear(3, 2, bias=False)
+
+    def stepped(kind: Any) -> Any:
+        optimizer = kind(model.parameters())
+        model.weight.grad = torch.ones_like(model.weight)
+        optimizer.step()
+        model.weight.grad = None  # torch's functions create states only where there is none
+        return optimizer
+
+    for saver, loader in [(ours, ours), (theirs, ours), (ours, theirs)]:
+        before, after = stepped(saver), loader(model.parameters())
+        saved = get_optimizer_state_dict(model, before, options=flat)
+        set_optimizer_state_dict(model, after, saved, options=flat)
+        for (key, found), (_, expected) in zip(states(after), states(before), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=key)
+        assert saver is not loader or after.param_groups[0].keys() == before.param_groups[0].keys()

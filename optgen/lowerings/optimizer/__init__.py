@@ -13,6 +13,7 @@ from optgen.lowerings.optimizer.arguments import (
     backfill,
     group_keys,
     literal,
+    optional,
 )
 from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
@@ -71,6 +72,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
+        "optional": _pairs(optional(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.sort == "choice"}

@@ -50,6 +50,12 @@ def backfill(algorithm: Algorithm) -> dict[str, str]:
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
+def optional(algorithm: Algorithm) -> dict[str, str]:
+    """The keys that torch's groups lack, if the spec says which they have: with their defaults."""
+    lacking = (a for a in ADDED if algorithm.group and a.name not in algorithm.group)
+    return {a.name: a.default for a in lacking}
+
+
 def _argument(hyper: Hyper) -> Argument:
     return Argument(hyper.name, annotation(hyper), literal(hyper.default))
 

@@ -38,9 +38,34 @@ _AXES = {"like": 0, "row": 1, "col": 2}
 class Values(NamedTuple):
     """What a step depends on in a group."""
 
-    options: tuple[Any, ...]
+    options: tuple[Any, ...]  # those that it has, and how many keys it has in all
     params: list[Tensor]
     hypers: tuple[Any, ...]
+
+
+class Getter(NamedTuple):
+    """Reads the values of a group, which may lack keys that were not asked for."""
+
+    items: Callable[[Group], tuple[Any, ...]]
+    options: int  # how many of the items are options; the parameters follow
+
+    @classmethod
+    def of(cls, kernel: Kernel, group: Group) -> "Getter":
+        """The one for groups with the keys of this one."""
+        options = [key for key in _OPTIONS if key in group]
+        hypers = [key for key in kernel.rule.hypers if key in group]
+        return cls(_items_of([*options, "params", *hypers]), len(options))
+
+    def values(self, group: Group) -> Values:
+        """The values, or a KeyError where a key is gone."""
+        items, first = self.items(group), self.options
+        return Values((*items[:first], len(group)), items[first], items[first + 1 :])
+
+
+def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
+    """What reads these keys, by one call where there are several."""
+    first, *others = keys
+    return itemgetter(first, *others) if others else lambda group: (group[first],)
 
 
 class Repeat:
@@ -50,10 +75,9 @@ class Repeat:
         self.forced = dispatch.forced()  # another wish may call for another lowering
         self._kernel, self._repeat = kernel, found.repeat
         self._busy = Lock()  # all of what follows is scratch of one step
-        self._items: Callable[[Group], tuple[Any, ...]] = itemgetter(
-            *_OPTIONS, "params", *kernel.rule.hypers
-        )
-        self._values = [self._values_of(group)._replace(params=[]) for group in groups]
+        self._getters = [Getter.of(kernel, group) for group in groups]
+        pairs = zip(self._getters, groups, strict=True)
+        self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
         self._constant = [all(map(_is_constant, values.hypers)) for values in self._values]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
         self._needed = array("Q")
@@ -61,7 +85,7 @@ class Repeat:
             self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
-        self._table.hypers = [kernel.row(values.hypers) for values in self._values]
+        self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
         self._request = self._make_request(found)
         self._address = ctypes.addressof(self._request)
@@ -115,16 +139,12 @@ class Repeat:
         self._take_order(groups, state)
         return bool(self._repeat(self._address))
 
-    def _values_of(self, group: Group) -> Values:
-        items, first = self._items(group), len(_OPTIONS)
-        return Values(items[:first], items[first], items[first + 1 :])
-
     def _take_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
         changed = False
         for index, group in enumerate(groups):
             try:
-                values = self._values_of(group)
+                values = self._getters[index].values(group)
             except KeyError:
                 return False
             known = self._values[index]
@@ -144,7 +164,7 @@ class Repeat:
         known = self._values[index].hypers
         if list(map(dispatch.kind, values.hypers)) != list(map(dispatch.kind, known)):
             return False
-        self._table.hypers[index] = self._kernel.row(values.hypers)
+        self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
             self._needed[2 * index : 2 * index + 2] = array("Q", needed)

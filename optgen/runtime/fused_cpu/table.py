@@ -129,7 +129,7 @@ def gather(
     copied: Copied = []
     first = 0
     for index, work in enumerate(works):
-        table.hypers[index] = kernel.row(work.group[name] for name in kernel.rule.hypers)
+        table.hypers[index] = kernel.row(kernel.rule.values(work.group))
         _fill(table, first, index, work, copied if copies else None)
         first += len(work.params)
     table.set_hypers()
