@@ -65,6 +65,7 @@ def _refused(rank: int) -> list[str]:
     summand = nn.Parameter(DTensor.from_local(torch.ones(4, 2), mesh, [Partial()]))
     step(summand, distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]))
     step(sharded, distribute_tensor(torch.ones(4, 2), other, [Replicate(), Shard(0)]))
+    step(sharded, torch.ones(4, 2))
     return messages
 
 
@@ -91,9 +92,10 @@ def test_a_gradient_is_brought_to_where_its_parameter_lies(lowering: str) -> Non
 
 
 def test_what_is_refused() -> None:
-    for summand, mesh in pair.run(_refused):
+    for summand, mesh, plain in pair.run(_refused):
         assert "each process holds a summand; redistribute it first" in summand
         assert "give both one mesh" in mesh
+        assert "has a gradient that lies as a plain tensor; make it one with DTensor" in plain
 
 
 def test_a_state_that_lies_otherwise_is_refused() -> None:

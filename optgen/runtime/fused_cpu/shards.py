@@ -84,9 +84,9 @@ class Shards:
         ]
 
 
-def _cuts(work: Work) -> "list[Cut]":
+def _cuts(work: Work) -> "tuple[Cut, ...]":
     where = work.trait.placed
-    return [cut for cut in where.cuts() if cut.pieces > 1] if where else []
+    return where.cuts() if where else ()
 
 
 def _bit(axis: int, dimensions: int) -> int:
@@ -164,4 +164,4 @@ def _alike(call: Call, table: Table) -> list[tuple[int, list[int]]]:
 
 
 def _split(work: Work, place: int) -> Split:
-    return Split(work.members[place], tuple(_cuts(work)))
+    return Split(work.members[place], _cuts(work))
