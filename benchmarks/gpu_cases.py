@@ -109,14 +109,19 @@ class Exact:
         self._states: list[dict[str, Any]] = [{} for _ in params]
         self.values = [param.detach().double().clone() for param in params]
 
-    def step(self, optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
-        """Take the step that the optimizer is about to take, or has just taken."""
-        owner = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    def step(self, optimizer: Any, params: Sequence[Tensor]) -> None:
+        """Take the step that the optimizer, of a generated class, will take or has just taken."""
+        hypers = optimizer.rule.hypers
+        owner = {
+            id(param): dict(zip(hypers, optimizer.rule.values(group), strict=True))
+            for group in optimizer.param_groups
+            for param in group["params"]
+        }
         for i, param in enumerate(params):
             if param.grad is not None:
-                group, grad = owner[id(param)], param.grad.double()
+                grad = param.grad.double()
                 self.values[i], self._states[i] = evaluate(
-                    self._algorithm, group, self.values[i], grad, self._states[i]
+                    self._algorithm, owner[id(param)], self.values[i], grad, self._states[i]
                 )
 
     def error(self, params: Sequence[Tensor], least: int = 1) -> float:

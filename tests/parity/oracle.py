@@ -29,8 +29,9 @@ def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict
 
     The optimizer is one of ours; it tells the rule and the numbers, and takes no step.
     """
-    rule = algorithm(optimizer.rule.name)  # type: ignore[attr-defined]
-    hypers = {hyper.name: optimizer.param_groups[0][hyper.name] for hyper in rule.hypers}
+    known = optimizer.rule  # type: ignore[attr-defined]
+    rule = algorithm(known.name)
+    hypers = dict(zip(known.hypers, known.values(optimizer.param_groups[0]), strict=True))
     state: dict[str, Any] = {}
     value = param.detach().double()
     for grad in grads:
