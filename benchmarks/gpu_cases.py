@@ -109,14 +109,10 @@ class Exact:
         self._states: list[dict[str, Any]] = [{} for _ in params]
         self.values = [param.detach().double().clone() for param in params]
 
-    def step(self, optimizer: Any, params: Sequence[Tensor]) -> None:
-        """Take the step that the optimizer, of a generated class, will take or has just taken."""
-        hypers = optimizer.rule.hypers
-        owner = {
-            id(param): dict(zip(hypers, optimizer.rule.values(group), strict=True))
-            for group in optimizer.param_groups
-            for param in group["params"]
-        }
+    def step(self, optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
+        """Take the step that the optimizer is about to take, or has just taken."""
+        absent = {hyper.name: hyper.default for hyper in self._algorithm.hypers}
+        owner = {id(p): absent | group for group in optimizer.param_groups for p in group["params"]}
         for i, param in enumerate(params):
             if param.grad is not None:
                 grad = param.grad.double()

@@ -29,9 +29,9 @@ def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict
 
     The optimizer is one of ours; it tells the rule and the numbers, and takes no step.
     """
-    known = optimizer.rule  # type: ignore[attr-defined]
-    rule = algorithm(known.name)
-    hypers = dict(zip(known.hypers, known.values(optimizer.param_groups[0]), strict=True))
+    rule = algorithm(optimizer.rule.name)  # type: ignore[attr-defined]
+    group = optimizer.param_groups[0]
+    hypers = {hyper.name: group.get(hyper.name, hyper.default) for hyper in rule.hypers}
     state: dict[str, Any] = {}
     value = param.detach().double()
     for grad in grads:
