@@ -116,7 +116,7 @@ def _loss(found: Tensor) -> Tensor:
     return (found**2 + found).sum()
 
 
-@pytest.mark.parametrize("name", TOLERANCE)
+@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_trains_as_one_process(name: str) -> None:
     for found in pair.run(_trained, name):
         assert found == {}
@@ -131,7 +131,7 @@ def test_a_class_that_evaluates_the_loss() -> None:
         assert found == {}
 
 
-@pytest.mark.parametrize("name", TOLERANCE)
+@pytest.mark.parametrize("name", [*TOLERANCE, "Adafactor"])
 def test_each_rank_updates_some_parameters(name: str) -> None:
     for found in pair.run(_zero, EVERY[name]):
         assert found == {}
