@@ -31,8 +31,8 @@ TITLES = {
 }
 FUSED = {"cpu": "fused_cpu", "cuda": "fused_triton"}
 UNFUSED = ("forloop", "foreach")
-IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
-_IN_PARTS = "phase by phase with the processes that hold the other parts"
+_IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
+_PHASE_BY_PHASE = "phase by phase with the processes that hold the other parts"
 
 DECIDING = ("foreach", "fused", "capturable", "differentiable")
 """What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
@@ -105,7 +105,7 @@ def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, li
         if work.params:
             lowering, _ = choose(optimizer, work)
             if work.trait.placed is not None and lowering in UNFUSED:
-                lowering = IN_PARTS
+                lowering = _IN_PARTS
             batches.setdefault(lowering, []).append(work.group)
     return batches
 
@@ -125,7 +125,7 @@ def _prepare(
     """Say what is about to happen; return the step of what is in parts and not fused."""
     from optgen.runtime.sharded.step import announce, prepare
 
-    in_parts = batches.pop(IN_PARTS, [])
+    in_parts = batches.pop(_IN_PARTS, [])
     announce(optimizer, batches, meeting)
     return prepare(optimizer, in_parts, meeting) if in_parts else None
 
@@ -153,7 +153,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             if work.trait.placed is not None and lowering in UNFUSED:
                 lowering, reason = "foreach", f"{reason}; in lists"
             if work.trait.placed is not None:
-                reason = f"{reason}; {_IN_PARTS}"
+                reason = f"{reason}; {_PHASE_BY_PHASE}"
             lines.append(f"group {index}: {TITLES[lowering]}: {reason}{_sparse(rule, work)}")
     return "\n".join(lines)
 
