@@ -80,6 +80,16 @@ def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
     return str(caught.value)
 
 
+def _nearly_the_same(rank: int) -> str:
+    """Learning rates that are tensors, and differ after the digits that their texts have."""
+    lrs = torch.tensor([0.01, 0.010001])
+    assert repr(lrs[0]) == repr(lrs[1])
+    optimizer = Adafactor([_sharded()], lr=lrs[rank], fused=True)
+    with pytest.raises(RuntimeError) as caught:
+        optimizer.step()
+    return str(caught.value)
+
+
 def _overflowed(rank: int, fused: bool) -> list[float]:
     """A gradient scaler found an infinity on one rank: then neither steps; next time both do."""
     param = _sharded()
@@ -130,6 +140,11 @@ def test_what_one_rank_cannot_do_neither_does(what: str, fused: bool) -> None:
 
     assert theirs in other
     assert ours in spoiler
+
+
+def test_learning_rates_that_nearly_agree_are_told_apart() -> None:
+    for message in pair.run(_nearly_the_same):
+        assert "different steps" in message
 
 
 @pytest.mark.parametrize("fused", [True, False])

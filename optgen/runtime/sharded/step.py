@@ -1,6 +1,6 @@
 """The steps of rules that look at whole parameters, where each process holds a part of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -26,14 +26,24 @@ def announce(
             work = collect(optimizer, group)
             if work.trait.placed is not None:
                 shapes = [tuple(member.shape) for member in work.members]
-                numbers = [v for v in map(group.get, optimizer.rule.hypers) if _is_here(v)]
-                numbers += filter(_is_here, work.steps)
+                numbers = _numbers([*map(group.get, optimizer.rule.hypers), *work.steps])
                 meeting.note(work.trait.placed, lowering, shapes, work.trait.facts, numbers)
 
 
-def _is_here(value: object) -> bool:
-    """Tell whether no device has to be waited for to know a value."""
-    return not isinstance(value, Tensor) or value.is_cpu
+def _numbers(values: Iterable[Any]) -> list[Any]:
+    """What values are, tensors among them too if no device has to be waited for.
+
+    The text of a tensor would leave digits out, and take longer than the step.
+    """
+    found = []
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found.append(_numbers(value))
+        elif not isinstance(value, Tensor):
+            found.append(value)
+        elif value.is_cpu:
+            found.append(value.tolist())
+    return found
 
 
 def prepare(
