@@ -38,7 +38,7 @@ _AXES = {"like": 0, "row": 1, "col": 2}
 class Values(NamedTuple):
     """What a step depends on in a group."""
 
-    options: tuple[Any, ...]  # those that it has, and how many keys it has in all
+    options: tuple[Any, ...]
     params: list[Tensor]
     hypers: tuple[Any, ...]
 
@@ -46,6 +46,7 @@ class Values(NamedTuple):
 class Getter(NamedTuple):
     """Reads the values of a group, which may lack keys that were not asked for."""
 
+    keys: int  # how many the group has: with one more it may have an option more
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
 
@@ -54,12 +55,12 @@ class Getter(NamedTuple):
         """The one for groups with the keys of this one."""
         options = [key for key in _OPTIONS if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
-        return cls(_items_of([*options, "params", *hypers]), len(options))
+        return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
 
     def values(self, group: Group) -> Values:
         """The values, or a KeyError where a key is gone."""
         items, first = self.items(group), self.options
-        return Values((*items[:first], len(group)), items[first], items[first + 1 :])
+        return Values(items[:first], items[first], items[first + 1 :])
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
@@ -142,9 +143,11 @@ class Repeat:
     def _take_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
         changed = False
-        for index, group in enumerate(groups):
+        for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
+            if len(group) != getter.keys:
+                return False
             try:
-                values = self._getters[index].values(group)
+                values = getter.values(group)
             except KeyError:
                 return False
             known = self._values[index]
