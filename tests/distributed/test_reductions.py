@@ -151,8 +151,11 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
     return found
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("name", OPTIONS)
+# The for-loop takes the form of the lists: one rule shows it.
+WAYS = [(name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop" or name == "Muon"]
+
+
+@pytest.mark.parametrize(("name", "lowering"), WAYS)
 def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
     for found in pair.run(_trained, rule(name), OPTIONS[name], _places(name), lowering):
         assert {way: error for way, error in found.items() if error > 1} == {}
