@@ -64,6 +64,27 @@ def _zero(rank: int, case: Case) -> dict[str, float]:
     return found
 
 
+def _muon(rank: int) -> dict[str, float]:
+    """Muon trains the matrices alone; under ZeRO-1 each rank some of them."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def matrices(module: nn.Module) -> list[Tensor]:
+        return [param for param in module.parameters() if param.ndim == 2]
+
+    alone = models.model()
+    models.train(alone, optgen.optim.Muon(matrices(alone)))
+    found = {}
+    for shared in (False, True):
+        network, kind = _parallel(False), optgen.optim.Muon
+        params = matrices(network)
+        ours = ZeroRedundancyOptimizer(params, kind) if shared else kind(params)
+        models.train(network, ours, rank)
+        pairs = zip(matrices(network), matrices(alone), matrices(models.model()), strict=True)
+        for place, (param, expected, before) in enumerate(pairs):
+            found[f"{shared} {place}"] = difference(param.detach() - before, expected - before)
+    return found
+
+
 def _sparse(rank: int) -> bool:
     """An embedding's gradients, of other rows on each rank."""
     from torch.nn.parallel import DistributedDataParallel
@@ -120,6 +141,12 @@ def _loss(found: Tensor) -> Tensor:
 def test_trains_as_one_process(name: str) -> None:
     for found in pair.run(_trained, name):
         assert found == {}
+
+
+def test_matrices() -> None:
+    """As exact as their products in bfloat16 are, in which last digits of gradients may show."""
+    for found in pair.run(_muon):
+        assert max(found.values()) < 5e-3
 
 
 def test_sparse_gradients() -> None:
