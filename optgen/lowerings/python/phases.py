@@ -50,12 +50,12 @@ def phase_lines(plan: Plan, form: Form) -> list[str]:
     lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else keep_locals(plan)
-    lines = list(_Printer(spread_numbers(plan), plan.kinds, form, whole).lines())
+    printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
     if form.over_ranks:
-        again = any("= share[" in line for line in lines)
-        return [f"share = {lists}", *lines] if again else lines
+        opening = [f"share = {lists}"] if printer.takes_again else []
+        return [*opening, *printer.lines()]
     opening = [f"{lists} = share"] if form.in_lists else []
-    return indented([*opening, *lines], form.loop.format(lists=lists))
+    return indented([*opening, *printer.lines()], form.loop.format(lists=lists))
 
 
 @dataclass
@@ -77,14 +77,24 @@ class _Printer:
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
-                    plain = self.whole and not any(map(self._is_small, _touched(phase)))
-                    plain = plain and not self._changes_what_follows(phase)
+                    plain = self._is_plain(phase)
                     yield from self._over_whole(phase) if plain else self._over_blocks(phase)
                     yield from self._completed(phase.reductions)
                 case Finish(body):
                     yield from self._finish(body)
                 case MatrixCall():
                     yield from self._call(phase)
+
+    @property
+    def takes_again(self) -> bool:
+        """Whether a trip needs a list as it was, by whose name an earlier one called another."""
+        sweeps = filter(self._is_plain, self.plan.sweeps)
+        return self.form.in_lists and any(map(self._called_anew, sweeps))
+
+    def _is_plain(self, sweep: Sweep) -> bool:
+        """Whether a trip goes over whole tensors, with nothing small beside them."""
+        small = any(map(self._is_small, _touched(sweep)))
+        return self.whole and not small and not self._changes_what_follows(sweep)
 
     def _changes_what_follows(self, sweep: Sweep) -> bool:
         """Whether its own gradient would be taken for the given one by a later trip over lists."""
@@ -105,12 +115,15 @@ class _Printer:
 
     def _shared_again(self, sweep: Sweep) -> Iterator[str]:
         """The lists as they were, where an earlier trip called a value of its own so."""
+        for name in self._called_anew(sweep):
+            yield f"{plural(name)} = share[{_lists(self.plan).index(name)}]"
+
+    def _called_anew(self, sweep: Sweep) -> list[str]:
+        """The streams of a trip by whose names an earlier one has called values of its own."""
         before = self.plan.sweeps[: self.plan.sweeps.index(sweep)]
-        for stream in sweep.streams:
-            stored = {known.name for trip in before for known in trip.streams if known.stored}
-            anew = {a.target.name for trip in before for a in assigns(trip.body)} - stored
-            if stream.name in anew and stream.role != "local":
-                yield f"{plural(stream.name)} = share[{_lists(self.plan).index(stream.name)}]"
+        stored = {known.name for trip in before for known in trip.streams if known.stored}
+        anew = {a.target.name for trip in before for a in assigns(trip.body)} - stored
+        return [s.name for s in sweep.streams if s.name in anew and s.role != "local"]
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Empty sums, then the trip, one block after the other."""
