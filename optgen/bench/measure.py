@@ -2,14 +2,18 @@
 
 A sample is a *cold* step, with gradients at new addresses and the caches full of something else,
 then steps repeated for 20 ms, or one step where that is longer. Every variant takes a sample in a
-round, until it has had its share of the time; what is quick is sampled more often.
+round, until it has had its share of the time; what is quick is sampled more often. How fast
+a loop goes through the caches depends on the pages that its tensors were given, by up to a sixth:
+what caches hold is drawn, which is to say made, several times.
 """
 
 import random
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -34,6 +38,15 @@ class Budget:
     least: int = 3
     clock: Callable[[], float] = time.perf_counter
 
+    def up_to(self, draw: int, draws: int) -> "Budget":
+        """What a draw may take; of seconds, what the draws before it left too."""
+        return replace(
+            self,
+            seconds=self.seconds * draw / draws,
+            most=ceil(self.most / draws),
+            least=ceil(self.least / draws),
+        )
+
 
 @dataclass
 class _Samples:
@@ -55,21 +68,43 @@ def compare(
     variants: Mapping[str, Variant], renew: Callable[[], Sequence[Tensor]], budget: Budget
 ) -> dict[str, Figures]:
     """The figures of every variant; each round has new gradients, the same for all."""
+    return redrawn(lambda: variants, renew, budget, draws=1)
+
+
+def redrawn(
+    draw: Callable[[], Mapping[str, Variant]],
+    renew: Callable[[], Sequence[Tensor]],
+    budget: Budget,
+    draws: int,
+) -> dict[str, Figures]:
+    """The figures of variants that are made so many times."""
+    fill = torch.zeros(_CACHES, dtype=torch.uint8)
+    samples: defaultdict[str, _Samples] = defaultdict(_Samples)
+    for number in range(1, draws + 1):
+        variants = draw()  # while the last ones are there still: somewhere else
+        _measure(variants, renew, fill, samples, budget.up_to(number, draws))
+    return {title: samples[title].figures() for title in variants}
+
+
+def _measure(
+    variants: Mapping[str, Variant],
+    renew: Callable[[], Sequence[Tensor]],
+    fill: Tensor,
+    samples: dict[str, _Samples],
+    budget: Budget,
+) -> None:
     gradients = renew()
     for variant in variants.values():
         variant.take(gradients)
         _warm_up(variant.step)
-    fill = torch.zeros(_CACHES, dtype=torch.uint8)
     share = budget.seconds / len(variants)
-    samples = {title: _Samples() for title in variants}
     for turn in range(budget.most):
-        left = [t for t, had in samples.items() if turn < budget.least or had.spent < share]
+        left = [t for t in variants if turn < budget.least or samples[t].spent < share]
         gradients = renew()  # while the last ones are there still: somewhere else
         for title in random.sample(left, len(left)):
             variants[title].take(gradients)
             fill.add_(1)
             _sample(variants[title].step, samples[title], budget.clock)
-    return {title: each.figures() for title, each in samples.items()}
 
 
 def _sample(step: Callable[[], Any], samples: _Samples, clock: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor, zeros
 
 from optgen.bench import measure
-from optgen.bench.measure import Budget, compare, seconds_of
+from optgen.bench.measure import Budget, compare, redrawn, seconds_of
 
 
 @dataclass
@@ -95,3 +95,29 @@ def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
 def test_a_sample_is_long_enough(clock: Clock) -> None:
     assert seconds_of(Stub(0.003, clock).step, clock) == pytest.approx(0.003)
     assert clock.now == pytest.approx(0.021)
+
+
+def test_what_is_drawn_anew_shares_the_time(clock: Clock) -> None:
+    log: list[str] = []
+    drawn: list[Stub] = []
+
+    def draw() -> dict[str, Stub]:
+        drawn.append(Stub(0.01 * len(drawn) + 0.01, clock, str(len(drawn)), log))
+        return {"one": drawn[-1]}
+
+    found = redrawn(draw, lambda: [zeros(1)], Budget(100, most=15, clock=clock), draws=5)
+
+    assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
+    assert found["one"]["samples"] == 15
+    assert found["one"]["cold"] == pytest.approx(30)  # of all draws, not of the last one
+
+
+def test_a_draw_leaves_time_to_the_next(clock: Clock) -> None:
+    log: list[str] = []
+
+    def draw() -> dict[str, Stub]:
+        return {"one": Stub(0.125, clock, "", log)}
+
+    found = redrawn(draw, lambda: [zeros(1)], Budget(1.25, most=50, clock=clock), draws=5)
+
+    assert found["one"]["samples"] == 5  # of a quarter of a second each
