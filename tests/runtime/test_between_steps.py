@@ -192,6 +192,36 @@ def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
 
 
 @outside
+def test_parameters_become_of_higher_precision_than_a_tensor_lr(taken: list[str]) -> None:
+    params = parameters(torch.bfloat16)
+    optimizer = Adam(params, lr=torch.tensor(0.01, dtype=torch.bfloat16))
+    train(optimizer, params, 3)
+    assert not taken
+    for param in params:
+        state = optimizer.state[param]
+        state |= {key: value.float() for key, value in state.items() if key != "step"}
+        param.grad, param.data = None, param.data.float()
+
+    train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
+
+
+@outside
+def test_a_list_comes_to_have_a_parameter_twice(taken: list[str]) -> None:
+    """Two threads might update it at once. No state tells: this rule has none."""
+    params = parameters()
+    optimizer = SGD(params, lr=0.1)
+    train(optimizer, params, 3)
+    assert not taken
+    optimizer.param_groups[0]["params"][2] = params[1]
+
+    train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
+
+
+@outside
 def test_a_count_that_is_no_tensor_raises_torchs_error() -> None:
     messages = []
     for kind in (Adam, torch.optim.Adam):

@@ -1,8 +1,9 @@
 """Repeat a step: the C++ reader fetches all tensors anew, and Python touches groups only.
 
-Nothing of a tensor is remembered, so nothing can be out of date: in every step the reader finds the
-parameters in the groups' lists, their gradients, and their states in the optimizer's, and takes
-addresses, types and layouts from them. What it cannot read this way makes it give up.
+No address is remembered, so none can be out of date: in every step the reader finds the parameters
+in the groups' lists, their gradients, and their states in the optimizer's, and takes addresses,
+types and layouts from them. What it cannot read this way makes it give up, and so does what may
+call for another lowering: a parameter that comes twice, or of a type that its group had none of.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ from optgen.runtime import dispatch
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.shared import first_shared, specs_of
-from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.fused_cpu.table import CODES, Table
 from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Repeat:
         self._needed = array("Q")
         for group in groups:
             self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
+        self._allowed = array("Q", map(_types_in, groups))
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
         self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
@@ -137,8 +139,7 @@ class Repeat:
         request.state, request.threads = id(state), ctypes.addressof(current)
         if self._repeat(self._address):
             return True
-        self._take_order(groups, state)
-        return bool(self._repeat(self._address))
+        return self._note_order(groups, state) and bool(self._repeat(self._address))
 
     def _take_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
@@ -175,13 +176,20 @@ class Repeat:
         self._constant[index] = all(map(_is_constant, values.hypers))
         return True
 
-    def _take_order(self, groups: list[Group], state: dict[Any, Any]) -> None:
-        """Note to which tensor each entry of the optimizer's state belongs."""
+    def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
+        """Note the parameters, and to which of them each entry of the optimizer's state belongs.
+
+        False if one of them comes twice, or if they are more or fewer than they were.
+        """
         params = chain.from_iterable(group["params"] for group in groups)
         places = {id(param): place for place, param in enumerate(params)}
+        if list(places.values()) != list(range(len(self._params))):
+            return False
+        self._params[:] = array("q", places)
         self._order = array("q", [places.get(id(param), -1) for param in state])
         self._request.order = self._order.buffer_info()[0]
         self._request.entries = len(self._order)
+        return True
 
     def _make_request(self, found: Reader) -> Request:
         table, keys = self._table, self._kernel.keys
@@ -205,6 +213,7 @@ class Repeat:
             groups=len(self._lists),
             lists=self._lists.buffer_info()[0],
             needed=self._needed.buffer_info()[0],
+            allowed=self._allowed.buffer_info()[0],
             streams=self._kernel.streams,
             scalars=len(keys) - self._kernel.streams,
             keys=self._keys.buffer_info()[0],
@@ -216,6 +225,12 @@ class Repeat:
             kernel=ctypes.cast(self._kernel.parts[0], ctypes.c_void_p),
             table=ctypes.addressof(table.struct),
         )
+
+
+def _types_in(group: Group) -> int:
+    """The types of a group's parameters, a set bit each: with a tensor lr the others may not do."""
+    dtypes = {param.dtype for param in group["params"]}
+    return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
 
 
 def _is_constant(value: Any) -> bool:

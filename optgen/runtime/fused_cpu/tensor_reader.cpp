@@ -57,6 +57,7 @@ struct Request {
     const Object* lists;  // [group]: its list of parameters; of a function [stream]
     const u64* needed;    // [group][2]: the streams its tensors must have, vectors and those of more
                           // dimensions; none if the group must have no gradients
+    const u64* allowed;   // [group]: bit k: its parameters may have the type that torch numbers k
     Object state;         // the optimizer's: a dict by parameter
     i64 entries;
     const i64* order;     // [entry of state]: the tensor it belongs to, or -1
@@ -67,7 +68,8 @@ struct Request {
     i64 by_matrix;        // whether elements must lie in the order of their indices
     i64 tensors;
     const Object* specs;  // [stream][tensor]: how it is shared, if it is; null if none are
-    Object* params;       // [tensor], scratch
+    Object* params;       // [tensor]: the parameters last seen, none of them twice; of a function
+                          // scratch
     void** handles;       // [stream][tensor], scratch
     void** address;       // from here on as in kernel.h
     i64* elements;
@@ -225,7 +227,7 @@ struct Reader {
             const i64 size = layout.list_size(request.lists[g]);
             if (size > request.tensors - t) return false;
             for (i64 i = 0; i < size; ++i, ++t) {
-                request.params[t] = layout.list_item(request.lists[g], i);
+                if (layout.list_item(request.lists[g], i) != request.params[t]) return false;
                 request.group[t] = int(g);
                 request.types[t] = 0;
             }
@@ -263,6 +265,7 @@ struct Reader {
         if (!memory || !grad) return false;
         param = memory + layout.implementation;
         if (!read(layout, param, read_param) || !is_dense(layout, read_param)) return false;
+        if (!(request.allowed[request.group[t]] >> read_param.type & 1)) return false;
         if (!read(layout, grad, read_grad)) return false;
         if (!same_walk(layout, read_grad, read_param)) return false;
         if (request.by_matrix && !read_param.contiguous) return false;

@@ -35,6 +35,7 @@ class Request(ctypes.Structure):
         ("groups", c_int64),
         ("lists", c_void_p),
         ("needed", c_void_p),
+        ("allowed", c_void_p),
         ("state", c_void_p),
         ("entries", c_int64),
         ("order", c_void_p),
