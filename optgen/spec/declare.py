@@ -74,17 +74,21 @@ def optimizer(
         SpecError: the function's text cannot be found, or the decorator has no brackets.
     """
     for function in bare:
-        spec = _as_written(function)
-        lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
-        marks = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
-        line = marks[0] if marks else spec.line - 1
-        raise SpecError(
-            Place(spec.file, line + 1, lines[line].find("@") + 2),
-            "the only decorator of the language is @optimizer(…)",
-            '@optimizer(paper="https://…")',
-            "".join(lines),
-        )
+        _refuse_bare(_as_written(function))
     return _as_written
+
+
+def _refuse_bare(spec: Spec) -> NoReturn:
+    """Raise the error about a decorator without brackets."""
+    lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
+    marks = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
+    line = marks[0] if marks else spec.line - 1
+    raise SpecError(
+        Place(spec.file, line + 1, lines[line].find("@") + 2),
+        "the only decorator of the language is @optimizer(…)",
+        '@optimizer(paper="https://…")',
+        "".join(lines),
+    )
 
 
 def elementwise(function: Callable[..., None]) -> Spec:

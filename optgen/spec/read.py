@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import Place
 from optgen.ir.words import CALLABLE
-from optgen.spec.checks import (
-    check_branches,
-    check_gradient,
-    check_orders,
-    check_references,
-    check_rule,
-    check_shapes,
-)
+from optgen.spec.algorithm import read_algorithm
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.lists import (
-    check_elementwise,
-    check_function,
-    check_name,
-    is_elementwise,
-    lists_of,
-    roles,
-)
-from optgen.spec.literals import STRINGS, TEXT, Option, literal, one_of, options
+from optgen.spec.literals import literal
 from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
-from optgen.spec.requires import check_defaults, read_require, split_requires
-from optgen.spec.scope import Scope
-from optgen.spec.signature import Signature
 from optgen.spec.source import Source
-from optgen.spec.statements import Statements
 
-_OPTIONS = {
-    "paper": Option(lambda v: isinstance(v, str) and not re.search(r'[\s"\\]', v), "a URL"),
-    "base": TEXT,
-    "keywords": STRINGS,
-    "group": STRINGS,
-    "gradient": one_of("dense", "rows", "sparse_only"),
-    "sparse_hint": TEXT,
-    "step": one_of("tensor", "int"),
-    "scalar_device": one_of("cpu", "param"),
-}
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 
 
@@ -149,7 +119,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
         _check_new(source, spec, spec.name, {*constants, *helpers})
         if why_used(spec.name):
             source.error(spec, f"`{spec.name}` {why_used(spec.name)}", "choose another name")
-    return tuple(_algorithm(source, module, node, constants, helpers) for node in specs)
+    return tuple(read_algorithm(source, module, node, constants, helpers) for node in specs)
 
 
 def _check_imports(source: Source, names: list[ast.alias]) -> None:
@@ -199,96 +169,3 @@ def _check_new(source: Source, node: ast.stmt, name: str, taken: set[str]) -> No
     why = "is defined twice in this file" if name in taken else why_taken(name)
     if why:
         source.error(node, f"`{name}` {why}", "choose another name")
-
-
-def _algorithm(
-    source: Source,
-    module: str,
-    node: ast.FunctionDef,
-    constants: Mapping[str, Any],
-    helpers: Mapping[str, ast.FunctionDef],
-) -> Algorithm:
-    signature = Signature(source, constants, node)
-    given = (
-        _function(source, node)
-        if is_elementwise(node)
-        else _optimizer(source, node, constants, signature)
-    )
-    algorithm = Algorithm(
-        name=node.name,
-        module=module,
-        doc=ast.get_docstring(node) or "",
-        hypers=signature.hypers(),
-        rule=(),
-        source=source.whole,
-        place=source.place(node),
-        **given,
-    )
-    if not algorithm.doc:
-        source.error(node, f"`{node.name}` has no docstring", "say in one line what it is")
-    signature.check_keys(algorithm.states)
-    check_references(source, algorithm)
-    check_orders(source, algorithm, node)
-    scope = Scope(algorithm, constants, helpers)
-    reader = Statements(source, scope)
-    body, required = split_requires(node.body)
-    requires = tuple(read_require(reader, call) for call in required)
-    check_defaults(requires, algorithm.hypers, source.whole)
-    check_shapes(source, algorithm, scope.holding)
-    rule = reader.rule(body)
-    algorithm = replace(algorithm, rule=rule, requires=requires)
-    check_rule(source, algorithm, scope, node, rule)
-    check_branches(source, rule)
-    if algorithm.is_function:
-        check_function(source, algorithm, scope, node)
-        check_elementwise(source, algorithm)
-    check_gradient(source, algorithm, node)
-    return algorithm
-
-
-def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
-    """What a function's signature and decorator say, its hyperparameters apart."""
-    check_name(source, node)
-    lists = lists_of(source, node)
-    param, grad, others = roles(source, node, lists)
-    return {
-        "paper": "",
-        "lists": lists,
-        "param": param,
-        "grad": grad,
-        "step": None,
-        "states": tuple(State(name, name, written=written) for name, written in others.items()),
-    }
-
-
-def _optimizer(
-    source: Source, node: ast.FunctionDef, constants: Mapping[str, Any], signature: Signature
-) -> dict[str, Any]:
-    """What an optimizer's signature and decorator say, its hyperparameters apart."""
-    param, grad, step = signature.inputs()
-    return {
-        "param": param,
-        "grad": grad,
-        "step": step,
-        "states": signature.states(),
-        **_decorator(source, node, constants),
-    }
-
-
-def _decorator(
-    source: Source, node: ast.FunctionDef, constants: Mapping[str, Any]
-) -> dict[str, Any]:
-    match node.decorator_list:
-        case [ast.Call(func=ast.Name(id="optimizer"), args=[], keywords=keywords)]:
-            pass
-        case _:
-            source.error(
-                node.decorator_list[0],
-                "the only decorator of the language is @optimizer(…)",
-                '@optimizer(paper="https://…")',
-            )
-    found = options(keywords, _OPTIONS, source, constants)
-    if "step" in found and len(node.args.posonlyargs) < 3:
-        hint = "hand over t, as in p, g, t, /"
-        source.error(node.decorator_list[0], "`step=` of a rule that counts no steps", hint)
-    return {"paper": "", "counter": found.pop("step", "tensor"), **found}

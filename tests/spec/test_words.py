@@ -8,7 +8,7 @@ import pytest
 
 import optgen.spec
 from optgen.ir.words import CALLABLE, WORDS
-from optgen.spec import read, signature
+from optgen.spec import algorithm, signature
 from optgen.spec.declare import Declared
 
 NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
@@ -45,7 +45,7 @@ def test_require_never_runs() -> None:
         ("hyper", signature._HYPER_OPTIONS),
         ("choice", signature._CHOICE_OPTIONS),
         ("flag", signature._FLAG_OPTIONS),
-        ("optimizer", read._OPTIONS),
+        ("optimizer", algorithm._OPTIONS),
     ],
 )
 def test_options_are_those_of_the_reader(name: str, options: dict[str, object]) -> None:

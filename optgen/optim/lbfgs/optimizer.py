@@ -84,12 +84,7 @@ class LBFGS(LightOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        if isinstance(lr, Tensor) and lr.numel() != 1:
-            raise ValueError("Tensor lr must be 1-element")
-        if not 0.0 <= lr:
-            raise ValueError(f"Invalid learning rate: {lr}")
-        if not history_size >= 1:
-            raise ValueError(f"Invalid history_size value: {history_size}")
+        _check_bounds(lr, history_size)
         if max_eval is None:
             max_eval = max_iter * 5 // 4
         defaults = {
@@ -108,7 +103,7 @@ class LBFGS(LightOptimizer):
         }
         self._history: History | None = None
         super().__init__(params, defaults)
-        _check(self.param_groups[0])
+        _check_support(self.param_groups[0])
 
     @hooked
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -192,7 +187,16 @@ class LBFGS(LightOptimizer):
                     state[key] = [row.clone() for row in state[key]]
 
 
-def _check(group: dict[str, Any]) -> None:
+def _check_bounds(lr: float | Tensor, history_size: int) -> None:
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= lr:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if not history_size >= 1:
+        raise ValueError(f"Invalid history_size value: {history_size}")
+
+
+def _check_support(group: dict[str, Any]) -> None:
     if group["fused"] and group["foreach"]:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
     for name in ("capturable", "differentiable"):

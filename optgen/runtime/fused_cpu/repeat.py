@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 Group = dict[str, Any]
 
-# What else in a group decides which lowering takes it.
-_OPTIONS = dispatch.DECIDING
-
-
 # Which axes of its parameter a state has, as tensor_reader.cpp numbers them.
 _AXES = {"like": 0, "row": 1, "col": 2}
 
@@ -54,7 +50,7 @@ class Getter(NamedTuple):
     @classmethod
     def of(cls, kernel: Kernel, group: Group) -> "Getter":
         """The one for groups with the keys of this one."""
-        options = [key for key in _OPTIONS if key in group]
+        options = [key for key in dispatch.DECIDING if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
         return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
 

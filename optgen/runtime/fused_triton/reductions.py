@@ -186,6 +186,16 @@ def add_lines(partials, sums, start, length, stride, count):
 
 
 @triton.jit
+def add_share(program, partials, sums, matrix, length, stride, count):
+    """Add up one program's share of the rows, or of the columns, of a large matrix."""
+    programs = tl.cdiv(length, PART)
+    which = program // programs
+    lines = which * stride + matrix * length
+    parts = partials + which * (count - 1) * stride + lines
+    add_lines(parts, sums + lines, program % programs * PART, length, stride, count)
+
+
+@triton.jit
 def is_last(arrived, group, shape, tensors, count):
     """Whether the others of `count` programs have been here: then what they stored can be read."""
     tl.debug_barrier()  # every thread has stored; counting puts that before what the last one reads
@@ -225,16 +235,9 @@ def combine(
     all_rows, all_columns = depth * height, depth * width
     partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
     if program < in_rows:
-        which = program // tl.cdiv(height, PART)
-        rows = which * all_rows + matrix * height
-        parts = partials + which * (across - 1) * all_rows + rows
-        start = program % tl.cdiv(height, PART) * PART
-        add_lines(parts, values + rows, start, height, all_rows, across)
+        add_share(program, partials, values, matrix, height, all_rows, across)
     elif program < in_all:
-        program -= in_rows
-        which = program // tl.cdiv(width, PART)
-        columns = which * all_columns + matrix * width
-        parts = partials + ROW_SUMS * across * all_rows + which * (down - 1) * all_columns + columns
-        start = program % tl.cdiv(width, PART) * PART
-        add_lines(parts, values + ROW_VALUES * all_rows + columns, start, width, all_columns, down)
+        partials += ROW_SUMS * across * all_rows
+        values += ROW_VALUES * all_rows
+        add_share(program - in_rows, partials, values, matrix, width, all_columns, down)
     return matrix, programs
