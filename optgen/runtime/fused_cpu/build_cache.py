@@ -1,4 +1,4 @@
-"""The cache of compiled libraries: any number of processes may use it, and none waits for another.
+"""The cache of compiled libraries: any number of processes may use it, and one builds for all.
 
 A library is built in a folder of its own and moved into place whole, so a process killed at any
 moment leaves at worst that folder behind. Beside each library stands its SHA-256, written first and
@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.build_lock import alone
 
 _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
 
@@ -38,7 +39,7 @@ def library(name: str, source: str) -> Path:
         if command is None:
             break
         try:
-            return _build(command, source, folder / file)
+            return _built_once(command, source, folder / file)
         except OSError:
             continue  # read-only, full, or gone in the meantime
     raise NoCompilerError(f"no C++ compiler was found: {compiler.INSTALL}")
@@ -98,6 +99,11 @@ def _temporary_folder(pid: int) -> Path:
 def _remove(folder: Path, pid: int) -> None:
     if os.getpid() == pid:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _built_once(command: list[str], source: str, path: Path) -> Path:
+    with alone(path):
+        return path if is_whole(path) else _build(command, source, path)
 
 
 def _build(command: list[str], source: str, path: Path) -> Path:

@@ -1,0 +1,124 @@
+"""Who waits for whom while something is built, and that nobody waits for good."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from optgen.runtime.fused_cpu import build_lock
+from optgen.runtime.fused_cpu.build_lock import alone
+
+HOLDER = """
+import runpy, sys, time
+from pathlib import Path
+with runpy.run_path(sys.argv[1])["alone"](Path(sys.argv[2])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What is to be built; its lock lies in this test's folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path / "library.so"
+
+
+class Another(Thread):
+    """A thread that asks for the lock, and tells when it is past it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path, self._past = path, Event()
+        self.start()
+
+    def run(self) -> None:
+        with alone(self._path):
+            self._past.set()
+
+    def is_past(self, within: float) -> bool:
+        return self._past.wait(within)
+
+
+def test_another_waits_until_one_is_done(path: Path) -> None:
+    with alone(path):
+        another = Another(path)
+        assert Another(path.with_name("different")).is_past(within=20)
+        assert not another.is_past(within=0.1)
+    assert another.is_past(within=20)
+
+
+def test_an_error_ends_it(path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), alone(path):
+        raise KeyboardInterrupt
+    assert not list(path.parent.iterdir())
+    with alone(path):
+        (lock,) = path.parent.iterdir()
+    assert not lock.exists()
+
+
+def test_the_death_of_its_process_ends_it(path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, build_lock.__file__, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        another = Another(path)
+        assert not another.is_past(within=0.1)
+        holder.kill()
+        assert another.is_past(within=20)
+
+
+def test_a_copy_in_a_forked_child_does_not_keep_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[int] = []
+    close = os.close
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", copies.append)
+        with alone(path):
+            lock = next(path.parent.iterdir())
+            os.link(lock, path.with_name("kept"))
+    os.rename(path.with_name("kept"), lock)
+
+    assert Another(path).is_past(within=20)
+    for copy in copies:
+        close(copy)
+
+
+def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_lock, "_PATIENCE", 0.2)
+    with alone(path):
+        another = Another(path)
+        assert not another.is_past(within=0.1)
+        assert another.is_past(within=20)
+        assert list(path.parent.iterdir())  # it is not the other's to remove
+
+
+def test_where_there_are_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with alone(path):
+        assert Another(path).is_past(within=20)
+
+
+def test_where_no_lock_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    with alone(path):
+        assert Another(path).is_past(within=20)
+
+
+def test_a_link_is_not_followed(path: Path) -> None:
+    with alone(path):
+        (lock,) = path.parent.iterdir()
+    lock.symlink_to(path)
+    with alone(path):
+        assert not path.exists()
