@@ -64,6 +64,8 @@ def Scalars(
         T = b * t_above_1
     else:
         T = b
+    if 1 < t:
+        T = T + n * b
     if streams:
         w = w + T * g
         T = w + T
@@ -71,7 +73,7 @@ def Scalars(
         STEP = 2 * n
     else:
         STEP = n
-    if condition1 > 0.5 and operand > 0.25 and t > 1:
+    if condition1 > 0.5 and operand > 0.25 and t * n > 0.25:
         T = condition1 * T
     x = 0.5 * x + T
     y = 0.5 * y + n

@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 import torch
 from parity.classes import INFOS, NAMES
-from parity.faults import Fault, Faults, expected_of_torch, is_told
+from parity.faults import Fault, Faults
 from parity.trajectories import error, values
 from torch import Tensor
 from torch.nn import Parameter
 
-import optgen.optim
-
-fault = FAULTS = Faults()
+fault = Faults()
 
 
 @fault("SGD")
@@ -223,20 +221,4 @@ for _name in ("Adam", "AdamW"):
 for _name in ("Adagrad", "Adam", "AdamW", "SGD"):
     fault(_name)(copied(_name))
 
-HERE = [key for key, (name, _, _) in FAULTS.items() if name in NAMES]
-
-
-@pytest.mark.parametrize("key", HERE)
-def test_ours_is_right(key: str) -> None:
-    FAULTS[key][2](optgen.optim)
-
-
-@pytest.mark.parametrize("key", HERE)
-@expected_of_torch
-def test_torchs_is_right(key: str) -> None:
-    FAULTS[key][2](torch.optim)
-
-
-@pytest.mark.parametrize(("name", "text"), [entry[:2] for entry in FAULTS.values()])
-def test_the_page_tells(name: str, text: str) -> None:
-    assert is_told(name, text)
+test_ours_is_right, test_torchs_is_right, test_the_page_tells = fault.tests(NAMES)

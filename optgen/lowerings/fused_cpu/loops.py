@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
@@ -21,6 +20,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import PROPERTIES
+from optgen.lowerings.conditions import names
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -29,14 +29,6 @@ from optgen.passes.flatten import Flatten
 from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
-_SPOKEN = {
-    "<": "below",
-    "<=": "at_most",
-    ">": "above",
-    ">=": "at_least",
-    "==": "equals",
-    "!=": "differs_from",
-}
 
 
 @dataclass(frozen=True)
@@ -226,10 +218,9 @@ class LoopPrinter:
         while isinstance(inner, Call) and inner.word == "and":
             inner = inner.args[1]
         text = self._scalars(expr)
-        numbered = (f"condition{n}" for n in count(1))
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         taken -= _asked(inner)
-        for name in chain((_spoken(inner), _spoken(expr)), numbered):
+        for name in map(variable, names(inner, expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
         raise AssertionError("numbers do not end")
@@ -278,23 +269,3 @@ def _asked(expr: Expr) -> set[str]:
         case Ref(name) | Call("fresh", (Ref(name),)):
             return {name}
     return set()
-
-
-def _spoken(expr: Expr) -> str:
-    """A condition as a name."""
-    match expr:
-        case Const(value):
-            return str(value).replace("-", "minus_").replace(".", "_")
-        case Ref(name):
-            return variable(name)
-        case Call("fresh", (Ref(name),)):
-            return f"fresh_{name}"
-        case Call("truth", (a,)):
-            return f"has_{_spoken(a)}"
-        case Call("is_none", (a,)):
-            return f"no_{_spoken(a)}"
-        case Call("neg" | "not" as word, (a,)):
-            return f"{'minus' if word == 'neg' else 'not'}_{_spoken(a)}"
-        case Call(word, args):
-            return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
-    raise TypeError(f"no condition: {expr!r}")

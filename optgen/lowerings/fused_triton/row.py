@@ -6,29 +6,13 @@ The prologue writes what the scalar program knows; what a `Finish` makes of redu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, count
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, refs
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, refs
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import is_free
+from optgen.lowerings.conditions import names
 from optgen.lowerings.fused_triton.expressions import constant, variable
-
-_SPOKEN = {
-    "+": "plus",
-    "-": "minus",
-    "*": "times",
-    "/": "over",
-    "**": "to_the",
-    "%": "mod",
-    "<": "below",
-    "<=": "at_most",
-    ">": "above",
-    ">=": "at_least",
-    "==": "equals",
-    "!=": "differs_from",
-}
-_LONGEST = 32  # characters of a condition's name
 
 
 class Row:
@@ -108,34 +92,12 @@ class Row:
 
     def _named(self, expr: Expr) -> str:
         """The name of a condition: what it says, or a number where that is long or taken."""
-        spoken = _spoken(expr)
-        numbered = (f"condition{n}" for n in count(1))
         match expr:
             case Call("fresh", (Ref(state),)):  # whose relative the name is
                 taken = {r.name for r in self._plan.kinds} - {state}
             case _:
                 taken = {r.name for r in self._plan.kinds}
-        for name in chain([spoken] if len(spoken) <= _LONGEST else [], numbered):
+        for name in map(variable, names(expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
                 return name
         raise AssertionError("numbers do not end")
-
-
-def _spoken(expr: Expr) -> str:
-    """A condition as a name."""
-    match expr:
-        case Const(value):
-            return str(value).replace("-", "minus_").replace(".", "_")
-        case Ref():
-            return variable(expr.name)
-        case Call("fresh", (Ref(name),)):
-            return f"fresh_{name}"
-        case Call("truth", (a,)):
-            return f"{_spoken(a)}_is_true"
-        case Call("is_none", (a,)):
-            return f"{_spoken(a)}_is_none"
-        case Call("not" | "neg" as word, (a,)):
-            return f"{'not' if word == 'not' else 'minus'}_{_spoken(a)}"
-        case Call(word, args):
-            return f"_{_SPOKEN.get(word, word)}_".join(_spoken(a) for a in args)
-    raise TypeError(f"no condition: {expr!r}")

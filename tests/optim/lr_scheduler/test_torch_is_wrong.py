@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 from optim.lr_scheduler.schedules import heard, optimizer_of, steps
-from parity.faults import Faults, expected_of_torch, is_told
+from parity.faults import Faults
 from torch.nn import Parameter
 
-import optgen.optim
-
-fault = FAULTS = Faults()
+fault = Faults()
 
 
 def rates(scheduler: Any, count: int) -> list[float]:
@@ -244,17 +242,4 @@ def a_function_as_step(optim: Any) -> None:
     assert heard(scheduler.step) == []
 
 
-@pytest.mark.parametrize("key", FAULTS)
-def test_ours_is_right(key: str) -> None:
-    FAULTS[key][2](optgen.optim)
-
-
-@pytest.mark.parametrize("key", FAULTS)
-@expected_of_torch
-def test_torchs_is_right(key: str) -> None:
-    FAULTS[key][2](torch.optim)
-
-
-@pytest.mark.parametrize(("name", "text"), [entry[:2] for entry in FAULTS.values()])
-def test_the_page_tells(name: str, text: str) -> None:
-    assert is_told(name, text)
+test_ours_is_right, test_torchs_is_right, test_the_page_tells = fault.tests()

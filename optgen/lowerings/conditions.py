@@ -1,0 +1,48 @@
+"""What kernels call a condition that is one value for a whole tensor: what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+
+_SPOKEN = {
+    "+": "plus",
+    "-": "minus",
+    "*": "times",
+    "/": "over",
+    "**": "to_the",
+    "%": "mod",
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+    "truth": "has",
+    "is_none": "no",
+    "neg": "minus",
+}
+_LONGEST = 32  # characters of a name
+
+
+def names(*conditions: Expr) -> Iterator[str]:
+    """What the conditions say, where that is short and a name; and numbers without end."""
+    for name in map(_spoken, conditions):
+        if len(name) <= _LONGEST and name.isidentifier():
+            yield name
+    yield from (f"condition{n}" for n in count(1))
+
+
+def _spoken(expr: Expr) -> str:
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref(name):
+            return name
+        case Call(word, (a,)):
+            return f"{_SPOKEN.get(word, word)}_{_spoken(a)}"
+        case Call(word, args):
+            return f"_{_SPOKEN.get(word, word)}_".join(map(_spoken, args))
+    raise TypeError(f"no condition: {expr!r}")
