@@ -1,5 +1,7 @@
 """Sharded parameters: lowerings step on local shards, states are sharded as their parameters."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from optgen import use_lowering
 from optgen.optim import Adam
 from optgen.runtime import dispatch
 from optgen.runtime.fused_cpu.tensor_reader import reader
+from optgen.runtime.sharded.placed import placed
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -56,6 +59,20 @@ def test_sharded_and_plain_parameters_in_one_group(
     assert type(states["step"]) is torch.Tensor
     assert error([ours[0].full_tensor(), ours[1]], theirs) < 1e-12
     assert error([states["exp_avg"].full_tensor()], [reference.state[theirs[0]]["exp_avg"]]) < 1e-12
+
+
+def test_what_is_known_of_a_mesh_does_not_keep_it(mesh: "distributed.DeviceMesh") -> None:
+    from torch.distributed.tensor import DTensor, Replicate
+
+    another = distributed.DeviceMesh("cpu", [[0]])
+    tensor = DTensor.from_local(torch.ones(2), another, [Replicate()] * 2, run_check=False)
+    assert placed(tensor) is None
+    kept = weakref.ref(another)
+
+    del another, tensor
+    gc.collect()
+
+    assert kept() is None
 
 
 class TestARepeatedStep:

@@ -23,7 +23,7 @@ from optgen.runtime.properties import cols, rows
 from optgen.runtime.rule import Lowered
 from optgen.runtime.sharded.driver import Request, Update, run
 from optgen.runtime.sharded.partial import Partial
-from optgen.runtime.sharded.split import Split
+from optgen.runtime.sharded.split import AXES, Split, place_of
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 CONDITION = "OPTGEN_SHARDS"
 """Defined where a source is built for parts."""
-
-_SUBSETS = 8  # of what a sum may go over: matrices, rows, columns
 
 
 class _Shards(ctypes.Structure):
@@ -60,12 +58,12 @@ class Shards:
         )
 
     def _row(self, member: Tensor, cuts: "Sequence[Cut]") -> list[int]:
-        axes = {cut: _bit(cut.axis, member.dim()) for cut in cuts}
+        axes = {cut: 1 << place_of(cut.axis, member.dim()) for cut in cuts}
         every = 0
         for bit in axes.values():
             every |= bit
         partners = []
-        for taken in range(_SUBSETS):
+        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as program.h has them
             groups = tuple(cut.group for cut in cuts if axes[cut] & taken)
             number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
             partners.append(number)
@@ -87,11 +85,6 @@ class Shards:
 def _cuts(work: Work) -> "tuple[Cut, ...]":
     where = work.trait.placed
     return where.cuts() if where else ()
-
-
-def _bit(axis: int, dimensions: int) -> int:
-    """An axis as program.h has it."""
-    return {1: 4, 2: 2}.get(dimensions - axis, 1)
 
 
 class ShardKernel(Kernel):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from optgen.runtime.sharded.views import shared
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+# A mesh takes 30 us to tell a size, and is asked for each parameter of a step.
+_known_sizes: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 class Cut(NamedTuple):
@@ -72,15 +75,16 @@ def placed(tensor: Tensor) -> Placed | None:
     if not shared(type(tensor)):
         return None
     lying = spec(tensor)
-    where = Placed(lying.mesh, lying.placements)
-    return where if _is_cut(where) else None
+    pairs = zip(lying.placements, _sizes(lying.mesh), strict=True)
+    is_cut = any(cut_axis(placement) is not None and size > 1 for placement, size in pairs)
+    return Placed(lying.mesh, lying.placements) if is_cut else None
 
 
-@lru_cache(64)  # a mesh takes 30 us to tell a size, and is asked for each parameter of a step
-def _is_cut(where: Placed) -> bool:
-    sizes = map(where.mesh.size, range(where.mesh.ndim))
-    pairs = zip(where.placements, sizes, strict=True)
-    return any(cut_axis(placement) is not None and size > 1 for placement, size in pairs)
+def _sizes(mesh: Any) -> tuple[int, ...]:
+    known = _known_sizes.get(mesh)
+    if known is None:
+        known = _known_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
+    return known
 
 
 def zeros_beside(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:

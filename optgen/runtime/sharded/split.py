@@ -18,6 +18,11 @@ AXES = ("batch", "rows", "cols")
 """What a sum may go over: the matrices of a parameter, their rows, their columns."""
 
 
+def place_of(axis: int, dimensions: int) -> int:
+    """Which of AXES an axis of a parameter of so many dimensions is."""
+    return max(0, axis - dimensions + len(AXES))
+
+
 class Split:
     """How the parameters of a bucket, all of one shape, are split over processes.
 
@@ -59,4 +64,4 @@ class Split:
         return Scatter(made, self._gathered)
 
     def _name(self, axis: int) -> str:
-        return AXES[max(0, axis - self.whole.dim() + len(AXES))]
+        return AXES[place_of(axis, self.whole.dim())]
