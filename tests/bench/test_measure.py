@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from torch import Tensor, zeros
@@ -82,6 +83,19 @@ def test_the_order_changes(clock: Clock) -> None:
     rounds = {tuple(log[i : i + 3]) for i in range(3, len(log), 3)}
     assert len(rounds) > 1
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+
+
+def test_caches_are_filled_anew_before_each_cold_step(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled: list[float] = []
+    memory = SimpleNamespace(add_=lambda one: filled.append(clock.now))
+    monkeypatch.setattr(measure.torch, "zeros", lambda *size, **options: memory)
+    both = {name: Stub(0.5, clock) for name in "ab"}
+
+    compare(both, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
+
+    assert filled == [3, 3.5, 4, 4.5]  # when both have warmed up, by three steps each
 
 
 def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
