@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from optgen.ir.algorithm import Algorithm
 from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import levels
 from optgen.runtime.fused_cpu.shards import ShardKernel
 from optgen.runtime.fused_cpu.table import gather
 from optgen.runtime.gradients import Trait
@@ -148,7 +149,7 @@ def prepared(
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
-    kernel = fused_cpu._loaded(optimizer, with_double=True, in_parts=True)
+    kernel = fused_cpu._loaded(optimizer, levels.of_dtypes([torch.float64]), in_parts=True)
     assert isinstance(kernel, ShardKernel)
     places = product(*map(range, mesh))
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel

@@ -17,12 +17,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
-from optgen.runtime.fused_cpu import build_cache, compiler, doubles, rows
+from optgen.runtime.fused_cpu import build_cache, compiler, levels, rows
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
-# By whether it is for parameters in parts, and whether double was asked for.
-_kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, bool], Kernel | str]] = WeakKeyDictionary()
+# By whether it is for parameters in parts, and the types it was asked for.
+_kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()
 
 
@@ -96,10 +95,9 @@ def _take(kernel: Kernel, optimizer: Lowered, part: Portion) -> bool:
 
 
 def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
-    """The kernel, or the one that computes in double too if a tensor needs it."""
-    if kernel.doubles or not doubles.is_among(table.types):
-        return kernel
-    return _loaded(optimizer, with_double=True, in_parts=kernel.in_parts)
+    """The kernel, or one that knows more if a tensor is of a type that it does not know."""
+    types = levels.of_table(table.types)
+    return _loaded(optimizer, types, kernel.in_parts) if types & ~kernel.types else kernel
 
 
 def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
@@ -129,7 +127,7 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
 def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
     dtypes = {dtype.to_real() for dtype in set(map(_dtype, _tensors(work)))}  # of sparse ones too
-    kernel = _kernel(owner, torch.float64 in dtypes, work.trait.placed is not None)
+    kernel = _kernel(owner, levels.of_dtypes(dtypes), work.trait.placed is not None)
     if isinstance(kernel, str):
         return kernel
     if work.trait.placed and work.trait.rows:
@@ -144,27 +142,40 @@ def _tensors(work: Work) -> Iterator[Tensor]:
     return chain(work.params, work.grads, *work.states, work.steps)
 
 
-def _loaded(owner: Lowered, with_double: bool = False, in_parts: bool = False) -> Kernel:
+def _loaded(owner: Lowered, types: int = 0, in_parts: bool = False) -> Kernel:
     """The kernel, or an error that says why there is none."""
-    kernel = _kernel(owner, with_double, in_parts)
+    kernel = _kernel(owner, types, in_parts)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
     return kernel
 
 
-def _kernel(owner: Lowered, with_double: bool = False, in_parts: bool = False) -> Kernel | str:
+def _kernel(owner: Lowered, types: int = 0, in_parts: bool = False) -> Kernel | str:
+    """A kernel that knows these types, the one that knows most; or why there is none."""
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
-    for kernel in (loaded.get((in_parts, True)), loaded.get((in_parts, False))):
-        if isinstance(kernel, Kernel) and (kernel.doubles or not with_double):
+    kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
+    alike = [kernel for kernel in kernels if kernel.in_parts == in_parts]
+    for kernel in reversed(alike):  # each knows what those before it do
+        if not types & ~kernel.types:
             return kernel
-    asked = in_parts, with_double
+    for known in (_types_of_step(owner), *(kernel.types for kernel in alike)):
+        types |= known
+    asked = in_parts, types
     if asked not in loaded:
         loaded[asked] = _load(owner, module, *asked)
     return loaded[asked]
 
 
-def _load(owner: Lowered, module: ModuleType, in_parts: bool, with_double: bool) -> Kernel | str:
+def _types_of_step(owner: Lowered) -> int:
+    """The types of all tensors of the step at hand: one library is to take all its works."""
+    survey = getattr(owner, "_survey", None)
+    works = [work for work in survey.works.values() if not work.parts] if survey else []
+    dtypes = set(map(_dtype, chain.from_iterable(map(_tensors, works))))
+    return levels.of_dtypes(dtype.to_real() for dtype in dtypes)
+
+
+def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel | str:
     assert module.__file__ is not None
     if reason := excess(owner.rule):
         return reason
@@ -177,7 +188,7 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, with_double: bool)
     for thread in beside:
         thread.start()
     try:
-        return kind(owner, *doubles.library(name, source, with_double), source)
+        return kind(owner, *levels.library(name, source, types), source)
     except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     finally:

@@ -5,6 +5,14 @@
 
 namespace optgen {
 
+// The types that a library knows, a bit each (levels.py): of others nothing is compiled.
+#ifdef OPTGEN_TYPES
+constexpr u32 KNOWN = OPTGEN_TYPES;
+#else
+constexpr u32 KNOWN = EVERY_TYPE;
+#endif
+constexpr bool KNOWS_DOUBLE = KNOWN >> FLOAT64 & 1;
+
 struct Step {
     enum Kind { LOOP, SUM, LARGEST } kind;
     int axes;          // of a loop, or of what a reduction makes

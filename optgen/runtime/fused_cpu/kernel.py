@@ -16,12 +16,15 @@ from optgen.runtime.rule import Lowered
 
 
 class Kernel:
-    """A compiled rule: its library, and the streams it takes in the order of the table."""
+    """A compiled rule: its library, and the streams it takes in the order of the table.
+
+    Of tensors it knows the types that have a bit (levels.py).
+    """
 
     in_parts = False  # whether it is for parameters that other processes have the rest of
 
-    def __init__(self, owner: Lowered, library: Path, doubles: bool, source: str) -> None:
-        self.rule, self.doubles, self.source = owner.rule, doubles, source
+    def __init__(self, owner: Lowered, library: Path, types: int, source: str) -> None:
+        self.rule, self.types, self.source = owner.rule, types, source
         self.row = Row(owner)
         self.like, self.scalar = shaped_and_scalar(owner.rule)
         self._library = ctypes.CDLL(str(library))

@@ -78,7 +78,7 @@ struct Tensor {
         if (job.local) return;
         for (int v = 0; v < STREAMS; ++v)
             if (is_whole(v) && type(v))
-                read(type(v), address(v), 0, job.all().count(R::AXES[v]), whole[v]);
+                read<KNOWN>(type(v), address(v), 0, job.all().count(R::AXES[v]), whole[v]);
     }
 
     // Puts together what the blocks of a pass have left, and runs the steps that wait for it.
@@ -97,7 +97,7 @@ struct Tensor {
     void store(const Pass& pass) const {
         for (int v = 0; R::HAS_AXES && v < STREAMS; ++v)
             if (!job.local && is_whole(v) && pass.stores >> v & 1 && type(v))
-                write(type(v), whole[v], address(v), 0, job.all().count(R::AXES[v]));
+                write<KNOWN>(type(v), whole[v], address(v), 0, job.all().count(R::AXES[v]));
     }
 
     // Where what the blocks have left of a reduction is joined.

@@ -46,10 +46,9 @@ bool add(const Program<R>& program, i64 t, Job& job) {
     job = divide(program, t);
     job.program = &program;
     job.methods = &Taking<R, float, Part<float, HAS_AXES, HAS_LARGEST>>::METHODS;
-#ifndef OPTGEN_WITHOUT_DOUBLE  // most models have no such tensor, and it takes a third of the build
-    if (job.in_double)
-        job.methods = &Taking<R, double, Part<double, HAS_AXES, HAS_LARGEST>>::METHODS;
-#endif
+    if constexpr (KNOWS_DOUBLE)  // most models have no such tensor, and it is a third of the build
+        if (job.in_double)
+            job.methods = &Taking<R, double, Part<double, HAS_AXES, HAS_LARGEST>>::METHODS;
     job.passes = R::PASSES[job.way];
     return true;
 }

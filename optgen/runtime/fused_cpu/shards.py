@@ -92,8 +92,8 @@ class ShardKernel(Kernel):
 
     in_parts = True
 
-    def __init__(self, owner: Lowered, library: Path, doubles: bool, source: str) -> None:
-        super().__init__(owner, library, doubles, source)
+    def __init__(self, owner: Lowered, library: Path, types: int, source: str) -> None:
+        super().__init__(owner, library, types, source)
         self._advance: Any = None
         if self._fact("optgen_advance"):  # else it asks for the sizes of a parameter only
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end

@@ -19,6 +19,7 @@ using u16 = unsigned short;
 
 // torch's numbers for the types a stream may be stored in; 0 where a tensor has no such stream.
 enum Type : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
+constexpr u32 EVERY_TYPE = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
 
 inline u32 type_of(u64 types, int stream) { return (types >> (4 * stream)) & 15; }
 
@@ -104,12 +105,16 @@ void read(const void* stream, i64 first, i64 n, C* __restrict to) {
     for (i64 i = 0; i < n; ++i) to[i] = load<S, C>(from[i]);
 }
 
-template <class C>
+// The type is one of those that have a bit in TYPES.
+template <u32 TYPES = EVERY_TYPE, class C>
 APART void read(u32 type, const void* stream, i64 first, i64 n, C* to) {
-    if (type == FLOAT32) read<float>(stream, first, n, to);
-    else if (type == FLOAT64) read<double>(stream, first, n, to);
-    else if (type == BFLOAT16) read<bfloat16>(stream, first, n, to);
-    else read<float16>(stream, first, n, to);
+    if constexpr (TYPES >> FLOAT64 & 1)
+        if (type == FLOAT64) return read<double>(stream, first, n, to);
+    if constexpr (TYPES >> BFLOAT16 & 1)
+        if (type == BFLOAT16) return read<bfloat16>(stream, first, n, to);
+    if constexpr (TYPES >> FLOAT16 & 1)
+        if (type == FLOAT16) return read<float16>(stream, first, n, to);
+    read<float>(stream, first, n, to);
 }
 
 template <class S, class C>
@@ -118,12 +123,15 @@ void write(const C* __restrict from, void* stream, i64 first, i64 n) {
     for (i64 i = 0; i < n; ++i) to[i] = save<S, C>(from[i]);
 }
 
-template <class C>
+template <u32 TYPES = EVERY_TYPE, class C>
 APART void write(u32 type, const C* from, void* stream, i64 first, i64 n) {
-    if (type == FLOAT32) write<float>(from, stream, first, n);
-    else if (type == FLOAT64) write<double>(from, stream, first, n);
-    else if (type == BFLOAT16) write<bfloat16>(from, stream, first, n);
-    else write<float16>(from, stream, first, n);
+    if constexpr (TYPES >> FLOAT64 & 1)
+        if (type == FLOAT64) return write<double>(from, stream, first, n);
+    if constexpr (TYPES >> BFLOAT16 & 1)
+        if (type == BFLOAT16) return write<bfloat16>(from, stream, first, n);
+    if constexpr (TYPES >> FLOAT16 & 1)
+        if (type == FLOAT16) return write<float16>(from, stream, first, n);
+    write<float>(from, stream, first, n);
 }
 
 // One number of any type.

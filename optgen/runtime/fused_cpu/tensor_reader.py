@@ -22,7 +22,6 @@ from optgen.runtime.fused_cpu.object_layout import (
     find_parts,
     measured,
 )
-from optgen.runtime.fused_cpu.table import CODES
 
 _TRIED = ("2.13",)  # versions of torch
 
@@ -76,13 +75,12 @@ class Reader:
         self.repeat.argtypes = (c_void_p,)
         self.update = library.optgen_update
         self.update.argtypes = (c_void_p,)
-        self._without_double = Layout.from_buffer_copy(self.layout)
-        self._without_double.types &= ~(1 << CODES[torch.float64])
+        self._layouts: dict[int, Layout] = {}  # by the types that kernels know
 
     def learn(self, shared: Tensor) -> bool:
         """Learn to read tensors that processes share, from one; tell whether they can be read."""
         try:
-            for layout in (self.layout, self._without_double):
+            for layout in (self.layout, *self._layouts.values()):
                 if layout.shared != id(type(shared)):
                     find_parts(layout, shared)
         except UnknownLayoutError:
@@ -91,7 +89,11 @@ class Reader:
 
     def layout_for(self, kernel: Kernel) -> Layout:
         """The layout, with the types that a kernel knows; of others it reads no tensor."""
-        return self.layout if kernel.doubles else self._without_double
+        types = self.layout.types & kernel.types
+        if types not in self._layouts:
+            self._layouts[types] = Layout.from_buffer_copy(self.layout)
+            self._layouts[types].types = types
+        return self._layouts[types]
 
 
 @cache

@@ -147,7 +147,7 @@ struct Part {
         }
         for (int v = 0; v < rule.streams; ++v)
             if ((pass.stores & written) >> v & 1 && at[v] == buffer(v))
-                write(tensor.type(v), at[v], tensor.address(v), tile.first(rule.axes[v]),
+                write<KNOWN>(tensor.type(v), at[v], tensor.address(v), tile.first(rule.axes[v]),
                       tile.count(rule.axes[v]));
     }
 
@@ -161,7 +161,7 @@ struct Part {
         const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
         if (type == TYPE<C> && kept)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
-        read(type, tensor.address(v), tile.first(axes), tile.count(axes), buffer(v));
+        read<KNOWN>(type, tensor.address(v), tile.first(axes), tile.count(axes), buffer(v));
         return buffer(v);
     }
 
@@ -190,7 +190,7 @@ struct Part {
         const C scale = C(*tensor.table.grad_scale);
         for (i64 i = 0; i < tile.elements; ++i) grads[i] /= scale;
         if (grads == buffer(1))
-            write(tensor.type(1), grads, tensor.address(1), tile.element, tile.elements);
+            write<KNOWN>(tensor.type(1), grads, tensor.address(1), tile.element, tile.elements);
     }
 
     // Asks for a share of what the next tile reads: memory would rest while this one is computed

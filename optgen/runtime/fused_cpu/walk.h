@@ -41,9 +41,8 @@ struct Walk {
     static void choose(const Program<R>& program, Course& course) {
         if (course.job->program != &program) return;
         course.methods = &PartingOf<R, float>::METHODS;
-#ifndef OPTGEN_WITHOUT_DOUBLE
-        if (course.job->in_double) course.methods = &PartingOf<R, double>::METHODS;
-#endif
+        if constexpr (KNOWS_DOUBLE)
+            if (course.job->in_double) course.methods = &PartingOf<R, double>::METHODS;
     }
 
     // Goes on until sums are to be completed; whether there are any.
