@@ -58,12 +58,12 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     summed; else only the sizes are those of the whole.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
-    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param))
+    body = phase_lines(plan, SHARDED) if plan.is_cut else _loop(plan)
+    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body)
     if plan.is_cut:
-        about = "it yields what the processes must complete together."
-        body, returns = phase_lines(plan, SHARDED), "Update"
+        about, returns = "it yields what the processes must complete together.", "Update"
     elif any(SHARDED.param in line for line in scalars):
-        about, body, returns = "sizes are those of the whole.", _loop(plan), "None"
+        about, returns = "sizes are those of the whole.", "None"
     else:
         return
     yield Function(

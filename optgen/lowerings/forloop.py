@@ -68,7 +68,7 @@ def _loop(plan: Plan) -> list[str]:
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(select_branches(plan))
     body = statements(_typed(plan), _TEXT, _line)
-    lines = parted([*_reads(plan), *scalar_lines(plan, ONE_BY_ONE)], body, [*_writes(plan)])
+    lines = parted([*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, body)], body, [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),

@@ -24,6 +24,10 @@ HYPERS = {
 RULES = {
     "blend": "m = beta * m + (1 - beta) * g; p = p - lr * m",
     "blend the other way round": "m = (1 - beta) * g + m * beta; p = p - lr * m",
+    "a blend of which one weight is needed": """
+        m = (1 - beta * c * lr) * m + beta * c * lr * g
+        p = p - lr * m
+    """,
     "not quite a blend": "m = beta * m + 0.1 * g; p = p - lr * m",
     "product": "v = beta * v + (1 - beta) * g**2; p = p - lr * g * v",
     "quotient": "v = v + g**2; p = p - lr * g / (sqrt(v) + eps)",

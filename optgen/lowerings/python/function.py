@@ -54,12 +54,13 @@ def _annotations(functions: Iterable[Function]) -> set[str]:
 def bucket_function(plan: Plan, loop: Callable[[Plan], list[str]]) -> Function:
     """`update` of one bucket: the scalar program, then what `loop` prints of the tensors."""
     arguments, plan = keywords(plan), name_fresh(plan)
+    body = loop(plan)
     return Function(
         function_name("update", plan.facts),
         "Update one bucket in place: tensors that share every number of the scalar program.",
         list_names(plan.algorithm),
         arguments,
-        parted(scalar_lines(plan, BUCKET), loop(plan)),
+        parted(scalar_lines(plan, BUCKET, body), body),
     )
 
 

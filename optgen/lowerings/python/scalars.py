@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText, statements
+from optgen.passes.rewrite import filter_assigns
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,12 @@ ONE_BY_ONE = ScalarText(
 )
 
 
-def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -> list[str]:
-    """Every scalar a sweep needs, the step count first."""
+def scalar_lines(plan: Plan, form: ScalarText, body: Iterable[str]) -> list[str]:
+    """Every scalar that the lines of a sweep read, the step count first."""
+    code = (line for line in body if not line.lstrip().startswith("#"))
+    needed = {name for line in code for name in re.findall(r"\w+", line)}
+    needed |= {s.symbol for s in plan.algorithm.scalar_states()}
+    plan = replace(plan, scalars=_read_in(plan.scalars, needed))
     states = {s.symbol for s in plan.algorithm.scalar_states()}
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
@@ -57,9 +63,18 @@ def scalar_lines(plan: Plan, form: ScalarText, program: Program | None = None) -
         return f"{name} = {stored}" if name in later else stored
 
     copies = _old_values(plan)
-    program = plan.scalars if program is None else program
-    program = tuple(s for s in program if s not in copies.values())
+    program = tuple(s for s in plan.scalars if s not in copies.values())
     return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
+
+
+def _read_in(program: Program, needed: set[str]) -> Program:
+    """The program without what nobody reads: of two weights a lerp is told one.
+
+    The items of a tuple stay, which are written in one line.
+    """
+    read = needed | {r.name for e in expressions(program) for r in refs(e)}
+    kept = filter_assigns(program, lambda a: a.target.name in read or _is_item(a.value))
+    return program if kept == program else _read_in(kept, needed)
 
 
 def _reads(plan: Plan) -> Iterator[Ref]:
