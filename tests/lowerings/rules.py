@@ -25,7 +25,7 @@ RULES = {
     "blend": "m = beta * m + (1 - beta) * g; p = p - lr * m",
     "blend the other way round": "m = (1 - beta) * g + m * beta; p = p - lr * m",
     "a blend of which one weight is needed": """
-        m = (1 - beta * c * lr) * m + beta * c * lr * g
+        m = (1 - beta * c * lr * eps) * m + beta * c * lr * eps * g
         p = p - lr * m
     """,
     "not quite a blend": "m = beta * m + 0.1 * g; p = p - lr * m",
