@@ -68,7 +68,7 @@ class Statements(Calls):
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
         self._check_sort(statement, value)
-        name = self._target(node, kind)
+        name = self._target(node)
         self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
         place = self.source.place(statement)
@@ -106,7 +106,7 @@ class Statements(Calls):
         if answer:
             scope.answers.add(name)
 
-    def _target(self, node: ast.Name, kind: Kind) -> str:
+    def _target(self, node: ast.Name) -> str:
         """The name an assignment writes, if it may be written."""
         name, scope, error = node.id, self.scope, self.source.error
         if scope.renamed is not None:
