@@ -5,7 +5,6 @@ before came through here and nothing has changed that could call for another low
 reader fetches every address anew, and Python touches groups only, no tensor.
 """
 
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,7 @@ from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat
+from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
-_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
 # By whether it is for parameters in parts, and the types it was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()
@@ -207,17 +206,3 @@ def _kind(in_parts: bool) -> tuple[type[Kernel], str]:
     from optgen.runtime.fused_cpu.shards import CONDITION, ShardKernel
 
     return ShardKernel, f"#define {CONDITION}\n"
-
-
-def complete(source: str) -> str:
-    """A generated source with the headers it includes pasted in, each once."""
-    pasted: set[str] = set()
-
-    def paste(include: re.Match[str]) -> str:
-        name = include[1]
-        if name in pasted:
-            return ""
-        pasted.add(name)
-        return _INCLUDE.sub(paste, Path(__file__).with_name(name).read_text())
-
-    return _INCLUDE.sub(paste, source)

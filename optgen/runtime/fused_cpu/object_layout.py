@@ -1,4 +1,4 @@
-"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_reader.cpp.
+"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_objects.h.
 
 torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
 objects are measured here: which word of a tensor holds its implementation, and which words of that
@@ -46,7 +46,7 @@ _BUMP_VERSION = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
 
 
 class Layout(ctypes.Structure):
-    """`Layout` of tensor_reader.cpp, field by field."""
+    """`Layout` of tensor_objects.h, field by field."""
 
     _fields_ = [
         ("implementation", c_int64),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Group = dict[str, Any]
 
-# Which axes of its parameter a state has, as tensor_reader.cpp numbers them.
+# Which axes of its parameter a state has, as tensor_request.h numbers them.
 _AXES = {"like": 0, "row": 1, "col": 2}
 
 

@@ -8,219 +8,19 @@
 #pragma GCC optimize("O1")
 #endif
 
+#include "optgen/runtime/fused_cpu/tensor_request.h"
+
 namespace {
-
-using i64 = long long;
-using u64 = unsigned long long;
-using u32 = unsigned int;
-using Object = const char*;
-
-struct Layout {
-    i64 implementation;       // where a Python tensor holds the address of its implementation
-    i64 keys;                 // where an implementation holds its dispatch keys
-    i64 traits;               // and where type, device and contiguity, in one word
-    i64 count;                // and where the number of elements
-    u64 plain;                // the keys of a tensor that is dense memory and no more
-    u64 contiguity;           // the bits of the traits that tell whether a tensor is contiguous
-    u64 contiguous;           // and what they are if it is
-    u64 types;                // bit k: kernels know the type that torch numbers k
-    Object tensor, parameter; // the two types read here; subclasses are left to Python
-    Object dict, text;        // the types of a state and of its keys
-    Object shared;            // the type of tensors that processes share; null if there are none
-    i64 local, spec, object;  // where such a tensor holds this process's part and how it is shared,
-                              // and where an implementation holds its Python object
-    const void* undefined;    // the implementation of a gradient that is None
-    const void* (*grad)(const void* implementation);
-    void (*bump_version)(const void*);
-    int (*address)(const void*, void**);
-    int (*dimensions)(const void*, i64*);
-    int (*sizes)(const void*, const i64**);
-    int (*strides)(const void*, const i64**);
-    int (*new_handle)(const void*, void**); // another owner of the same tensor
-    int (*delete_handle)(void*);
-    i64 (*list_size)(Object);
-    Object (*list_item)(Object, i64);
-    int (*dict_next)(Object, i64*, Object*, Object*);
-    int (*compare)(Object text, const char* ascii);
-    void* (*release_lock)();
-    void (*take_lock)(void*);
-};
-
-// Words with four bits a stream: in `types` the number of its type or 0, in `needed` all or none.
-constexpr u64 ALL = 15;
-u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & ALL; }
-u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
-
-struct Request {
-    const Layout* layout;
-    i64 groups;
-    const Object* lists;  // [group]: its list of parameters; of a function [stream]
-    const u64* needed;    // [group][2]: the streams its tensors must have, vectors and those of more
-                          // dimensions; none if the group must have no gradients
-    const u64* allowed;   // [group]: bit k: its parameters may have the type that torch numbers k
-    Object state;         // the optimizer's: a dict by parameter
-    i64 entries;
-    const i64* order;     // [entry of state]: the tensor it belongs to, or -1
-    i64 streams, scalars; // of the shape of the parameter, and single numbers
-    const Object* keys;       // [streams + scalars]: the keys of a state, from the third on
-    const char* const* names; // the same as C strings
-    const unsigned char* axes; // [streams]: an Axes
-    i64 by_matrix;        // whether elements must lie in the order of their indices
-    i64 tensors;
-    const Object* specs;  // [stream][tensor]: how it is shared, if it is; null if none are
-    Object* params;       // [tensor]: the parameters last seen, none of them twice; of a function
-                          // scratch
-    void** handles;       // [stream][tensor], scratch
-    void** address;       // from here on as in kernel.h
-    i64* elements;
-    u64* types;
-    int* group;
-    i64* shape;           // or null
-    void (*kernel)(const void* table, const void* threads);
-    const void *table, *threads;
-};
-
-// Which axes of its parameter a stream has, and what a table has of a parameter's shape.
-enum Axes : unsigned char { LIKE, ROW, COLUMN };
-enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
-
-struct Tensor {
-    void* address;
-    void* handle; // the address of the word that holds the implementation's address
-    int type;
-    bool contiguous;
-    i64 elements;
-};
-
-// Sizes and strides, read only where a tensor is not contiguous.
-struct Shape {
-    i64 dimensions;
-    const i64 *sizes, *strides;
-
-    Shape(const Layout& layout, const Tensor& tensor) {
-        layout.dimensions(tensor.handle, &dimensions);
-        layout.sizes(tensor.handle, &sizes);
-        layout.strides(tensor.handle, &strides);
-    }
-};
-
-template <class T>
-T at(const void* base, i64 offset) {
-    return *reinterpret_cast<const T*>(static_cast<const char*>(base) + offset);
-}
-
-Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
-
-constexpr u64 TYPE = 0xffff;
-
-bool read(const Layout& layout, const void* handle, Tensor& tensor) {
-    const void* implementation = at<const void*>(handle, 0);
-    if (at<u64>(implementation, layout.keys) != layout.plain) return false;
-    const u64 traits = at<u64>(implementation, layout.traits);
-    tensor.handle = const_cast<void*>(handle);
-    tensor.type = int(traits & TYPE);
-    if (tensor.type >= 16 || !(layout.types >> tensor.type & 1)) return false;
-    tensor.contiguous = (traits & layout.contiguity) == layout.contiguous;
-    tensor.elements = at<i64>(implementation, layout.count);
-    layout.address(handle, &tensor.address);
-    return tensor.address || !tensor.elements;
-}
-
-// Whether the elements fill one range of memory, in any order of dimensions.
-bool is_dense(const Layout& layout, const Tensor& tensor) {
-    if (tensor.contiguous) return true;
-    const Shape shape(layout, tensor);
-    i64 filled = 1;
-    while (filled < tensor.elements) {
-        i64 d = 0;
-        while (d < shape.dimensions && (shape.strides[d] != filled || shape.sizes[d] == 1)) ++d;
-        if (d == shape.dimensions) return false;
-        filled *= shape.sizes[d];
-    }
-    return true;
-}
-
-bool same_shape(const Layout& layout, const Tensor& a, const Tensor& b) {
-    const Shape x(layout, a), y(layout, b);
-    if (x.dimensions != y.dimensions) return false;
-    for (i64 d = 0; d < x.dimensions; ++d)
-        if (x.sizes[d] != y.sizes[d]) return false;
-    return true;
-}
-
-// Whether equal places in memory hold the same elements of both; their shapes are one.
-bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
-    if (a.elements != b.elements) return false;
-    if (a.contiguous && b.contiguous) return true;
-    const Shape x(layout, a), y(layout, b);
-    if (x.dimensions != y.dimensions) return false;
-    for (i64 d = 0; d < x.dimensions; ++d)
-        if (x.sizes[d] != y.sizes[d] || (x.strides[d] != y.strides[d] && x.sizes[d] != 1))
-            return false;
-    return true;
-}
 
 // Most of the time goes into waiting for memory: a tensor is spread over several places, each known
 // only from the one before. So a block of tensors is followed at once, place by place, and every
 // place is fetched into the cache while the others are looked at.
 constexpr i64 BLOCK = 32;
 
-// Where the addresses of further places are likely to stand. Wrong guesses cost time and no more.
-constexpr i64 STORAGE = 16, AUTOGRAD = 24, VERSION = 40, DICT_KEYS = 32;
-
 // A kernel for at most so many elements is short: it takes a millisecond or two.
 constexpr i64 SHORT = 1 << 20;
 
-void fetch(const void* place) { __builtin_prefetch(place); }
-
-void fetch(const void* place, i64 lines) {
-    for (i64 i = 0; i < lines; ++i) fetch(static_cast<const char*>(place) + 64 * i);
-}
-
-struct Reader {
-    const Request& request;
-    const Layout& layout;
-
-    void put(i64 stream, i64 t, const Tensor& tensor) const {
-        request.address[stream * request.tensors + t] = tensor.address;
-        request.handles[stream * request.tensors + t] = tensor.handle;
-        request.types[t] |= in_stream(u64(tensor.type), stream);
-    }
-
-    bool is_tensor(Object object) const {
-        const Object type = type_of(object);
-        return type == layout.tensor || type == layout.parameter;
-    }
-
-    // The tensor that is memory: of a shared one this process's part, if it is shared as expected.
-    Object held(Object object, i64 stream, i64 t) const {
-        const bool shared = type_of(object) == layout.shared;
-        const i64 place = stream * request.tensors + t;
-        const Object expected = request.specs ? request.specs[place] : nullptr;
-        if (shared && at<Object>(object, layout.spec) != expected) return nullptr;
-        if (!shared && expected) return nullptr;
-        if (shared) object = at<Object>(object, layout.local);
-        return object && is_tensor(object) ? object : nullptr;
-    }
-
-    // The same for a gradient, of which torch holds the implementation.
-    const void* held_gradient(const void* grad, i64 t) const {
-        if (!request.specs || !request.specs[request.tensors + t]) return grad;
-        const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
-        const Object memory = object ? held(object, 1, t) : nullptr;
-        return memory ? memory + layout.implementation : nullptr;
-    }
-
-    void fetch_implementation(const void* handle) const {
-        const char* const implementation = at<const char*>(handle, 0);
-        fetch(implementation);
-        fetch(implementation + layout.keys);
-    }
-
-    void fetch_storage(const void* handle) const {
-        fetch(at<const void*>(at<const void*>(handle, 0), STORAGE));
-    }
-
+struct Reader : Streams {
     bool lists() const {
         i64 t = 0;
         for (i64 g = 0; g < request.groups; ++g) {
@@ -487,13 +287,13 @@ i64 optgen_sizes[] = {sizeof(Layout), sizeof(Request)};
 // To be called with the interpreter's lock held. 1 if everything was read and the step was taken; 0
 // if something is not as expected: then nothing was changed, and Python must look itself.
 int optgen_repeat(const Request* request) {
-    const Reader reader{*request, *request->layout};
+    const Reader reader{{*request, *request->layout}};
     return reader.run();
 }
 
 // The same for the lists of a function: `lists` has one for each stream.
 int optgen_update(const Request* request) {
-    const Reader reader{*request, *request->layout};
+    const Reader reader{{*request, *request->layout}};
     return reader.columns() && reader.take_step();
 }
 

@@ -22,12 +22,13 @@ from optgen.runtime.fused_cpu.object_layout import (
     find_parts,
     measured,
 )
+from optgen.runtime.fused_cpu.source import complete
 
 _TRIED = ("2.13",)  # versions of torch
 
 
 class Request(ctypes.Structure):
-    """`Request` of tensor_reader.cpp, field by field."""
+    """`Request` of tensor_request.h, field by field."""
 
     _fields_ = [
         ("layout", ctypes.POINTER(Layout)),
@@ -65,7 +66,7 @@ class Reader:
     def __init__(self) -> None:
         _check_versions()
         self.layout = measured()
-        source = Path(__file__).with_suffix(".cpp").read_text()
+        source = complete(Path(__file__).with_suffix(".cpp").read_text())
         # PyDLL: the interpreter's lock stays held.
         library = ctypes.PyDLL(str(build_cache.library("tensor_reader", source)))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
