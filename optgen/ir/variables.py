@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _BUILT_IN: tuple[str, ...] = (
     "ValueError",
@@ -59,6 +59,11 @@ def capitals(name: str) -> str:
     """The number or the parameter of a template that belongs to a variable."""
     upper = name.upper()
     return upper if upper != name else f"{upper}_"
+
+
+def escaped(name: str, reserved: Collection[str]) -> str:
+    """A name beside those that mean something else where it will stand."""
+    return f"{name}_" if name.rstrip("_") in reserved else name
 
 
 def relatives(name: str) -> frozenset[str]:

@@ -13,10 +13,18 @@ from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.runtime.rule import Rule
 
 
-class _Table(FusedOptimizerModule):
+class _Table(FusedOptimizerModule, nn.Module):
     """A table, and the optimizer of its rows."""
 
-    _own: InBackwardOptimizer
+    def __init__(
+        self,
+        *args: Any,
+        optimizer_class: Callable[..., Optimizer] = RowWiseAdagrad,
+        optimizer_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **{**kwargs, "sparse": True})
+        self._own = _optimizer(self, optimizer_class, optimizer_kwargs)
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
@@ -24,7 +32,7 @@ class _Table(FusedOptimizerModule):
         return self._own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._own.attach()  # a copy of the table comes without hooks
 
 
@@ -46,16 +54,6 @@ class FusedEmbedding(_Table, nn.Embedding):
         ValueError: The optimizer takes no sparse gradients.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        optimizer_class: Callable[..., Optimizer] = RowWiseAdagrad,
-        optimizer_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **{**kwargs, "sparse": True})
-        self._own = _optimizer(self, optimizer_class, optimizer_kwargs)
-
 
 class FusedEmbeddingBag(_Table, nn.EmbeddingBag):
     """An `nn.EmbeddingBag` whose touched rows are updated in the backward pass.
@@ -63,17 +61,10 @@ class FusedEmbeddingBag(_Table, nn.EmbeddingBag):
     As `FusedEmbedding`, but with the arguments of `nn.EmbeddingBag`; modes "sum" and "mean".
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        optimizer_class: Callable[..., Optimizer] = RowWiseAdagrad,
-        optimizer_kwargs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **{**kwargs, "sparse": True})
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if self.mode == "max":
             raise ValueError('mode "max" has no sparse gradient: choose "sum" or "mean"')
-        self._own = _optimizer(self, optimizer_class, optimizer_kwargs)
 
 
 def _optimizer(

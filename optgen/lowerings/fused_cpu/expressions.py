@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
-from optgen.ir.variables import capitals
+from optgen.ir.variables import capitals, escaped
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -64,7 +64,7 @@ RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
 
 def variable(name: str) -> str:
     """What a name of the plan is called; one variable for all its versions."""
-    return f"{name}_" if name.rstrip("_") in RESERVED else name
+    return escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.variables import capitals
+from optgen.ir.variables import capitals, escaped
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -87,7 +87,7 @@ RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 
 def variable(name: str) -> str:
     """The one variable of all versions of a name."""
-    return f"{name}_" if name.rstrip("_") in RESERVED else name
+    return escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:

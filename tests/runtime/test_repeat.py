@@ -1,0 +1,93 @@
+"""What keeps a fused step from being repeated: another lowering may be due."""
+
+import pytest
+import torch
+from runtime.test_between_steps import parameters, train
+from runtime.training import error
+from torch.optim import Optimizer
+
+from optgen import use_lowering
+from optgen.optim import SGD, Adam
+from optgen.runtime import unfused
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The unfused lowerings that steps went through."""
+    names: list[str] = []
+    step = unfused.step
+
+    def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> None:
+        names.append(lowering)
+        step(optimizer, groups, lowering)
+
+    monkeypatch.setattr(unfused, "step", watched)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("option", "lowering"),
+    [({"foreach": True}, "foreach"), ({"foreach": False}, "forloop"), ({"fused": False}, None)],
+)
+def test_a_forced_lowering_is_forced_no_longer_than_its_context(
+    option: dict[str, bool], lowering: str | None, taken: list[str]
+) -> None:
+    params = parameters()
+    optimizer = Adam(params, **option)
+    with use_lowering("fused_cpu"):
+        train(optimizer, params, 3)
+    assert not taken
+
+    train(optimizer, params, 2)
+
+    assert len(taken) == 2
+    assert lowering is None or set(taken) == {lowering}
+
+
+def test_a_step_without_force_is_not_repeated_under_one(taken: list[str]) -> None:
+    params = parameters()
+    optimizer = Adam(params)
+    train(optimizer, params, 3)
+    with use_lowering("forloop"):
+        train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
+
+
+def test_a_tensor_lr_becomes_one_of_lower_precision(taken: list[str]) -> None:
+    ours, theirs = parameters(), parameters()
+    for kind, params in ((Adam, ours), (torch.optim.Adam, theirs)):
+        optimizer = kind(params, lr=torch.tensor(0.01, dtype=torch.float64))
+        train(optimizer, params, 6)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.01)
+        train(optimizer, params, 6)
+
+    assert error(ours, theirs) < 1e-12
+
+
+def test_parameters_become_of_higher_precision_than_a_tensor_lr(taken: list[str]) -> None:
+    params = parameters(torch.bfloat16)
+    optimizer = Adam(params, lr=torch.tensor(0.01, dtype=torch.bfloat16))
+    train(optimizer, params, 3)
+    assert not taken
+    for param in params:
+        state = optimizer.state[param]
+        state |= {key: value.float() for key, value in state.items() if key != "step"}
+        param.grad, param.data = None, param.data.float()
+
+    train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
+
+
+def test_a_list_comes_to_have_a_parameter_twice(taken: list[str]) -> None:
+    """Two threads might update it at once. No state tells: this rule has none."""
+    params = parameters()
+    optimizer = SGD(params, lr=0.1)
+    train(optimizer, params, 3)
+    assert not taken
+    optimizer.param_groups[0]["params"][2] = params[1]
+
+    train(optimizer, params, 2)
+
+    assert taken == ["forloop", "forloop"]
