@@ -2,21 +2,24 @@
 and with a full one, beside torch's.
 
 `first` is that step, `again` the first step of a second optimizer in the same process, which has to
-make its state too, and `plain` one of those that follow: milliseconds.
+make its state too, and `plain` one of those that follow. `states` is what `torch.zeros_like` alone
+takes for as many new tensors as the first step has made: milliseconds.
 """
 
+import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from optgen.bench import process
 from optgen.bench.lists import LISTS, Shape, TensorList
-from optgen.bench.measure import seconds_of
 from optgen.bench.results import Cell, Figures
 from optgen.bench.variants import DEFAULT, FUSED, OURS, forms, gradients, make, parameters, suited
 
@@ -68,19 +71,39 @@ def measured(
     """In a process of its own: the milliseconds of one form of a class."""
     torch.set_num_threads(threads)
     tensors, kind = TensorList("", "", [tuple(each) for each in shapes]), getattr(torch, dtype)
-    found: dict[str, float] = {}
-    for key in ("first", "again"):
-        params = parameters(tensors, kind)
-        for param, gradient in zip(params, gradients(tensors, kind), strict=True):
-            param.grad = gradient
-        begin = time.perf_counter()
-        optimizer = make(name, title, params)
-        optimizer.step()
-        found[key] = (time.perf_counter() - begin) * 1e3
-        if key == "first":
-            optimizer.step()
-            found["plain"] = min(seconds_of(optimizer.step) for _ in range(5)) * 1e3
-    return found
+    found, optimizer = _first(name, title, tensors, kind)
+    found["states"] = _milliseconds(partial(_like, optimizer))
+    found["plain"] = min(_milliseconds(optimizer.step) for _ in range(6))
+    del optimizer  # or it is freed while the next one begins
+    return found | {"again": _first(name, title, tensors, kind)[0]["first"]}
+
+
+def _first(
+    name: str, title: str, tensors: TensorList, kind: torch.dtype
+) -> tuple[dict[str, float], torch.optim.Optimizer]:
+    params = parameters(tensors, kind)
+    for param, gradient in zip(params, gradients(tensors, kind), strict=True):
+        param.grad = gradient
+    gc.collect()  # all that importing torch has made is searched once, in whatever runs then
+    begin = time.perf_counter()
+    optimizer = make(name, title, params)
+    optimizer.step()
+    return {"first": (time.perf_counter() - begin) * 1e3}, optimizer
+
+
+def _like(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """New tensors beside an optimizer's states: they cannot lie where those lay before."""
+    states = (value for values in optimizer.state.values() for value in values.values())
+    return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
+
+
+def _milliseconds(function: Callable[[], object]) -> float:
+    """What a call takes, and not what letting go of its result does."""
+    begin = time.perf_counter()
+    made = function()
+    end = time.perf_counter()
+    del made
+    return (end - begin) * 1e3
 
 
 if __name__ == "__main__":

@@ -130,7 +130,8 @@ def test_a_process_that_begins() -> None:
 
     found = first_step.measured("AdamW", OURS, [[3, 4], [5]], **request)
 
-    assert set(found) == {"first", "again", "plain"}
+    assert set(found) == {"first", "again", "plain", "states"}
+    assert found["plain"] < found["first"]
 
 
 def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
