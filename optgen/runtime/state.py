@@ -3,15 +3,21 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from optgen.runtime.gradients import all_plain
 from optgen.runtime.private import foreach_clone, scalar_dtype
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.sharded.placed import zeros_beside
 from optgen.runtime.sharded.views import shared
+
+_dtype, _layout = attrgetter("dtype"), attrgetter("layout")
+_shape, _device = attrgetter("shape"), attrgetter("device")
 
 Group = dict[str, Any]
 Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
@@ -80,10 +86,11 @@ def _ensure_state(
 ) -> list[dict[str, Any]]:
     """Create one state where it is missing; return where it was."""
     missing = []
+    suited = state.suited(params)
     for place, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
-            if not rule.facts or state.suits(params[place]):
+            if suited[place]:
                 missing.append(place)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
@@ -121,7 +128,8 @@ def as_scalars(
     value: float, rule: Rule, group: Mapping[str, Any], params: list[Tensor]
 ) -> Sequence[Tensor]:
     """The same for each of several parameters."""
-    if not params or beside_params(rule, group):
+    beside = beside_params(rule, group)
+    if not params or (beside and len(set(map(_device, params))) > 1):
         return [as_scalar(value, rule, group, param) for param in params]
     return foreach_clone([as_scalar(value, rule, group, params[0])] * len(params))
 
@@ -154,10 +162,32 @@ def _made(
     params: list[Tensor],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
-    """The first values of a state of several parameters."""
-    if state.init == 0 and state.dtype is None and state.shape == "like":
-        return list(map(torch.zeros_like, params))
-    return [initial(rule, state, group, param, defaults) for param in params]
+    """The first values of a state of several parameters: of ordinary ones by few calls."""
+    start = _start(state, group, defaults)
+    if not (isinstance(start, (int, float)) and all_plain(params)):
+        return [initial(rule, state, group, param, defaults) for param in params]
+    if state.shape == "scalar":
+        return as_scalars(float(start), rule, group, params)
+    if start or set(map(_layout, params)) - {torch.strided}:
+        return [initial(rule, state, group, param, defaults) for param in params]
+    if state.shape != "like":
+        return _small_zeros(state, params)
+    dtype = _dtype_of(state)  # a keyword costs as much as the memory of a small tensor
+    empty = torch.empty_like if dtype is None else partial(torch.empty_like, dtype=dtype)
+    made = list(map(empty, params))
+    if made:
+        torch._foreach_zero_(made)
+    return made
+
+
+def _small_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
+    """Zeros for each row or column: those that are alike are copies of one."""
+    alike = list(zip(map(_shape, params), map(_dtype, params), map(_device, params), strict=True))
+    kinds = dict(zip(alike, params, strict=True))
+    zeros = {
+        kind: _small(state, param, _dtype_of(state) or param.dtype) for kind, param in kinds.items()
+    }
+    return foreach_clone([zeros[kind] for kind in alike]) if alike else []
 
 
 def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
@@ -165,6 +195,19 @@ def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
     if shared(type(param)):
         return zeros_beside(param, -1 if state.shape == "row" else -2, dtype)
     return param.new_zeros(state.shape_for(param), dtype=dtype)
+
+
+def _dtype_of(state: State) -> torch.dtype | None:
+    """The dtype of a state that its parameter does not decide."""
+    found: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
+    return found
+
+
+def _start(state: State, group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """What a state begins with: a number, or a tensor of one; "p" stands for the parameter."""
+    if not isinstance(state.init, str) or state.init == "p":
+        return state.init
+    return (defaults if state.eager else group)[state.init]
 
 
 def initial(
@@ -175,12 +218,11 @@ def initial(
     defaults: Mapping[str, Any],
 ) -> Tensor:
     """The first value of a state."""
-    dtype = param.dtype if state.dtype is None else getattr(torch, state.dtype)
+    dtype = _dtype_of(state) or param.dtype
     if state.init == "p":
         copy = param.detach().clone(memory_format=torch.preserve_format)
         return copy.to(dtype)
-    given = defaults if state.eager else group
-    start: Any = given[state.init] if isinstance(state.init, str) else state.init
+    start = _start(state, group, defaults)
     learnt = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
