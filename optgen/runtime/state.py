@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -11,13 +10,14 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.gradients import all_plain
-from optgen.runtime.private import foreach_clone, scalar_dtype
+from optgen.runtime.private import foreach_clone, numel, scalar_dtype
 from optgen.runtime.rule import Rule, State
 from optgen.runtime.sharded.placed import zeros_beside
 from optgen.runtime.sharded.views import shared
 
-_dtype, _layout = attrgetter("dtype"), attrgetter("layout")
-_shape, _device = attrgetter("shape"), attrgetter("device")
+_shape, _dtype, _device = attrgetter("shape"), attrgetter("dtype"), attrgetter("device")
+# Parameters of as many elements have rows and columns so small that a copy takes no longer.
+_COPIED = 1 << 12
 
 Group = dict[str, Any]
 Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
@@ -163,31 +163,25 @@ def _made(
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
     """The first values of a state of several parameters: of ordinary ones by few calls."""
+    if state.init == 0 and state.dtype is None and state.shape == "like":
+        return list(map(torch.zeros_like, params))
     start = _start(state, group, defaults)
-    if not (isinstance(start, (int, float)) and all_plain(params)):
-        return [initial(rule, state, group, param, defaults) for param in params]
-    if state.shape == "scalar":
-        return as_scalars(float(start), rule, group, params)
-    if start or set(map(_layout, params)) - {torch.strided}:
-        return [initial(rule, state, group, param, defaults) for param in params]
-    if state.shape != "like":
-        return _small_zeros(state, params)
-    dtype = _dtype_of(state)  # a keyword costs as much as the memory of a small tensor
-    empty = torch.empty_like if dtype is None else partial(torch.empty_like, dtype=dtype)
-    made = list(map(empty, params))
-    if made:
-        torch._foreach_zero_(made)
-    return made
+    if isinstance(start, (int, float)) and params and all_plain(params):
+        if state.shape == "scalar":
+            return as_scalars(float(start), rule, group, params)
+        if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED:
+            return _copies(state, params)
+    return [initial(rule, state, group, param, defaults) for param in params]
 
 
-def _small_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
+def _copies(state: State, params: list[Tensor]) -> Sequence[Tensor]:
     """Zeros for each row or column: those that are alike are copies of one."""
     alike = list(zip(map(_shape, params), map(_dtype, params), map(_device, params), strict=True))
     kinds = dict(zip(alike, params, strict=True))
     zeros = {
         kind: _small(state, param, _dtype_of(state) or param.dtype) for kind, param in kinds.items()
     }
-    return foreach_clone([zeros[kind] for kind in alike]) if alike else []
+    return foreach_clone([zeros[kind] for kind in alike])
 
 
 def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
