@@ -70,18 +70,13 @@ def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None 
 
     `given` are gradients for the parameters of the only group, instead of the parameters' own.
     """
-    repeat = optimizer._repeat
-    if repeat is not None and repeat.forced == forced():
-        from optgen.runtime import fused_cpu
-
-        if fused_cpu.repeat(optimizer):
-            return
+    if given is None and _at_once(optimizer):
+        return
     stepped = False
     try:
         with _together(optimizer) as meeting:
             works = survey(optimizer, given)
-            parts = [part for work in works for part in work.parts or (work,)]
-            batches = _batches(optimizer, parts)
+            batches = _batches(optimizer, works)
             take = _prepare(optimizer, batches, meeting) if meeting else None
         for lowering, groups in batches.items():
             if lowering in UNFUSED:
@@ -98,10 +93,20 @@ def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None 
         release(optimizer, stepped)
 
 
+def _at_once(optimizer: "GeneratedOptimizer") -> bool:
+    """Take the step as the one before it, or as a first one of ordinary tensors, if that can be."""
+    from optgen.runtime import fused_cpu
+
+    known = optimizer._repeat
+    if known is not None and known.forced == forced() and fused_cpu.repeat(optimizer):
+        return True
+    return not optimizer._survey.works and fused_cpu.begin(optimizer)
+
+
 def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, list[Group]]:
     """The groups of this step by the lowering that takes them."""
     batches: dict[str, list[Group]] = {}
-    for work in works:
+    for work in (part for whole in works for part in whole.parts or (whole,)):
         if work.params:
             lowering, _ = choose(optimizer, work)
             if work.trait.placed is not None and lowering in UNFUSED:
@@ -288,6 +293,8 @@ def _rounds_lr(work: Work) -> bool:
 
 
 def _contents(work: Work) -> str:
-    dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in work.params})
+    dtypes = sorted(
+        str(each).removeprefix("torch.") for each in {param.dtype for param in work.params}
+    )
     device = {"cpu": "CPU", "cuda": "CUDA"}.get(work.trait.device, work.trait.device)
     return f"{device} tensors, {' and '.join(dtypes)}"

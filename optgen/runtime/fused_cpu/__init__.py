@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
-from optgen.runtime.fused_cpu import build_cache, compiler, levels, rows
+from optgen.runtime.fused_cpu import build_cache, compiler, first_step, levels, rows
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
-from optgen.runtime.fused_cpu.repeat import Repeat
+from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
 from optgen.runtime.fused_cpu.tensor_reader import reader
@@ -58,7 +58,7 @@ def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
     elif works:
         kernel = _loaded(optimizer)
         if _step_dense(kernel, optimizer, works) and not in_parts:
-            optimizer._repeat = Repeat.of(kernel, optimizer, groups)
+            optimizer._repeat = Repeat.of(kernel, optimizer, whole_groups(optimizer, groups))
 
 
 def update(function: Lowered, work: Work) -> Again | None:
@@ -112,6 +112,15 @@ def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work
         _step_dense(kernel, optimizer, dense)
     for each in taken:
         each.put_back()
+
+
+def begin(optimizer: "GeneratedOptimizer") -> bool:
+    """Take the first step of ordinary tensors; or at most make their states, and return False."""
+    works = first_step.works(optimizer)
+    if not works:
+        return False
+    optimizer._repeat = first_step.taken(_loaded(optimizer), optimizer, works)
+    return optimizer._repeat is not None
 
 
 def repeat(optimizer: "GeneratedOptimizer") -> bool:

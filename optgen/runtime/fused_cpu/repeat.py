@@ -22,6 +22,7 @@ from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.shared import first_shared, specs_of
 from optgen.runtime.fused_cpu.table import CODES, Table
 from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
+from optgen.runtime.state import Created
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -91,10 +92,10 @@ class Repeat:
 
     @classmethod
     def of(
-        cls, kernel: Kernel, optimizer: "GeneratedOptimizer", groups: list[Group]
+        cls, kernel: Kernel, optimizer: "GeneratedOptimizer", stepped: set[int] | None
     ) -> "Repeat | None":
-        """What the next step needs, if this one went through the kernel with these groups."""
-        found, stepped = reader(), _whole_groups(optimizer, groups)
+        """What steps of all groups of these identities, and of no others, need to be repeated."""
+        found = reader()
         if found is None or stepped is None or kernel.calls:
             return None
         shared = first_shared(optimizer.param_groups)
@@ -115,6 +116,23 @@ class Repeat:
         self._specs = specs
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
         self._request.specs = self._expected.buffer_info()[0]
+
+    def begin(self, optimizer: "GeneratedOptimizer", created: list[Created]) -> bool:
+        """Run for the first time, with states just created that the rule asks `fresh` of."""
+        if not self._note_order(optimizer.param_groups, optimizer.state):
+            return False
+        fresh, bits = (
+            self._table.fresh,
+            {key: 1 << i for i, key in enumerate(self._kernel.rule.fresh)},
+        )
+        entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
+        places = dict(entries) if created else {}
+        for values, key in created:
+            fresh[places[id(values)]] |= bits[key]
+        try:
+            return self.run(optimizer)
+        finally:
+            fresh[:] = array("B", bytes(len(fresh)))
 
     def run(self, optimizer: "GeneratedOptimizer") -> bool:
         """Take a step, or do nothing and return False if it needs another look."""
@@ -236,7 +254,7 @@ def _is_constant(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def _whole_groups(optimizer: "GeneratedOptimizer", groups: list[Group]) -> set[int] | None:
+def whole_groups(optimizer: "GeneratedOptimizer", groups: list[Group]) -> set[int] | None:
     """The identities of the groups that were stepped; None if only a part of one was.
 
     Parts that differ in facts of their parameters only are a whole again: the kernel asks for them.

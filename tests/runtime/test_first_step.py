@@ -1,0 +1,99 @@
+"""A first step of ordinary tensors, which the C++ reader looks at at once."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen.optim
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu.tensor_reader import reader
+from tests.runtime.training import error, parameters, states, train
+
+needs_reader = pytest.mark.skipif(reader() is None, reason="no C++ reader")
+RULES: dict[str, dict[str, Any]] = {
+    "AdamW": {"amsgrad": True},
+    "SGD": {"momentum": 0.9, "dampening": 0.5},
+    "NAdam": {},
+    "ASGD": {},
+    "Adagrad": {"initial_accumulator_value": 0.5},
+    "Adafactor": {},
+}
+
+
+def made(name: str) -> tuple[list[Tensor], Any]:
+    """Contiguous parameters in two groups, and their optimizer."""
+    params = [param for param in parameters(torch.float32) if param.is_contiguous()]
+    groups = [{"params": params[:2], "lr": 0.5}, {"params": params[2:]}]
+    return params, getattr(optgen.optim, name)(groups, **RULES.get(name, {}))
+
+
+@needs_reader
+@pytest.mark.parametrize("name", RULES)
+def test_it_is_the_step_that_python_gathers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where some parameters get their first gradient later."""
+    found, optimizer = made(name)
+    train(optimizer, found, 1)
+    assert optimizer._repeat is not None
+    assert not optimizer._survey.works
+    train(optimizer, found, 6, seed=2)
+
+    expected, other = made(name)
+    monkeypatch.setattr(fused_cpu, "begin", lambda optimizer: False)
+    train(other, expected, 1)
+    assert other._survey.works
+    train(other, expected, 6, seed=2)
+
+    assert all(map(torch.equal, found + states(optimizer), expected + states(other)))
+
+
+def twisted(param: Tensor) -> Tensor:
+    """A gradient that does not lie as its parameter does."""
+    return torch.ones(param.shape[::-1]).t()
+
+
+def test_a_state_is_fresh_also_where_the_reader_finds_something_strange() -> None:
+    ends = []
+    for kind in (optgen.optim.SGD, torch.optim.SGD):
+        params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(4))]
+        optimizer = kind(params, lr=0.1, momentum=0.9, dampening=0.5)
+        for _ in range(3):
+            params[0].grad, params[1].grad = twisted(params[0]), torch.ones(4)
+            optimizer.step()
+        ends.append([param.detach() for param in params])
+
+    assert error(*ends) < 1e-6
+
+
+def sparse(param: Parameter) -> None:
+    param.grad = torch.ones(param.shape).to_sparse()
+
+
+def of_another_size(param: Parameter) -> None:
+    param.grad = torch.ones_like(param)
+    param.data = torch.ones(5, 3)
+
+
+@pytest.mark.parametrize("spoil", [sparse, of_another_size])
+def test_a_gradient_that_is_an_error_leaves_no_state(spoil: Any) -> None:
+    param = Parameter(torch.ones(2, 3))
+    optimizer = optgen.optim.Adam([param])
+    spoil(param)
+
+    with pytest.raises(RuntimeError):
+        optimizer.step()
+
+    assert not optimizer.state
+
+
+def test_states_have_memory_of_their_own() -> None:
+    """A checkpoint of one carries no other."""
+    params, optimizer = made("Adafactor")
+    train(optimizer, params, 1)
+
+    sizes = {value.untyped_storage().nbytes() - value.nbytes for value in states(optimizer)}
+    places = [value.data_ptr() for value in states(optimizer) if value.numel()]
+    assert sizes == {0}
+    assert len(set(places)) == len(places)
