@@ -4,6 +4,7 @@ To gather 2,000 parameters, Python looks at each of them and of their states som
 takes longer than making the states. Here it asks only what must be known before states are made.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,18 @@ def works(optimizer: "GeneratedOptimizer") -> list[Work]:
 
     What is wrong with a tensor is an error here, or left to those that look more closely.
     """
-    odd = optimizer.rule.gradient == "sparse_only" or optimizer.rule.step == "int"
-    if odd or optimizer._survey.ahead or getattr(optimizer, "found_inf", None) is not None:
+    rule, groups = optimizer.rule, optimizer.param_groups
+    if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._survey.ahead:
         return []
-    found = [_work(optimizer, group) for group in optimizer.param_groups]
-    works = [work for work in found if work and work.params]
-    return works if all(found) and _are_for_the_kernel(optimizer, works) else []
+    if getattr(optimizer, "found_inf", None) is not None:
+        return []
+    if not all(_ordinary(group["params"]) for group in groups):  # else processes meet before errors
+        return []
+    seen = [(group, *with_gradient(group)) for group in groups]
+    if not all(_ordinary(grads) for _, _, grads in seen):
+        return []
+    works = [_work(optimizer, *each) for each in seen if each[1]]
+    return works if _are_for_the_kernel(optimizer, works) else []
 
 
 def _are_for_the_kernel(optimizer: "GeneratedOptimizer", works: list[Work]) -> bool:
@@ -50,16 +57,18 @@ def _are_for_the_kernel(optimizer: "GeneratedOptimizer", works: list[Work]) -> b
         kept.works = {}
 
 
-def _work(optimizer: "GeneratedOptimizer", group: dict[str, Any]) -> Work | None:
-    members, grads = with_gradient(group)
-    if not (_ordinary(members) and _ordinary(grads)):
-        return None
+def _work(
+    optimizer: "GeneratedOptimizer",
+    group: dict[str, Any],
+    members: list[Tensor],
+    grads: list[Tensor],
+) -> Work:
     check_sizes(members, grads)
     partitions.check(optimizer, group)
     return Work(group, members, members, grads, [], [], [], {}, [], [])
 
 
-def _ordinary(tensors: list[Tensor]) -> bool:
+def _ordinary(tensors: Sequence[Tensor]) -> bool:
     """Tell whether all are dense memory and no more, in types that kernels know."""
     if not (all_plain(tensors) and all(map(_is_cpu, tensors))):
         return False

@@ -121,14 +121,11 @@ class Repeat:
         """Run for the first time, with states just created that the rule asks `fresh` of."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
-        fresh, bits = (
-            self._table.fresh,
-            {key: 1 << i for i, key in enumerate(self._kernel.rule.fresh)},
-        )
+        fresh, keys = self._table.fresh, self._kernel.rule.fresh
         entries = zip(map(id, optimizer.state.values()), self._order, strict=True)
         places = dict(entries) if created else {}
         for values, key in created:
-            fresh[places[id(values)]] |= bits[key]
+            fresh[places[id(values)]] |= 1 << keys.index(key)
         try:
             return self.run(optimizer)
         finally:
