@@ -6,6 +6,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --constraint const
 PIP := $(BIN)/python $(INSTALL)
 FRAMEWORKS ?= .venv-frameworks
 export OMP_NUM_THREADS ?= 1
+unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
 .PHONY: demo test check tests test-frameworks format types bench docs clean
 

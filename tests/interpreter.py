@@ -1,12 +1,18 @@
 """Tests in Triton's interpreter: it must be chosen before a kernel is decorated, and where it is
-nothing compiles, so they run in a process of their own that an ordinary run of the file starts.
+nothing compiles, so they run in processes of their own that an ordinary run of the file starts.
+
+Such a process is forked from one that has loaded what takes seconds, and run no test.
 """
 
+import multiprocessing
 import os
-import subprocess
 import sys
+from functools import cache
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,19 +21,43 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
 outside = pytest.mark.skipif(INTERPRETED, reason="this is the process with the interpreter")
 
+_ROOT = Path(__file__).parents[1]
+_HEAVY = ["pytest", "sympy", "triton", "torch.testing._internal.common_optimizers"]
 
-def run_inside(file: str) -> None:
-    """Run the tests of a file that are marked `inside`; fail as they do."""
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
+
+def run_inside(file: str, chosen: str = "") -> str:
+    """Run the tests of a file that are marked `inside`, or those chosen; fail as they do.
+
+    Returns pytest's summary.
+    """
+    loaded = "ignore::pytest.PytestAssertRewriteWarning"  # a plugin is among what is heavy
+    arguments = ["-q", "-p", "no:cacheprovider", "-W", loaded, "-k", chosen, file]
+    with TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        process = _server().Process(target=_run, args=(arguments, str(output)))
+        with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+            process.start()  # the first also starts the process that all are forked from
+        process.join()
+        printed = output.read_text()
+    assert process.exitcode == 0, printed
+    summary = printed.splitlines()[-1]
+    assert " passed" in summary
+    return summary
+
+
+@cache
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_HEAVY)
+    return context
+
+
+def _run(arguments: list[str], output: str) -> None:
+    with open(output, "w") as printed:
+        os.dup2(printed.fileno(), 1)
+        os.dup2(printed.fileno(), 2)
+    os.chdir(_ROOT)
+    sys.exit(int(pytest.main(arguments)))
 
 
 def behave_like_a_device() -> None:
@@ -63,15 +93,18 @@ def behave_like_a_device() -> None:
 
 def patch_once_a_launch() -> None:
     """A launch has made the language the interpreter's; every call of a helper would do it again,
-    which takes a third of the time. Triton's own helpers see the language under other names.
+    which takes a third of the time. Triton's own helpers see the language under another name,
+    which nobody mends afterwards: their first call does it for good.
     """
     from triton.runtime import interpreter
 
     function = interpreter.InterpretedFunction
     patching = function.__call__
+    patched = set()
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.fn.__module__.startswith("triton."):
+        if self.fn.__module__.startswith("triton.") and self.fn not in patched:
+            patched.add(self.fn)
             return patching(self, *args, **kwargs)
         return self.rewrite()(*args, **kwargs)
 
