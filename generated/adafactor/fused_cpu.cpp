@@ -75,6 +75,101 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
             set(PARAM, ROW_VAR, COL_VAR),
         },
     };
+    static constexpr Pass TALL[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_ROWS1, MAKE_ROW_VAR_COL_SUM),
+            set(RUN_NUMBERS1, RUN_COLUMNS1, RUN_COLUMNS2),
+            set(COL_VAR),
+        },
+        {
+            set(
+                RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_ROWS2, RUN_SWEEP2,
+                MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS2),
+            set(),
+        },
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_ROWS2, RUN_SWEEP3),
+            set(),
+            set(PARAM, ROW_VAR),
+        },
+    };
+    static constexpr Pass FLAT[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_COLUMNS1, RUN_COLUMNS2),
+            set(RUN_NUMBERS1, RUN_ROWS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2),
+            set(ROW_VAR),
+        },
+        {
+            set(
+                RUN_SWEEP1, MAKE_GRAD_SQ_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP2,
+                MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS2),
+            set(),
+        },
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_COL_SUM, RUN_COLUMNS1, RUN_COLUMNS2, RUN_SWEEP3),
+            set(),
+            set(PARAM, COL_VAR),
+        },
+    };
+    static constexpr Pass EXACT[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2,
+                RUN_SWEEP2, MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS1, RUN_NUMBERS2),
+            set(ROW_VAR, COL_VAR),
+        },
+        {
+            set(MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3),
+            set(),
+            set(PARAM),
+        },
+    };
+    static constexpr Pass EXACT_TALL[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_ROWS1, MAKE_ROW_VAR_COL_SUM),
+            set(RUN_NUMBERS1, RUN_COLUMNS1, RUN_COLUMNS2),
+            set(ROW_VAR, COL_VAR),
+        },
+        {
+            set(RUN_ROWS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS2),
+            set(),
+        },
+        {
+            set(RUN_ROWS2, RUN_SWEEP3),
+            set(),
+            set(PARAM),
+        },
+    };
+    static constexpr Pass EXACT_FLAT[] = {
+        {
+            set(
+                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
+                RUN_COLUMNS1, RUN_COLUMNS2),
+            set(RUN_NUMBERS1, RUN_ROWS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2),
+            set(ROW_VAR, COL_VAR),
+        },
+        {
+            set(RUN_COLUMNS2, RUN_SWEEP2, MAKE_U_SQ_SUM),
+            set(RUN_NUMBERS2),
+            set(),
+        },
+        {
+            set(RUN_COLUMNS2, RUN_SWEEP3),
+            set(),
+            set(PARAM),
+        },
+    };
     static constexpr Pass SHARED[] = {
         {
             set(RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM),
@@ -94,25 +189,13 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
             set(PARAM),
         },
     };
-    static constexpr Pass EXACT[] = {
-        {
-            set(
-                RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_GRAD_SQ_ROW_SUM, MAKE_GRAD_SQ_COL_SUM,
-                RUN_ROWS1, RUN_COLUMNS1, MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2,
-                RUN_SWEEP2, MAKE_U_SQ_SUM),
-            set(RUN_NUMBERS1, RUN_NUMBERS2),
-            set(ROW_VAR, COL_VAR),
-        },
-        {
-            set(MAKE_ROW_VAR_COL_SUM, RUN_ROWS2, RUN_COLUMNS2, RUN_SWEEP3),
-            set(),
-            set(PARAM),
-        },
-    };
-    static constexpr int PASSES[] = {2, 3, 2};
+    static constexpr const Pass* WAYS[] = {
+        LOCAL, TALL, FLAT, EXACT, EXACT_TALL, EXACT_FLAT, SHARED};
+    static constexpr int PASSES[] = {2, 3, 3, 2, 3, 3, 3};
     static constexpr bool HAS_AXES = true;
     static constexpr int NUMBERS = 4;
     static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 1;
+    static constexpr int MATRIX_REDUCTIONS = 1;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
@@ -414,10 +497,12 @@ struct AdafactorFactoredOneByOneRule : Rule {
             set(PARAM, ROW_VAR, COL_VAR),
         },
     };
-    static constexpr int PASSES[] = {2, 0, 0};
+    static constexpr const Pass* WAYS[] = {LOCAL};
+    static constexpr int PASSES[] = {2};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 3;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
@@ -609,10 +694,12 @@ struct AdafactorNotFactoredRule : Rule {
             set(PARAM, VARIANCE),
         },
     };
-    static constexpr int PASSES[] = {2, 0, 0};
+    static constexpr const Pass* WAYS[] = {LOCAL};
+    static constexpr int PASSES[] = {2};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 3;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {

@@ -46,10 +46,12 @@ struct MuonBefore : Rule {
             set(MOMENTUM_BUFFER, U),
         },
     };
-    static constexpr int PASSES[] = {1, 0, 0};
+    static constexpr const Pass* WAYS[] = {LOCAL};
+    static constexpr int PASSES[] = {1};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
@@ -139,10 +141,12 @@ struct MuonAfter : Rule {
             set(PARAM),
         },
     };
-    static constexpr int PASSES[] = {1, 0, 0};
+    static constexpr const Pass* WAYS[] = {LOCAL};
+    static constexpr int PASSES[] = {1};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {

@@ -48,7 +48,14 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
             set(PARAM, STATE_SUM),
         },
     };
-    static constexpr Pass SHARED[] = {
+    static constexpr Pass TALL[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(PARAM, STATE_SUM),
+        },
+    };
+    static constexpr Pass FLAT[] = {
         {
             set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
             set(RUN_ROWS1),
@@ -67,10 +74,44 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
             set(PARAM, STATE_SUM),
         },
     };
-    static constexpr int PASSES[] = {1, 2, 1};
+    static constexpr Pass EXACT_TALL[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2),
+            set(),
+            set(PARAM, STATE_SUM),
+        },
+    };
+    static constexpr Pass EXACT_FLAT[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
+            set(RUN_ROWS1),
+            set(STATE_SUM),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM),
+        },
+    };
+    static constexpr Pass SHARED[] = {
+        {
+            set(RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM),
+            set(RUN_ROWS1),
+            set(STATE_SUM),
+        },
+        {
+            set(RUN_SWEEP2),
+            set(),
+            set(PARAM),
+        },
+    };
+    static constexpr const Pass* WAYS[] = {
+        LOCAL, TALL, FLAT, EXACT, EXACT_TALL, EXACT_FLAT, SHARED};
+    static constexpr int PASSES[] = {1, 1, 2, 1, 1, 2, 2};
     static constexpr bool HAS_AXES = true;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
@@ -229,10 +270,12 @@ struct RowWiseAdagradOneByOneRule : Rule {
             set(PARAM, STATE_SUM),
         },
     };
-    static constexpr int PASSES[] = {1, 0, 0};
+    static constexpr const Pass* WAYS[] = {LOCAL};
+    static constexpr int PASSES[] = {1};
     static constexpr bool HAS_AXES = false;
     static constexpr int NUMBERS = 0;
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
+    static constexpr int MATRIX_REDUCTIONS = 0;
 
     // What all elements of a parameter share, computed once a step in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {

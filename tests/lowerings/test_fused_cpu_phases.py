@@ -15,7 +15,14 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
-from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, shared_passes
+from optgen.lowerings.fused_cpu.passes import (
+    WHOLE_COLUMNS,
+    WHOLE_MATRICES,
+    WHOLE_ROWS,
+    Parts,
+    Pass,
+    shared_passes,
+)
 from optgen.lowerings.fused_cpu.steps import Step, Steps
 from optgen.passes.plan import plans
 from optgen.runtime import fused_cpu
@@ -78,11 +85,12 @@ def test_what_runs_together(path: str, golden: Golden) -> None:
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
     steps = Steps(plan, streams).steps
-    blocks = {
-        "large matrices": shared_passes(steps, streams),
-        "small matrices": local_passes(steps, streams),
-        "small matrices whose rows are kept unrounded": exact_passes(steps, streams),
-    }
+    blocks = {"large matrices": shared_passes(steps, streams)}
+    kinds = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
+    for kind, axes in kinds.items():
+        parts = Parts(steps, streams, axes)
+        blocks[f"{kind} matrices"] = parts.passes()
+        blocks[f"{kind} matrices whose rows are kept unrounded"] = parts.exact_passes()
     golden.check("\n".join(line for n, p in blocks.items() for line in (f"{n}:", *described(p))))
 
 
@@ -95,8 +103,10 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
         Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), word="sum"),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
     ]
-    assert exact_passes(steps, rows) == []
-    first, second = local_passes(steps, rows)
+    parts = Parts(steps, rows, WHOLE_MATRICES)
+    assert parts.exact_passes() == []
+    assert Parts(steps, rows, WHOLE_COLUMNS).passes()
+    first, second = parts.passes()
     assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
     assert [step.name for step in second.steps] == ["rows1", "sweep2"]
     assert (first.stores, second.stores) == ((), ("row", "param"))

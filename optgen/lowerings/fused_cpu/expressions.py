@@ -52,9 +52,10 @@ _KEYWORDS = (
 _OWN = (
     "C CELLS Computed HAS_STEP Hypers LANES S STREAMS Scalar Scalars cells fresh has_step hypers i "
     "i64 load mod n pow program rounded scalars store streams sweep truth update where "
-    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT Given HAS_AXES LAST_PART LOCAL MATRIX "
-    "NONE NUMBERS Numbers PASSES Pass READ ROW ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step "
-    "TENSOR SPREAD VALUES applies at flag given numbers row rows run run_numbers set sizes sums"
+    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
+    "HAS_AXES  LAST_PART LOCAL MATRIX MATRIX_REDUCTIONS NONE NUMBERS Numbers PASSES Pass READ ROW "
+    "ROW_REDUCTIONS SHARED STEPS  STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
+    "flag given numbers row rows run run_numbers set sizes sums"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)

@@ -3,16 +3,21 @@
 A large matrix is swept as the plan says. Of small ones a thread has whole matrices at hand, so that
 only a sum over all of them must be waited for: their rows and columns are known as soon as their
 elements are, and are computed anew in every pass, as the elements are. But a state of rows that is
-stored as it was computed can be read back.
+stored as it was computed can be read back. Of a long thin matrix it has whole rows, or whole
+columns: what belongs to these goes along with the elements, and the few numbers across them are
+waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.kinds import Axes
 from optgen.lowerings.fused_cpu.steps import Step
+
+WHOLE_MATRICES = (Axes.TENSOR, Axes.ROW, Axes.COLUMN, Axes.MATRIX)
+WHOLE_ROWS, WHOLE_COLUMNS = (Axes.TENSOR, Axes.ROW), (Axes.TENSOR, Axes.COLUMN)
 
 
 @dataclass(frozen=True)
@@ -37,94 +42,118 @@ def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
     return found
 
 
-def local_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
-    """The passes over small matrices, or over what has no rows and columns."""
-    levels = _levels(steps)
-    runs = [_needed(steps, levels, at) for at in range(1 + max(levels))]
-    return _laid_out(steps, levels, runs, streams)
-
-
-def exact_passes(steps: Sequence[Step], streams: Mapping[str, Axes]) -> list[Pass]:
-    """The same where states of rows and columns are of the type computed in; none if no better.
-
-    They are stored by the first pass that knows them, and later ones read them.
-    """
-    levels = _levels(steps)
-    kept = {name for name, axes in streams.items() if axes is not Axes.TENSOR}
-    runs = [_needed(steps, levels, at, kept) for at in range(1 + max(levels))]
-    for name in kept:
-        writers = [i for i, step in enumerate(steps) if name in step.writes]
-        first = min((levels[i] for i in writers), default=0)
-        # What ran again would take the new value for the old one.
-        again = {i for at, run in enumerate(runs) if at > first for i in run}
-        if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in _until(writers)):
-            return []
-    return _laid_out(steps, levels, runs, streams) if kept and len(runs) > 1 else []
-
-
-def _until(writers: Sequence[int]) -> range:
-    return range(max(writers, default=-1) + 1)
-
-
-def _laid_out(
-    steps: Sequence[Step],
-    levels: Sequence[int],
-    runs: Sequence[set[int]],
-    streams: Iterable[str],
-) -> list[Pass]:
-    """The passes that run these steps; a value is stored by the last one that computes it."""
-    last = {
-        name: max(at for at, run in enumerate(runs) if index in run)
-        for index, step in enumerate(steps)
-        for name in step.writes
+def ways(
+    steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
+) -> dict[str, list[Pass]]:
+    """The passes of each way through a tensor, as jobs.h names and orders them."""
+    local = Parts(steps, streams, WHOLE_MATRICES)
+    if not has_axes:
+        return {"LOCAL": local.passes()}
+    tall, flat = Parts(steps, streams, WHOLE_ROWS), Parts(steps, streams, WHOLE_COLUMNS)
+    return {
+        "LOCAL": local.passes(),
+        "TALL": tall.passes(),
+        "FLAT": flat.passes(),
+        "EXACT": local.exact_passes() or local.passes(),
+        "EXACT_TALL": tall.exact_passes() or tall.passes(),
+        "EXACT_FLAT": flat.exact_passes() or flat.passes(),
+        "SHARED": shared_passes(steps, streams),
     }
-    found = []
-    for at, run in enumerate(runs):
-        inside = tuple(steps[index] for index in sorted(run))
-        counted = (s for s, level in zip(steps, levels, strict=True) if level == at)
-        stores = tuple(name for name in streams if last.get(name) == at)
-        found.append(Pass(inside, tuple(filter(_is_number, counted)), stores))
-    return found
 
 
-def _is_number(step: Step) -> bool:
-    """Whether it computes with numbers of the whole tensor only."""
-    return step.axes is Axes.NONE and not step.word
+@dataclass(frozen=True)
+class Parts:
+    """The steps of a rule where parts of a tensor have all that belongs to values of some axes."""
 
+    steps: Sequence[Step]
+    streams: Mapping[str, Axes]
+    axes: Collection[Axes]
 
-def _levels(steps: Sequence[Step]) -> list[int]:
-    """How many passes must have ended before each step: a sum over the whole tensor ends one."""
-    known: dict[str, int] = {}
-    levels = []
-    for step in steps:
-        level = max((known.get(n, 0) for n in (*step.reads, *step.takes)), default=0)
-        levels.append(level)
-        ends = bool(step.word) and step.axes is Axes.NONE
-        finished = level + 1 if ends else level
-        for name in (*step.writes, *step.gives):
-            known[name] = max(finished, known.get(name, 0))
-    # Numbers are computed between two passes: with the one whose sums they take.
-    return [
-        level - 1 if _is_number(step) and level else level
-        for step, level in zip(steps, levels, strict=True)
-    ]
+    def passes(self) -> list[Pass]:
+        """The passes, in which values of these axes are computed anew; none if that cannot be."""
+        return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
+    def exact_passes(self) -> list[Pass]:
+        """The same where states of rows and columns are of the type computed in; none if no better.
 
-def _needed(
-    steps: Sequence[Step], levels: Sequence[int], at: int, kept: Container[str] = ()
-) -> set[int]:
-    """The steps of a pass: its own, and those that make what they read once more.
+        They are stored by the first pass that knows them, and later ones read them.
+        """
+        kept = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
+        found = self._passes(kept)
+        return found if kept and len(found) > 1 else []
 
-    What is `kept` since an earlier pass is read.
-    """
-    needed: set[int] = set()
-    waiting = [i for i, step in enumerate(steps) if levels[i] == at and not _is_number(step)]
-    while waiting:
-        index = waiting.pop()
-        if index in needed:
-            continue
-        needed.add(index)
-        for name in steps[index].reads:
-            makers = [i for i in range(index) if name in steps[i].writes][-1:]
-            waiting += [i for i in makers if name not in kept or levels[i] == at]
-    return needed
+    def _passes(self, kept: Collection[str]) -> list[Pass]:
+        """The passes that compute states anew, but those that are `kept` since an earlier one."""
+        steps, levels = self.steps, self._levels()
+        runs = [self._needed(levels, at, kept) for at in range(1 + max(levels))]
+        for name in kept:
+            writers = [i for i, step in enumerate(steps) if name in step.writes]
+            first = min((levels[i] for i in writers), default=0)
+            # What ran again would take the new value for the old one.
+            again = {i for at, run in enumerate(runs) if at > first for i in run}
+            before = range(max(writers, default=-1) + 1)
+            if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
+                return []
+        return self._laid_out(levels, runs)
+
+    def _is_swept(self, step: Step) -> bool:
+        """Whether it runs on every part: a loop over what these have, or a reduction of it."""
+        if not step.word:
+            return step.axes in self.axes
+        makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
+        return next(makers, self.streams.get(step.reads[0])) in self.axes
+
+    def _levels(self) -> list[int]:
+        """In which pass a step runs: parts know what needs them all from the next one on."""
+        known: dict[str, tuple[int, int]] = {}  # to what follows a pass, and to what is swept
+        levels = []
+        for step in self.steps:
+            swept = self._is_swept(step)
+            read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
+            level = max((when[swept] for when in read), default=0)
+            levels.append(level)
+            for name in (*step.writes, *step.gives):
+                after, later = known.get(name, (0, 0))
+                known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
+        return levels
+
+    def _needed(self, levels: Sequence[int], at: int, kept: Collection[str]) -> set[int]:
+        """The swept steps of a pass: its own, and those that make what they read once more."""
+        steps = self.steps
+        needed: set[int] = set()
+        swept = [i for i, step in enumerate(steps) if self._is_swept(step)]
+        waiting = [i for i in swept if levels[i] == at]
+        while waiting:
+            index = waiting.pop()
+            if index in needed:
+                continue
+            needed.add(index)
+            for name in steps[index].reads:
+                makers = [i for i in range(index) if name in steps[i].writes][-1:]
+                waiting += [
+                    i
+                    for i in makers
+                    if steps[i].axes in self.axes and (name not in kept or levels[i] == at)
+                ]
+        return needed
+
+    def _laid_out(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
+        """The passes that run these steps; a value is stored by the last one that computes it."""
+        steps = self.steps
+        finishes = [
+            {i for i, step in enumerate(steps) if levels[i] == at and not self._is_swept(step)}
+            for at in range(len(runs))
+        ]
+        last = {
+            name: max(at for at, run in enumerate(runs) if index in run | finishes[at])
+            for index, step in enumerate(steps)
+            for name in step.writes
+        }
+        return [
+            Pass(
+                tuple(steps[index] for index in sorted(run)),
+                tuple(steps[index] for index in sorted(finish)),
+                tuple(name for name in self.streams if last.get(name) == at),
+            )
+            for at, (run, finish) in enumerate(zip(runs, finishes, strict=True))
+        ]

@@ -13,7 +13,7 @@ from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.calls import call
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
-from optgen.lowerings.fused_cpu.passes import Pass, exact_passes, local_passes, shared_passes
+from optgen.lowerings.fused_cpu.passes import Pass, ways
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.steps import Step, Steps
@@ -105,7 +105,9 @@ class PhasedRule:
         return {n: axes for n, axes in self.body.axes.items() if n in used}
 
     def _reductions(self, axes: Axes) -> list[Step]:
-        return [s for s in self.body.steps if s.word and s.swept and s.axes is axes]
+        """To rows and columns those of elements: of others the whole is at hand."""
+        swept = axes is not Axes.MATRIX
+        return [s for s in self.body.steps if s.word and s.swept >= swept and s.axes is axes]
 
     def _steps(self) -> list[str]:
         named = [_step_name(step) for step in self.body.steps]
@@ -127,22 +129,22 @@ class PhasedRule:
         return counted.index(step) if step in counted else 0
 
     def _passes(self) -> list[str]:
-        local = local_passes(self.body.steps, self.streams)
-        lines = _pass_table("LOCAL", local)
-        shared: list[Pass] = []
-        exact: list[Pass] = []
-        if self.has_axes:
-            shared = shared_passes(self.body.steps, self.streams)
-            used = {n: axes for n, axes in self.streams.items() if n in self._used()}
-            exact = exact_passes(self.body.steps, used) or local
-            lines += [*_pass_table("SHARED", shared), *_pass_table("EXACT", exact)]
-        rows, columns = (len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN))
+        used = {n: axes for n, axes in self.streams.items() if n in self._used()}
+        found = ways(self.body.steps, used, self.has_axes)
+        lines = [line for name, passes in found.items() for line in _pass_table(name, passes)]
+        counts = ", ".join(str(len(passes)) for passes in found.values())
+        names = (name if passes else "nullptr" for name, passes in found.items())
+        rows, columns, matrices = (
+            len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN, Axes.MATRIX)
+        )
         return [
             *lines,
-            f"static constexpr int PASSES[] = {{{len(local)}, {len(shared)}, {len(exact)}}};",
+            *listed("static constexpr const Pass* WAYS[] = {", names, "};", 4),
+            f"static constexpr int PASSES[] = {{{counts}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.body.numbers)};",
             f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",
+            f"static constexpr int MATRIX_REDUCTIONS = {matrices};",
         ]
 
     def _applies(self) -> list[str]:
@@ -280,6 +282,8 @@ def _set(names: Iterable[str]) -> str:
 
 
 def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
+    if not passes:
+        return []
     lines = [f"static constexpr Pass {name}[] = {{"]
     for one in passes:
         groups = (

@@ -17,7 +17,6 @@ struct Course {
 
 // What is done with a course, whatever its rule.
 struct Parting {
-    i64 (*bytes)(const Job&);
     void (*begin)(Course&);
     void (*join)(Course&);
     void (*proceed)(Course&);
@@ -30,31 +29,18 @@ struct Travelling : Tensor<R, C> {
     using Tensor<R, C>::job, Tensor<R, C>::program;
 
     Course& course;
-    double* by_matrix; // [reduction to matrices][matrix]
 
     explicit Travelling(Course& given)
         : Tensor<R, C>(*static_cast<const Program<R>*>(given.job->program), *given.job),
-          course(given), by_matrix(reinterpret_cast<double*>(job.memory + this->bytes)) {}
-
-    // How many of the steps before one reduce to matrices.
-    static i64 reductions(int end) {
-        i64 count = 0;
-        for (int k = 0; k < end; ++k)
-            count += R::STEPS[k].kind != Step::LOOP && R::STEPS[k].axes == MATRIX;
-        return count;
-    }
-
-    i64 all_bytes() const {
-        return this->bytes + rounded_up(8 * reductions(R::STEP_COUNT) * job.batch, 64);
-    }
+          course(given) {}
 
     const Pass& pass() const { return this->passes()[course.pass]; }
 
     // Of no elements there is no block that would begin the sums.
     void begin() const {
         Tensor<R, C>::begin();
-        for (int k = 0; !job.local && !job.blocks && k < R::STEP_COUNT; ++k)
-            if (R::STEPS[k].kind != Step::LOOP && R::STEPS[k].axes != MATRIX)
+        for (int k = 0; !job.blocks && k < R::STEP_COUNT; ++k)
+            if (R::STEPS[k].kind != Step::LOOP && !job.has_whole(R::STEPS[k].axes))
                 for (i64 i = 0; i < count(k); ++i) result(k)[i] = 0;
     }
 
@@ -63,7 +49,7 @@ struct Travelling : Tensor<R, C> {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
             if (!(pass().steps >> k & 1) || step.kind == Step::LOOP) continue;
-            if (job.local && step.axes != NONE) continue;
+            if (job.has_whole(step.axes)) continue;
             Tensor<R, C>::join(step);
             made(k);
         }
@@ -101,13 +87,10 @@ struct Travelling : Tensor<R, C> {
     }
 
     void put(int k) const {
-        if (R::HAS_AXES && !job.local) Tensor<R, C>::put(R::STEPS[k], result(k));
+        if constexpr (R::HAS_AXES) Tensor<R, C>::put(R::STEPS[k], result(k));
     }
 
-    double* result(int k) const {
-        const Step& step = R::STEPS[k];
-        return step.axes == MATRIX ? by_matrix + reductions(k) * job.batch : this->joined(step);
-    }
+    double* result(int k) const { return this->joined(R::STEPS[k]); }
 
     i64 count(int k) const {
         return R::STEPS[k].axes == NONE ? 1 : job.all().count(R::STEPS[k].axes);
@@ -132,11 +115,6 @@ struct Travelling : Tensor<R, C> {
 template <class R, class C>
 struct PartingOf {
     using It = Travelling<R, C>;
-    static i64 bytes(const Job& job) {
-        Job copy = job;
-        Course course{&copy, nullptr, Course::SWEEPS, 0, 0, 0};
-        return It(course).all_bytes();
-    }
     static void begin(Course& course) { It(course).begin(); }
     static void join(Course& course) { It(course).join(); }
     static void proceed(Course& course) { It(course).proceed(); }
@@ -144,7 +122,7 @@ struct PartingOf {
         Course copy = course;
         It(copy).list(take, taker);
     }
-    static constexpr Parting METHODS{bytes, begin, join, proceed, list};
+    static constexpr Parting METHODS{begin, join, proceed, list};
 };
 
 }  // namespace optgen

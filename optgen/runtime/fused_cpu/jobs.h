@@ -58,6 +58,11 @@ constexpr i64 LONG_ROW = 128;
 constexpr i64 RUN = 64;
 // A matrix of at most so many elements is never divided.
 constexpr i64 LARGEST_LOCAL = 4096;
+// Of so many rows and columns nothing is kept from one pass to the next if that can be, and
+// matrices are divided only from so many elements on.
+constexpr i64 MANY = 1 << 18, LARGEST_OF_MANY = 1 << 14;
+// Of more rows no part of a tensor has whole columns.
+constexpr i64 MOST_FLAT = 256;
 // About as many elements are given to a thread at a time: of small matrices, and rows of one.
 constexpr i64 BLOCK = 1 << 16, BAND = 1 << 18;
 // Longer rows are divided.
@@ -98,11 +103,15 @@ struct Job {
     i64 tensor;
     bool in_double;
     i64 batch, rows, columns; // matrices, and the rows and columns of each
-    enum Way { LOCAL, SHARED, EXACT } way; // EXACT: local, states of rows are kept unrounded
+    // LOCAL: a part of the tensor has whole matrices; TALL: whole rows; FLAT: whole columns;
+    // SHARED: neither. EXACT: and what is stored of rows and columns is not rounded.
+    enum Way { LOCAL, TALL, FLAT, EXACT, EXACT_TALL, EXACT_FLAT, SHARED, WAYS } way;
+    int inside;               // the axes whose values a part has all of, as bits
     bool local;               // every matrix is done as a whole
     bool distant;             // larger than the caches, of wide rows of the type computed in
     bool by_rows;             // a loop over elements goes row by row, else over all at once
-    i64 unit;                 // local: the matrices of a tile
+    i64 unit;                 // local: the matrices of a tile; else its rows
+    i64 span;                 // elements that are worked on together
     i64 bands, chunks;        // else: in what its rows and columns are divided
     i64 blocks;
     int passes;
@@ -113,7 +122,9 @@ struct Job {
                              // memory begins, and the blocks that are not done
 
     i64 size() const { return rows * columns; }
-    i64 span() const { return !by_rows ? SPAN : distant ? FAR_SPAN : LONG_SPAN; }
+    bool has_whole(int axes) const { return inside >> axes & 1; }
+    bool is_flat() const { return has_whole(COLUMN) && !local; }
+    i64 width() const { return is_flat() ? span / rows : span; } // columns of a tile
 
     Tile all() const {
         return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
@@ -143,6 +154,67 @@ bool is_distant(const Program<R>& program, i64 t, bool in_double) {
     return bytes > CACHES;
 }
 
+// The sizes of a tensor, of which this process may hold a part: what depends on them alone is the
+// same for all processes.
+struct Extent {
+    i64 batch, rows, columns, cut;
+
+    i64 size() const { return rows * columns; }
+    bool whole() const { return !(cut & ~MATRIX); }
+};
+
+inline Extent extent(const Table& table, i64 t) {
+    const i64* const shape = table.shape + SHAPE * t;
+    if (!table.shards) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
+    const Shard& of = table.shards->of[t];
+    return {of.elements / most(1, of.rows * of.columns), of.rows, of.columns, of.cut};
+}
+
+// How a tensor with rows and columns is taken: the same way by all processes.
+template <class R>
+Job::Way choose(const Extent& of, bool exact) {
+    const bool many = of.batch * (of.rows + of.columns) > MANY, tall = of.rows >= of.columns;
+    const i64 largest = many && of.batch > 1 ? LARGEST_OF_MANY : LARGEST_LOCAL;
+    Job::Way way = Job::SHARED;
+    if (of.whole() && of.size() && of.size() <= largest) way = Job::LOCAL;
+    else if (!many || !of.size() || of.cut & (tall ? 4 : 2)) return way;
+    else if (tall && of.columns <= LONG_SPAN) way = Job::TALL;
+    else if (!tall && of.rows <= MOST_FLAT) way = Job::FLAT;
+    if (way != Job::SHARED && exact) way = Job::Way(way + Job::EXACT);
+    return R::PASSES[way] ? way : Job::SHARED;
+}
+
+// By the way: of which axes a part has all that their values need.
+constexpr int INSIDE[] = {
+    set(TENSOR, ROW, COLUMN, MATRIX), set(TENSOR, ROW), set(TENSOR, COLUMN),
+    set(TENSOR, ROW, COLUMN, MATRIX), set(TENSOR, ROW), set(TENSOR, COLUMN), set(TENSOR)};
+
+// Whole matrices, a few of them at once.
+inline void divide_whole(Job& job) {
+    const bool few = job.size() <= LARGEST_LOCAL;
+    job.by_rows = job.columns >= LONG_ROW && 2 * job.size() >= SPAN && few;
+    job.span = job.by_rows ? LONG_SPAN : SPAN;
+    job.unit = job.by_rows ? 1 : most(1, SPAN / most(1, job.size()));
+    if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
+    job.span = most(job.span, job.unit * job.size());
+    job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
+}
+
+// Bands of rows and chunks of columns of each matrix. Where a process has parts, those of all
+// tensors wait for one another, each with its sums: there is less room.
+inline void divide_each(Job& job, bool in_parts) {
+    const bool flat = job.is_flat();
+    job.by_rows = job.columns >= LONG_ROW;
+    job.span = !job.by_rows ? SPAN : job.distant ? FAR_SPAN : LONG_SPAN;
+    if (flat) job.span = most(job.span, STRIP * job.rows);
+    job.unit = most(1, least(job.by_rows ? RUN : job.span, job.span / most(1, job.columns)));
+    const i64 fitting = (in_parts ? COLUMN_SUMS / 8 : COLUMN_SUMS) / (8 * most(1, job.columns));
+    job.bands = most(1, least(least(job.size() / BAND, 64), least(fitting, job.rows)));
+    if (flat) job.unit = most(1, job.rows), job.bands = 1;
+    job.chunks = most(1, (job.columns + CHUNK - 1) / CHUNK);
+    job.blocks = job.size() ? job.batch * job.bands * job.chunks : 0;
+}
+
 template <class R>
 Job divide(const Program<R>& program, i64 t) {
     const i64* const shape = program.table.shape + SHAPE * t;
@@ -150,26 +222,18 @@ Job divide(const Program<R>& program, i64 t) {
     job.tensor = t;
     job.in_double = program.in_double(t);
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
-    if (!R::HAS_AXES) job.batch = program.table.elements[t], job.rows = job.columns = 1;
-    const Shards* const shards = program.table.shards;
-    const bool whole = !shards || !(shards->of[t].cut & ~MATRIX);
-    job.local = !R::HAS_AXES || (whole && job.size() && job.size() <= LARGEST_LOCAL);
-    const bool exact = is_exact(program, t, job.in_double);
-    job.way = !job.local ? Job::SHARED : exact ? Job::EXACT : Job::LOCAL;
-    job.by_rows = job.columns >= LONG_ROW && (!job.local || 2 * job.size() >= SPAN);
-    job.distant = job.columns >= WIDE_ROW && is_distant(program, t, job.in_double);
-    if (job.local) {
-        job.unit = job.by_rows ? 1 : most(1, SPAN / job.size());
-        if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
-        job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
+    if constexpr (R::HAS_AXES) {
+        const Extent of = extent(program.table, t);
+        job.way = choose<R>(of, is_exact(program, t, job.in_double));
+        job.inside = INSIDE[job.way], job.local = job.has_whole(MATRIX);
+        const bool wide = job.columns >= WIDE_ROW && !job.is_flat();
+        job.distant = wide && is_distant(program, t, job.in_double);
+        if (!job.local) divide_each(job, !of.whole());
     } else {
-        // Parts of all tensors wait for one another, each with its sums.
-        const i64 room = whole ? COLUMN_SUMS : COLUMN_SUMS / 8;
-        const i64 fitting = room / (8 * most(1, job.columns));
-        job.bands = most(1, least(least(job.size() / BAND, 64), least(fitting, job.rows)));
-        job.chunks = most(1, (job.columns + CHUNK - 1) / CHUNK);
-        job.blocks = job.size() ? job.batch * job.bands * job.chunks : 0;
+        job.batch = program.table.elements[t], job.rows = job.columns = 1;
+        job.inside = INSIDE[Job::LOCAL], job.local = true;
     }
+    if (job.local) divide_whole(job);
     return job;
 }
 

@@ -47,17 +47,12 @@ constexpr Reach reach(const Pass& pass) {
 // Of all passes of a rule: small tensors are done before this could be found out for each.
 template <class R>
 struct Reaches {
-    Reach of[3][MOST_PASSES];
+    Reach of[Job::WAYS][MOST_PASSES];
 
     constexpr Reaches() : of() {
-        for (int pass = 0; pass < R::PASSES[Job::LOCAL]; ++pass)
-            of[Job::LOCAL][pass] = reach<R>(R::LOCAL[pass]);
-        if constexpr (R::HAS_AXES) {
-            for (int pass = 0; pass < R::PASSES[Job::SHARED]; ++pass)
-                of[Job::SHARED][pass] = reach<R>(R::SHARED[pass]);
-            for (int pass = 0; pass < R::PASSES[Job::EXACT]; ++pass)
-                of[Job::EXACT][pass] = reach<R>(R::EXACT[pass]);
-        }
+        for (int way = 0; way < (R::HAS_AXES ? Job::WAYS : 1); ++way)
+            for (int pass = 0; pass < R::PASSES[way]; ++pass)
+                of[way][pass] = reach<R>(R::WAYS[way][pass]);
     }
 };
 template <class R>

@@ -21,32 +21,40 @@ struct Given {
 template <class R, class C>
 struct Tensor {
     static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
+    static constexpr int SUMS = NUMBERS + R::MATRIX_REDUCTIONS;
     static_assert(R::STEP_COUNT <= 64 && VALUES <= MOST_VALUES, "too many for one rule");
 
     const Program<R>& program;
     const Job& job;
     double* numbers;     // [NUMBERS]
-    double* partials;    // [block][NUMBERS]
-    C* whole[VALUES];    // not local: rows, columns and matrix numbers, unrounded
-    double* row_sums = nullptr;    // not local: [reduction][chunk][row]
-    double* column_sums = nullptr; // not local: [reduction][band][column]
+    double* partials;    // [block][SUMS]: of numbers, and of the number of the block's matrix
+    // Of axes whose values the parts of the tensor do not have as a whole: rows, columns and matrix
+    // numbers, unrounded, and what they are made of.
+    C* whole[VALUES];
+    double* row_sums = nullptr;    // [reduction][chunk][row]
+    double* column_sums = nullptr; // [reduction][band][column]
+    double* matrix_sums = nullptr; // [reduction][matrix]
     i64 bytes;
 
     Tensor(const Program<R>& given_program, const Job& given_job)
         : program(given_program), job(given_job) {
         char* at = job.memory;
         numbers = take<double>(at, NUMBERS);
-        partials = take<double>(at, job.blocks * NUMBERS);
+        partials = take<double>(at, job.blocks * SUMS);
         if (!job.local) {
             for (int v = 0; v < VALUES; ++v)
                 whole[v] = is_whole(v) ? take<C>(at, job.all().count(R::AXES[v])) : nullptr;
-            row_sums = take<double>(at, R::ROW_REDUCTIONS * job.chunks * job.all().rows);
-            column_sums = take<double>(at, R::COLUMN_REDUCTIONS * job.bands * job.all().columns);
+            if (!job.has_whole(ROW))
+                row_sums = take<double>(at, R::ROW_REDUCTIONS * job.chunks * job.all().rows);
+            if (!job.has_whole(COLUMN))
+                column_sums =
+                    take<double>(at, R::COLUMN_REDUCTIONS * job.bands * job.all().columns);
+            matrix_sums = take<double>(at, R::MATRIX_REDUCTIONS * job.batch);
         }
         bytes = at - job.memory;
     }
 
-    static bool is_whole(int v) { return R::AXES[v] != TENSOR; }
+    bool is_whole(int v) const { return !job.has_whole(R::AXES[v]); }
 
     template <class T>
     static T* take(char*& at, i64 n) {
@@ -55,19 +63,13 @@ struct Tensor {
         return taken;
     }
 
-    const Pass* passes() const {
-        if constexpr (R::HAS_AXES) {
-            if (job.way == Job::SHARED) return R::SHARED;
-            if (job.way == Job::EXACT) return R::EXACT;
-        }
-        return R::LOCAL;
-    }
+    const Pass* passes() const { return R::WAYS[job.way]; }
 
     Given<R> given(i64 block) const {
         const i64 t = job.tensor;
         return {
             program.hypers(t), program.scalars(t), program.table.fresh[t], program.sizes(t),
-            numbers, partials + block * NUMBERS};
+            numbers, partials + block * SUMS};
     }
 
     u32 type(int stream) const { return program.type(stream, job.tensor); }
@@ -85,9 +87,9 @@ struct Tensor {
     APART void finish(const Pass& pass) const {
         for (int k = 0; k < R::STEP_COUNT; ++k) {
             const Step& step = R::STEPS[k];
-            if (pass.steps >> k & 1) {
+            if (pass.steps >> k & 1 && !job.has_whole(step.axes)) {
                 join(step);
-                if (R::HAS_AXES && !job.local) put(step, joined(step));
+                if constexpr (R::HAS_AXES) put(step, joined(step));
             }
             if (pass.finish >> k & 1) whole_step(k, step);
         }
@@ -103,6 +105,7 @@ struct Tensor {
     // Where what the blocks have left of a reduction is joined.
     double* joined(const Step& step) const {
         if (step.axes == NONE) return numbers + step.number;
+        if (step.axes == MATRIX) return matrix_sums + step.number * job.batch;
         if (step.axes == ROW) return row_sums + step.number * job.chunks * job.all().rows;
         return column_sums + step.number * job.bands * job.all().columns;
     }
@@ -119,12 +122,22 @@ struct Tensor {
         double* __restrict const to = joined(step);
         if (step.axes == NONE)
             for (i64 block = 0; block < job.blocks; ++block)
-                *to = Join::join(*to, partials[block * NUMBERS + step.number]);
+                *to = Join::join(*to, partials[block * SUMS + step.number]);
         else if constexpr (R::HAS_AXES) {
-            if (job.local) return;
+            if (step.axes == MATRIX) return join_matrices<Join>(step, to);
             const i64 n = job.all().count(step.axes);
             for (i64 p = 1; p < (step.axes == ROW ? job.chunks : job.bands); ++p)
                 for (i64 i = 0; i < n; ++i) to[i] = Join::join(to[i], to[p * n + i]);
+        }
+    }
+
+    // The blocks of a matrix lie side by side.
+    template <class Join>
+    void join_matrices(const Step& step, double* to) const {
+        for (i64 m = 0; m < job.batch; ++m) to[m] = 0;
+        for (i64 block = 0; block < job.blocks; ++block) {
+            double& sum = to[block / (job.bands * job.chunks)];
+            sum = Join::join(sum, partials[block * SUMS + NUMBERS + step.number]);
         }
     }
 

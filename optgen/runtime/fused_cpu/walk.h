@@ -26,7 +26,7 @@ struct Walk {
             courses[i] = {&work.jobs[i], nullptr, Course::SWEEPS, 0, 0, 0};
             (choose(programs, courses[i]), ...);
             work.jobs[i].offset = bytes;
-            bytes += courses[i].methods->bytes(work.jobs[i]);
+            bytes += work.jobs[i].methods->bytes(work.jobs[i]);
         }
         memory.grow(bytes + threads.count * work.scratch + 64);
         char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;

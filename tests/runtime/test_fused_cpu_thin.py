@@ -1,0 +1,123 @@
+"""Fused C++ steps of long thin matrices: memory that does not grow with them, and the rule."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from parity.trajectories import values
+from runtime.test_fused_cpu_phases import Shape, follow_the_rule, odd, rule, stepped, threads
+from runtime.test_fused_cpu_shards import follow_the_whole
+from torch.nn import Parameter
+
+from optgen.bench import memory
+from optgen.ir.algorithm import Algorithm
+from optgen.optim import Adafactor
+from optgen.runtime import fused_cpu
+
+__all__ = ["odd", "threads"]  # fixtures
+
+MANY = "constexpr i64 MANY = 1 << 18,"
+TALL = [(5000, 1), (4100, 3), (900, 5), (40, 130), (700, 129), (70, 4096), (3, 90, 50)]
+FLAT = [(1, 5000), (3, 4100), (5, 900), (130, 140), (2, 40_000), (256, 300), (3, 50, 90)]
+OTHERS = [(257, 300), (5, 64, 64), (6, 65, 120), (2, 3), (1, 1), (700,)]
+CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels to which a hundred rows and columns are many."""
+
+    def complete(source: str) -> str:
+        text = fused_cpu_complete(source)
+        assert MANY in text
+        return text.replace(MANY, "constexpr i64 MANY = 100,")
+
+    fused_cpu_complete = fused_cpu.complete
+    monkeypatch.setattr(fused_cpu, "complete", complete)
+    monkeypatch.setattr(fused_cpu, "_kernels", weakref.WeakKeyDictionary())
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", ["adafactor", "came"])
+def test_thin_matrices_follow_the_rule(name: str) -> None:
+    shapes = [*TALL, *FLAT, *OTHERS]
+    suited = shapes if name == "adafactor" else [s for s in shapes if len(s) == 2]
+    follow_the_rule(rule(name), suited, 1e-12)
+
+
+@pytest.mark.usefixtures("few")
+def test_every_reduction_of_thin_matrices(odd: tuple[Any, Algorithm]) -> None:
+    shapes = [shape for shape in (*TALL, *FLAT, *OTHERS) if len(shape) > 1]
+    follow_the_rule(odd, shapes, 1e-12, momentum=0.9, scaled=True)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+@pytest.mark.parametrize("name", ["adafactor", "odd"])
+def test_parts_of_thin_matrices(
+    name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
+) -> None:
+    """All processes go the same way, those with no element too."""
+    cls, _ = odd if name == "odd" else rule(name)
+    follow_the_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
+
+
+@pytest.mark.usefixtures("few", "threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    """More than one thread is used from 16 MB on."""
+    shapes = [*TALL, *FLAT, (1, 2_000_000), (600_000, 3), (30, 20_000), (20_000, 130)]
+    ended = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        optimizer = Adafactor([Parameter(value) for value in values(shapes, dtype, 0)])
+        params = stepped(optimizer, 2)
+        ended.append([*params, *(s for p in params for s in optimizer.state[p].values())])
+    assert all(map(torch.equal, *ended))
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
+def test_gradients_are_unscaled_where_they_lie(shape: Shape) -> None:
+    """Once, however often they are read."""
+    plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
+    plain.grad = values([shape], torch.float32, 0)[0]
+    scaled.grad = plain.grad * 8
+    optimizers = Adafactor([plain]), Adafactor([scaled])
+    optimizers[1].grad_scale = torch.tensor(8.0)
+    for optimizer in optimizers:
+        optimizer.step()
+
+    assert torch.equal(scaled, plain)
+    assert torch.equal(scaled.grad, plain.grad)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
+def test_sixteen_bits_are_rounded_once(shape: Shape) -> None:
+    """One step in float32 from the same numbers, rounded at its end."""
+    (param,), (grad,) = values([shape], torch.bfloat16, 1), values([shape], torch.bfloat16, 2)
+    narrow, wide = Parameter(param.clone()), Parameter(param.float())
+    narrow.grad, wide.grad = grad.clone(), grad.float()
+    optimizers = Adafactor([narrow], eps=(1e-7, 1e-3)), Adafactor([wide], eps=(1e-7, 1e-3))
+    for optimizer in optimizers:
+        optimizer.step()
+
+    assert torch.equal(narrow, wide.to(torch.bfloat16))
+    for key, found in optimizers[0].state[narrow].items():
+        assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1), (3, 1_000_000)], ids=str)
+def test_memory_does_not_grow_with_the_longer_side(shape: Shape, dtype: torch.dtype) -> None:
+    """A state of as many numbers is no extra memory."""
+    param = Parameter(torch.ones(shape, dtype=dtype))
+    param.grad = torch.ones_like(param)
+    optimizer = Adafactor([param])
+    optimizer.init_state()
+    stepped(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # which builds the kernel
+    assert memory.peak(optimizer.step, 2) < 4e6
