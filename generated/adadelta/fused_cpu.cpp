@@ -45,12 +45,13 @@ struct Rule {
         const C lr = C(hypers.lr);
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C square_avg = load(square_avgs + i);
-            C acc_delta = load(acc_deltas + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C square_avg = load(square_avgs + i, ahead);
+            C acc_delta = load(acc_deltas + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

@@ -45,11 +45,12 @@ struct Rule {
         const C eps = C(hypers.eps);
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C state_sum = load(state_sums + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C state_sum = load(state_sums + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

@@ -62,13 +62,14 @@ struct Rule {
             && truth(hypers.decoupled_weight_decay));
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C exp_avg = load(exp_avgs + i);
-            C exp_avg_sq = load(exp_avg_sqs + i);
-            C max_exp_avg_sq = AMSGRAD ? load(max_exp_avg_sqs + i) : C(0);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C exp_avg = load(exp_avgs + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
+            C max_exp_avg_sq = AMSGRAD ? load(max_exp_avg_sqs + i, ahead) : C(0);
 
             if (maximize != 0) {
                 // g = -g

@@ -51,12 +51,13 @@ struct Rule {
         const C step_size = C(scalars.step_size);
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C exp_avg = load(exp_avgs + i);
-            C exp_inf = load(exp_infs + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C exp_avg = load(exp_avgs + i, ahead);
+            C exp_inf = load(exp_infs + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

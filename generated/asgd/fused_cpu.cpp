@@ -56,11 +56,12 @@ struct Rule {
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C ax = load(axs + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C ax = load(axs + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

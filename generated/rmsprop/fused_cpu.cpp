@@ -47,13 +47,14 @@ struct Rule {
         const C lr = C(hypers.lr);
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C square_avg = load(square_avgs + i);
-            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i) : C(0);
-            C grad_avg = CENTERED ? load(grad_avgs + i) : C(0);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C square_avg = load(square_avgs + i, ahead);
+            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i, ahead) : C(0);
+            C grad_avg = CENTERED ? load(grad_avgs + i, ahead) : C(0);
 
             if (maximize != 0) {
                 // g = -g

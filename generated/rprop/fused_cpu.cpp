@@ -47,12 +47,13 @@ struct Rule {
         const C s_min = C(scalars.s_min);
         const C s_max = C(scalars.s_max);
         const auto maximize = flag<C>(truth(hypers.maximize));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C prev = load(prevs + i);
-            C state_step_size = load(state_step_sizes + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C prev = load(prevs + i, ahead);
+            C state_step_size = load(state_step_sizes + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

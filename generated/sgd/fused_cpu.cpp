@@ -46,11 +46,12 @@ struct Rule {
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto fresh_momentum_buffer = flag<C>(bool(fresh & 1));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i) : C(0);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i, ahead) : C(0);
 
             if (maximize != 0) {
                 // g = -g

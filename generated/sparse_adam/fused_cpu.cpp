@@ -50,12 +50,13 @@ struct Rule {
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
         const auto maximize = flag<C>(truth(hypers.maximize));
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i);
-            C grad = load(grads + i);
-            C exp_avg = load(exp_avgs + i);
-            C exp_avg_sq = load(exp_avg_sqs + i);
+            C param = load(params + i, ahead);
+            C grad = load(grads + i, ahead);
+            C exp_avg = load(exp_avgs + i, ahead);
+            C exp_avg_sq = load(exp_avg_sqs + i, ahead);
 
             if (maximize != 0) {
                 // g = -g

@@ -24,7 +24,7 @@ template <class S>
 static float& lane(Floats& x, int element) {
     S codes[N];
     for (int i = 0; i < N; ++i) codes[i] = save<S>(float(i));
-    const Floats found = load(codes);
+    const Floats found = load(codes, 0);
     for (int k = 0; k < N / 2; ++k) {
         if (found.a[k] == float(element)) return reinterpret_cast<float*>(&x.a)[k];
         if (found.b[k] == float(element)) return reinterpret_cast<float*>(&x.b)[k];
@@ -37,7 +37,7 @@ static void widen(const S* from, float* to, i64 n) {
     Floats x;
     for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
     for (i64 i = 0; i < n; i += N) {
-        x = load(from + i);
+        x = load(from + i, 0);
         for (int e = 0; e < N; ++e) to[i + e] = *place[e];
     }
 }

@@ -39,10 +39,11 @@ struct Rule {
         const S* __restrict params) {
         using C = Computed<S>;
         const C scaled_count = C(scalars.scaled_count);
+        const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {
-            C average = load(averages + i);
-            C param = load(params + i);
+            C average = load(averages + i, ahead);
+            C param = load(params + i, ahead);
 
             // average = lerp(average, param, 1 / (count + 1))
             average = lerp(average, param, scaled_count);

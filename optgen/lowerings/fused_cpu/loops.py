@@ -118,6 +118,8 @@ class LoopPrinter:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = flag<C>({text});", _COLUMN - 4)
+        if self.loop.several:
+            lines.append("const i64 ahead = lookahead<S>(n);")
         return lines
 
     def loads(self) -> list[str]:
@@ -177,7 +179,7 @@ class LoopPrinter:
         flag = self._flag(column)
         array = variable(plural(column.name))
         several = self.loop.several
-        text = f"load({array} + i)" if several else f"{array}[{self.index(column)}]"
+        text = f"load({array} + i, ahead)" if several else f"{array}[{self.index(column)}]"
         return f"{flag} ? {text} : C(0)" if flag else text
 
     def index(self, column: Column) -> str:

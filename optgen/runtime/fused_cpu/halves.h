@@ -4,8 +4,9 @@
 
 namespace optgen {
 
-INLINE Floats load(const bfloat16* from) {
+INLINE Floats load(const bfloat16* from, i64 ahead) {
     Words pairs;
+    __builtin_prefetch(from + ahead);
     __builtin_memcpy(&pairs, from, sizeof pairs);
     return {bits<Vector>(pairs << 16), bits<Vector>(pairs & 0xffff0000)};
 }
@@ -61,14 +62,18 @@ INLINE void narrow(Vector x, float16* to) {
     __builtin_memcpy(to, &codes, sizeof codes);
 }
 
-INLINE Floats load(const float16* from) { return {widened(from), widened(from + WIDTH)}; }
+INLINE Floats load(const float16* from, i64 ahead) {
+    __builtin_prefetch(from + ahead);
+    return {widened(from), widened(from + WIDTH)};
+}
 INLINE void store(float16* to, Floats x) {
     narrow(x.a, to);
     narrow(x.b, to + WIDTH);
 }
 #else
-INLINE Floats load(const float16* from) {
+INLINE Floats load(const float16* from, i64 ahead) {
     Words pairs;
+    __builtin_prefetch(from + ahead);
     __builtin_memcpy(&pairs, from, sizeof pairs);
     const Words low = pairs & 0xffff, high = pairs >> 16;
     return {float16::widened<Vector>(low), float16::widened<Vector>(high)};
