@@ -208,11 +208,17 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
 
 def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
     """They race for one cold cache, all of them succeed, and nothing is left over."""
-    code = "import sys, optgen; optgen.load(sys.argv[1])"
+    code = (
+        "import os, sys, optgen, optgen.emit\n"
+        "os.fork(), os.fork()\n"
+        "optgen.load(sys.argv[1])\n"
+        "print(flush=True)"
+    )
     command = [sys.executable, "-c", code, str(heavy)]
-    racing = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    racing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert [process.wait() for process in racing] == [0] * 4
+    assert racing.stdout == "\n" * 4
+    assert not racing.stderr
     assert len(list((cache / "specs").iterdir())) == 1
 
 

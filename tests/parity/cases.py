@@ -183,12 +183,13 @@ EVERY = {name: Case(name, _FULL[name]) for name in NAMES}
 FULL = {name: EVERY[name] for name in PLAIN}
 """Those of them that take a dense gradient of any shape."""
 
-CASES = [
+_GIVEN = [
     *(case for name in NAMES for case in _of_torchs_tests(name)),
     *(Case(name, options) for name in NAMES for options in OWN[name]),
-    *(case for case in EVERY.values() if case.options),
+    *EVERY.values(),
 ]
-"""Every input of torch's own tests, and ours."""
+CASES = list({str(case): case for case in _GIVEN}.values())
+"""Every input of torch's own tests, and ours; each once."""
 
 
 def lowerings(name: str) -> tuple[str, ...]:

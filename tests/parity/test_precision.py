@@ -39,8 +39,9 @@ FACTORED = [
     Matrix("Adafactor", {"weight_decay": 0.1, "maximize": True, "d": 2.0}),
     Matrix("Adafactor", {"lr": 0.01}),
 ]
+DEFAULTS = [Case(name, {"lr": 0.01}) for name in PLAIN]
 CASES = [
-    *(Case(name, {"lr": 0.01}) for name in PLAIN),
+    *DEFAULTS,
     *FULL.values(),
     Case("Adam", {"weight_decay": 0.1, "maximize": True, "lr": 0.02}),
     Case("RMSprop", {"momentum": 0.9}),
@@ -50,8 +51,9 @@ CASES = [
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
-FEW = FACTORED if INTERPRETED else []
-"""Of the 70 rows an interpreter can take in seconds the mean error, too, is chance in 16 bits."""
+FEW = [*DEFAULTS, *FACTORED] if INTERPRETED else []
+"""What an interpreter is spared in 16 bits: the same streams with less to compute, and 70 rows, of
+which the mean error, too, is chance."""
 MANY = ("Adafactor",)
 """Where the largest error of 20,000 elements is still chance: the interpreter takes more, too."""
 HALVES: dict[torch.dtype, dict[str, float]] = {

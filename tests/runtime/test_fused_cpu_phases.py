@@ -119,10 +119,10 @@ def follow_the_rule(
     optimizer = cls([Parameter(value.clone()) for value in start], **options)
     params = stepped(optimizer)
     hypers = {h.name: optimizer.param_groups[0].get(h.name, h.default) for h in algorithm.hypers}
-    for place, param in enumerate(params):
-        value, state = start[place], {}
-        for step in range(4):
-            grad = grads_of(params, step)[place]
+    grads = zip(*(grads_of(params, step) for step in range(4)), strict=True)
+    for param, value, own in zip(params, start, grads, strict=True):
+        state: dict[str, Any] = {}
+        for grad in own:
             value, state = evaluate(algorithm, hypers, value, grad, state)
         assert error(param, value) < bound, (param.shape, error(param, value))
         for key, found in optimizer.state[param].items():
