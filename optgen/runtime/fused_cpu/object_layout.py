@@ -2,7 +2,7 @@
 
 torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
 objects are measured here: which word of a tensor holds its implementation, and which words of that
-its dispatch keys, its type and its size. They are found by comparing tensors that differ in one
+its dispatch keys, its type and its sizes. They are found by comparing tensors that differ in one
 known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
 torch's stable C interface (`aoti_torch_*`) and Python's.
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.table import CODES
 from optgen.runtime.private import local_tensor, spec
 
+_INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
 _WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
 _PYTHON = {
     "list_size": "PyList_Size",
@@ -34,7 +35,6 @@ _PYTHON = {
 }
 _TORCH = {
     "address": "aoti_torch_get_data_ptr",
-    "dimensions": "aoti_torch_get_dim",
     "sizes": "aoti_torch_get_sizes",
     "strides": "aoti_torch_get_strides",
     "new_handle": "aoti_torch_new_tensor_handle",
@@ -53,6 +53,7 @@ class Layout(ctypes.Structure):
         ("keys", c_int64),
         ("traits", c_int64),
         ("count", c_int64),
+        ("shape", c_int64),
         ("plain", c_uint64),
         ("contiguity", c_uint64),
         ("contiguous", c_uint64),
@@ -91,6 +92,7 @@ def measured() -> Layout:
     layout.implementation = _implementation(one, other)
     _find_keys(layout, one, other)
     _find_traits(layout)
+    _find_shape(layout)
     _check_grad(layout)
     return layout
 
@@ -186,6 +188,19 @@ def _find_traits(layout: Layout) -> None:
     layout.count = 8 * _only(count, "the number of elements")
 
 
+def _find_shape(layout: Layout) -> None:
+    """How many dimensions, and beside it the sizes of as many as are kept there."""
+    samples = [torch.zeros(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
+    kept = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
+    words = list(map(_implementation_words, samples))
+    found = [
+        i
+        for i in range(_WORDS)
+        if all(tuple(w[i : i + len(k)]) == k for w, k in zip(words, kept, strict=True))
+    ]
+    layout.shape = 8 * _only(found, "the shape")
+
+
 def _check_grad(layout: Layout) -> None:
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
     params = [torch.nn.Parameter(torch.zeros(n)) for n in (2, 3)]
@@ -201,11 +216,10 @@ def _check_grad(layout: Layout) -> None:
 
 def _check_interface(layout: Layout, param: Tensor) -> None:
     handle = c_void_p(id(param) + layout.implementation)
-    address, dimensions = c_void_p(), c_int64()
+    address = c_void_p()
     prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
     prototype(layout.address)(handle, ctypes.addressof(address))
-    prototype(layout.dimensions)(handle, ctypes.addressof(dimensions))
-    if (address.value, dimensions.value) != (param.data_ptr(), param.dim()):
+    if address.value != param.data_ptr():
         raise UnknownLayoutError("torch's C interface reads something else")
     version = param._version
     ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)

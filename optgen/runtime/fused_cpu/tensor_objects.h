@@ -12,6 +12,7 @@ struct Layout {
     i64 keys;                 // where an implementation holds its dispatch keys
     i64 traits;               // and where type, device and contiguity, in one word
     i64 count;                // and where the number of elements
+    i64 shape;                // and where how many dimensions, then, of up to INLINE, their sizes
     u64 plain;                // the keys of a tensor that is dense memory and no more
     u64 contiguity;           // the bits of the traits that tell whether a tensor is contiguous
     u64 contiguous;           // and what they are if it is
@@ -25,7 +26,6 @@ struct Layout {
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
     int (*address)(const void*, void**);
-    int (*dimensions)(const void*, i64*);
     int (*sizes)(const void*, const i64**);
     int (*strides)(const void*, const i64**);
     int (*new_handle)(const void*, void**); // another owner of the same tensor
@@ -46,21 +46,30 @@ struct Tensor {
     i64 elements;
 };
 
-// Sizes and strides, read only where a tensor is not contiguous.
-struct Shape {
-    i64 dimensions;
-    const i64 *sizes, *strides;
-
-    Shape(const Layout& layout, const Tensor& tensor) {
-        layout.dimensions(tensor.handle, &dimensions);
-        layout.sizes(tensor.handle, &sizes);
-        layout.strides(tensor.handle, &strides);
-    }
-};
-
 template <class T>
 T at(const void* base, i64 offset) {
     return *reinterpret_cast<const T*>(static_cast<const char*>(base) + offset);
+}
+
+constexpr i64 INLINE = 5;
+
+struct Shape {
+    i64 dimensions;
+    const i64* sizes;
+
+    Shape(const Layout& layout, const Tensor& tensor) {
+        const auto* const place
+            = reinterpret_cast<const i64*>(at<const char*>(tensor.handle, 0) + layout.shape);
+        dimensions = place[0];
+        sizes = place + 1;
+        if (dimensions > INLINE) layout.sizes(tensor.handle, &sizes);
+    }
+};
+
+const i64* strides_of(const Layout& layout, const Tensor& tensor) {
+    const i64* strides;
+    layout.strides(tensor.handle, &strides);
+    return strides;
 }
 
 Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
@@ -84,33 +93,33 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor) {
 bool is_dense(const Layout& layout, const Tensor& tensor) {
     if (tensor.contiguous) return true;
     const Shape shape(layout, tensor);
+    const i64* const strides = strides_of(layout, tensor);
     i64 filled = 1;
     while (filled < tensor.elements) {
         i64 d = 0;
-        while (d < shape.dimensions && (shape.strides[d] != filled || shape.sizes[d] == 1)) ++d;
+        while (d < shape.dimensions && (strides[d] != filled || shape.sizes[d] == 1)) ++d;
         if (d == shape.dimensions) return false;
         filled *= shape.sizes[d];
     }
     return true;
 }
 
-bool same_shape(const Layout& layout, const Tensor& a, const Tensor& b) {
-    const Shape x(layout, a), y(layout, b);
-    if (x.dimensions != y.dimensions) return false;
-    for (i64 d = 0; d < x.dimensions; ++d)
-        if (x.sizes[d] != y.sizes[d]) return false;
+// Whether one shape is the other; but for one axis, from the last, of which it has one element.
+bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
+    if (a.dimensions != b.dimensions) return false;
+    for (i64 d = 0; d < a.dimensions; ++d)
+        if (a.sizes[d] != (d == b.dimensions - without ? 1 : b.sizes[d])) return false;
     return true;
 }
 
-// Whether equal places in memory hold the same elements of both; their shapes are one.
+// Whether two tensors of one shape have the same elements at equal places in memory.
 bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
-    if (a.elements != b.elements) return false;
-    if (a.contiguous && b.contiguous) return true;
     const Shape x(layout, a), y(layout, b);
-    if (x.dimensions != y.dimensions) return false;
+    if (!same_sizes(x, y)) return false;
+    if (a.contiguous && b.contiguous) return true;
+    const i64 *const one = strides_of(layout, a), *const other = strides_of(layout, b);
     for (i64 d = 0; d < x.dimensions; ++d)
-        if (x.sizes[d] != y.sizes[d] || (x.strides[d] != y.strides[d] && x.sizes[d] != 1))
-            return false;
+        if (one[d] != other[d] && x.sizes[d] != 1) return false;
     return true;
 }
 

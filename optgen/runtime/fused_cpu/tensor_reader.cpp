@@ -90,13 +90,13 @@ struct Reader : Streams {
     }
 
     // Whether a state has the elements that its parameter asks for, in the same places.
-    bool belongs(i64 t, i64 stream, const Tensor& state, const Tensor& param) const {
+    bool belongs(i64 stream, const Tensor& state, const Tensor& param) const {
         if (stream >= request.streams) return state.elements == 1;
         const unsigned char axes = request.axes[stream];
         if (axes == LIKE) return same_walk(layout, state, param);
-        const i64* const shape = request.shape + SHAPE * t;
+        const i64 summed = axes == ROW ? 1 : 2;
         return state.contiguous
-            && state.elements == shape[BATCH] * shape[axes == ROW ? ROWS : COLUMNS];
+            && same_sizes(Shape(layout, state), Shape(layout, param), summed);
     }
 
     // The stream a key of a state belongs to, or -1. A loaded checkpoint has its own equal strings.
@@ -145,7 +145,7 @@ struct Reader : Streams {
             if (t != of && !read(layout, request.handles[of = t], like))
                 return false;
             if (!read(layout, found.object[i] + layout.implementation, tensor)) return false;
-            if (!belongs(t, stream, tensor, like)) return false;
+            if (!belongs(stream, tensor, like)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) fetch(tensor.address);
         }
@@ -246,7 +246,6 @@ struct Reader : Streams {
                 if (!read(layout, object + layout.implementation, tensor)) return false;
                 if (stream == 0) first = tensor;
                 if (stream == 0 && !is_dense(layout, first)) return false;
-                if (!same_shape(layout, tensor, first)) return false;
                 if (!same_walk(layout, tensor, first)) return false;
                 put(stream, t, tensor);
             }
