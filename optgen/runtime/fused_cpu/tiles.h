@@ -64,7 +64,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         for (int v = 0; v < rule.values; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
         if (unscales) unscale(tile, at[1]);
         if constexpr (HAS_AXES)
-            if (job.by_rows) It::open_sums(tile, at);
+            if (job.by_rows && written >> rule.streams) It::open_sums(tile, at);
         for (int k = 0, loop_count = 0; k < rule.step_count; ++k) {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = rule.steps[k];
@@ -88,7 +88,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         if (v >= rule.streams) return buffer(v);
         const u32 type = tensor.type(v);
         if (type == ABSENT) return nullptr;
-        const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
+        const bool kept = unscales && v == 1 ? lies_apart(axes) == 1
+                                             : !(written >> v & 1) || pass.stores >> v & 1;
         if (type == TYPE<C> && kept)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
         const i64 n = tile.count(axes) / lies_apart(axes);
@@ -114,10 +115,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     // Gradients are unscaled in place, as torch's fused kernels do.
     void unscale(const Tile& tile, C* grads) const {
         const C scale = C(*tensor.table.grad_scale);
-        const i64 pieces = lies_apart(TENSOR), n = tile.elements / pieces;
-        const i64 apart = grads == buffer(1) ? n : job.columns;
-        for (i64 r = 0; r < pieces; ++r)
-            for (i64 i = 0; i < n; ++i) grads[r * apart + i] /= scale;
+        for (i64 i = 0; i < tile.elements; ++i) grads[i] /= scale;
         if (grads == buffer(1)) put(1, tile, grads);
     }
 
