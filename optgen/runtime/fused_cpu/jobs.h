@@ -142,16 +142,17 @@ bool is_exact(const Program<R>& program, i64 t, bool in_double) {
     return exact;
 }
 
+// The bytes of a tensor and all that has its shape, if these are of the type computed in; else 0.
 template <class R>
-bool is_distant(const Program<R>& program, i64 t, bool in_double) {
+i64 bytes_in_place(const Program<R>& program, i64 t, bool in_double) {
     i64 bytes = 0;
     for (int v = 0; v < R::STREAMS; ++v) {
         const u32 type = program.type(v, t);
         if (R::AXES[v] != TENSOR || !type) continue;
-        if (type != (in_double ? FLOAT64 : FLOAT32)) return false;
+        if (type != (in_double ? FLOAT64 : FLOAT32)) return 0;
         bytes += program.table.elements[t] * bytes_of(type);
     }
-    return bytes > CACHES;
+    return bytes;
 }
 
 // The sizes of a tensor, of which this process may hold a part: what depends on them alone is the
@@ -202,12 +203,15 @@ inline void divide_whole(Job& job) {
 
 // Bands of rows and chunks of columns of each matrix. Where a process has parts, those of all
 // tensors wait for one another, each with its sums: there is less room.
-inline void divide_each(Job& job, bool in_parts) {
+inline void divide_each(Job& job, bool in_parts, bool in_place) {
     const bool flat = job.is_flat();
     job.by_rows = job.columns >= LONG_ROW;
     job.span = !job.by_rows ? SPAN : job.distant ? FAR_SPAN : LONG_SPAN;
     if (flat) job.span = most(job.span, STRIP * job.rows);
     job.unit = most(1, least(job.by_rows ? RUN : job.span, job.span / most(1, job.columns)));
+    // Rows whose columns are added up together anyway are one tile if nothing of it is in a buffer.
+    const bool joined = in_place && job.by_rows && job.columns <= job.span && !job.distant;
+    if (joined) job.unit = RUN / job.unit * job.unit;
     const i64 fitting = (in_parts ? COLUMN_SUMS / 8 : COLUMN_SUMS) / (8 * most(1, job.columns));
     job.bands = most(1, least(least(job.size() / BAND, 64), least(fitting, job.rows)));
     if (flat) job.unit = most(1, job.rows), job.bands = 1;
@@ -227,8 +231,10 @@ Job divide(const Program<R>& program, i64 t) {
         job.way = choose<R>(of, is_exact(program, t, job.in_double));
         job.inside = INSIDE[job.way], job.local = job.has_whole(MATRIX);
         const bool wide = job.columns >= WIDE_ROW && !job.is_flat();
-        job.distant = wide && is_distant(program, t, job.in_double);
-        if (!job.local) divide_each(job, !of.whole());
+        const i64 bytes = bytes_in_place(program, t, job.in_double);
+        job.distant = wide && bytes > CACHES;
+        const bool in_place = job.way == Job::SHARED && bytes && !has_largest<R>();
+        if (!job.local) divide_each(job, !of.whole(), in_place);
     } else {
         job.batch = program.table.elements[t], job.rows = job.columns = 1;
         job.inside = INSIDE[Job::LOCAL], job.local = true;
