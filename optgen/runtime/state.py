@@ -176,7 +176,10 @@ def _made(
 
 def _copies(state: State, params: list[Tensor]) -> Sequence[Tensor]:
     """Zeros for each row or column: those that are alike are copies of one."""
-    alike = list(zip(map(_shape, params), map(_dtype, params), map(_device, params), strict=True))
+    alike: list[Any] = list(map(_shape, params))
+    dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
+    if len(set(dtypes)) > 1 or len(set(devices)) > 1:
+        alike = list(zip(alike, dtypes, devices, strict=True))
     kinds = dict(zip(alike, params, strict=True))
     zeros = {
         kind: _small(state, param, _dtype_of(state) or param.dtype) for kind, param in kinds.items()

@@ -20,14 +20,13 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
-from optgen.runtime.fused_cpu import build_cache, compiler, first_step, levels, rows
+from optgen.runtime.fused_cpu import build_cache, compiler, first_step, levels, rows, tensor_reader
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
-from optgen.runtime.fused_cpu.tensor_reader import reader
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
 from optgen.runtime.unfused import skipped
@@ -190,7 +189,8 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
     path = Path(module.__file__).with_name("fused_cpu.cpp")
     kind, condition = _kind(in_parts)
     name, source = owner.rule.name, condition + complete(path.read_text())
-    beside = [Thread(target=reader)]  # two compilers take no longer than one
+    # Two compilers take no longer than one; two threads of Python would wait for one another.
+    beside = [] if tensor_reader.is_built() else [Thread(target=tensor_reader.reader)]
     if owner.rule.gradient == "sparse_only":
         beside.append(Thread(target=rows.library, args=(name, source)))
     for thread in beside:
@@ -201,7 +201,7 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
         message = str(error)
     finally:
         for thread in beside:
-            thread.join()  # and by the time a kernel runs it is known whether there is a reader
+            thread.join()  # the reader is asked for next
     if message not in _warned:
         _warned.add(message)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)

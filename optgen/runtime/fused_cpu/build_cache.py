@@ -29,13 +29,10 @@ class NoCompilerError(RuntimeError):
 def library(name: str, source: str) -> Path:
     """The path of a whole library built from a source text, building it if there is none yet."""
     command = compiler.find()
-    made_by = "*" if command is None else _digest(compiler.identity(command))
-    made_from = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
-    file = f"{name}-{made_from}-{made_by}.so"
+    file = _file(command, name, source)
     for folder in folders():
-        for path in sorted(folder.glob(file)):
-            if is_whole(path):
-                return path
+        for path in _whole(folder, file):
+            return path
         if command is None:
             break
         try:
@@ -43,6 +40,22 @@ def library(name: str, source: str) -> Path:
         except OSError:
             continue  # read-only, full, or gone in the meantime
     raise NoCompilerError(f"no C++ compiler was found: {compiler.INSTALL}")
+
+
+def is_built(name: str, source: str) -> bool:
+    """Tell whether the library of a source text is in the folder that is looked at first."""
+    return any(_whole(next(folders()), _file(compiler.find(), name, source)))
+
+
+def _file(command: list[str] | None, name: str, source: str) -> str:
+    """What its file is called; with no compiler, a pattern for those that any has built."""
+    made_by = "*" if command is None else _digest(compiler.identity(command))
+    made_from = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
+    return f"{name}-{made_from}-{made_by}.so"
+
+
+def _whole(folder: Path, file: str) -> Iterator[Path]:
+    return filter(is_whole, sorted(folder.glob(file)))
 
 
 def folders() -> Iterator[Path]:

@@ -66,9 +66,8 @@ class Reader:
     def __init__(self) -> None:
         _check_versions()
         self.layout = measured()
-        source = complete(Path(__file__).with_suffix(".cpp").read_text())
         # PyDLL: the interpreter's lock stays held.
-        library = ctypes.PyDLL(str(build_cache.library("tensor_reader", source)))
+        library = ctypes.PyDLL(str(build_cache.library("tensor_reader", _source())))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("C++ and ctypes lay structs out in different ways")
@@ -104,6 +103,19 @@ def reader() -> Reader | None:
         return Reader()
     except Exception:
         return None
+
+
+def is_built() -> bool:
+    """Tell whether it takes no compiler to have the reader."""
+    try:
+        return build_cache.is_built("tensor_reader", _source())
+    except OSError:
+        return False
+
+
+@cache
+def _source() -> str:
+    return complete(Path(__file__).with_suffix(".cpp").read_text())
 
 
 def _check_versions() -> None:
