@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's digits with generated optimizers, in every lowering.
 
-    python examples/demo.py [--epochs 20] [--plot demo.png]
+    python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...]
 
 Prints loss, accuracy and time per step beside torch.optim's, and draws them. The Triton lowering
 runs in Triton's interpreter, which is slow and must be asked for before kernels are defined: it
@@ -173,7 +173,7 @@ def few_steps(digits: Digits, name: str, how: str) -> float:
 def train_interpreted(digits: Digits) -> None:
     """A few steps of the Triton kernels in a process that interprets them, beside torch's."""
     print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps")
-    command = [sys.executable, __file__, "--interpreted"]
+    command = [sys.executable, __file__, "--interpreted", "--only", *OPTIMIZERS]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -228,8 +228,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train on digits with generated optimizers.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--plot", type=Path, default=Path("demo.png"))
+    parser.add_argument("--only", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--interpreted", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    for name in OPTIMIZERS.keys() - set(arguments.only):
+        del OPTIMIZERS[name]
     if arguments.interpreted:
         interpret()
         return
