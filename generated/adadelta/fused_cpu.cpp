@@ -46,6 +46,7 @@ struct Rule {
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, square_avg, acc_delta; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -70,9 +71,9 @@ struct Rule {
             // p = p - lr * delta
             param = param - lr * delta;
 
-            store(params + i, param);
-            store(square_avgs + i, square_avg);
-            store(acc_deltas + i, acc_delta);
+            late.param.store(params + i, param);
+            late.square_avg.store(square_avgs + i, square_avg);
+            late.acc_delta.store(acc_deltas + i, acc_delta);
         }
     }
 

@@ -46,6 +46,7 @@ struct Rule {
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, state_sum; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -65,8 +66,8 @@ struct Rule {
             // p = p - rate * g / (sqrt(s) + eps)
             param = param - rate * grad / (sqrt(state_sum) + eps);
 
-            store(params + i, param);
-            store(state_sums + i, state_sum);
+            late.param.store(params + i, param);
+            late.state_sum.store(state_sums + i, state_sum);
         }
     }
 

@@ -63,6 +63,7 @@ struct Rule {
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, exp_avg, exp_avg_sq, max_exp_avg_sq; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -101,10 +102,10 @@ struct Rule {
             // p = p - lr * m_hat / (sqrt(v_hat) + eps)
             param = param - step_size * exp_avg / (sqrt(v_hat_unscaled) + scaled_eps);
 
-            store(params + i, param);
-            store(exp_avgs + i, exp_avg);
-            store(exp_avg_sqs + i, exp_avg_sq);
-            if constexpr (AMSGRAD) store(max_exp_avg_sqs + i, max_exp_avg_sq);
+            late.param.store(params + i, param);
+            late.exp_avg.store(exp_avgs + i, exp_avg);
+            late.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
+            if constexpr (AMSGRAD) late.max_exp_avg_sq.store(max_exp_avg_sqs + i, max_exp_avg_sq);
         }
     }
 

@@ -52,6 +52,7 @@ struct Rule {
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, exp_avg, exp_inf; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -75,9 +76,9 @@ struct Rule {
             // p = p - lr * m_hat / u
             param = param - step_size * exp_avg / exp_inf;
 
-            store(params + i, param);
-            store(exp_avgs + i, exp_avg);
-            store(exp_infs + i, exp_inf);
+            late.param.store(params + i, param);
+            late.exp_avg.store(exp_avgs + i, exp_avg);
+            late.exp_inf.store(exp_infs + i, exp_inf);
         }
     }
 

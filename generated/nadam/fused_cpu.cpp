@@ -77,6 +77,7 @@ struct Rule {
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, exp_avg, exp_avg_sq; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -107,9 +108,9 @@ struct Rule {
             param = param
                 - (exp_avg_scale * exp_avg + grad_scale * grad) / (sqrt(exp_avg_sq) + scaled_eps);
 
-            store(params + i, param);
-            store(exp_avgs + i, exp_avg);
-            store(exp_avg_sqs + i, exp_avg_sq);
+            late.param.store(params + i, param);
+            late.exp_avg.store(exp_avgs + i, exp_avg);
+            late.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
         }
     }
 

@@ -75,6 +75,7 @@ struct Rule {
             && !truth(hypers.decoupled_weight_decay));
         const auto rho_above_5 = flag<C>(scalars.rho > 5);
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, exp_avg, exp_avg_sq; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -109,9 +110,9 @@ struct Rule {
                 param = param - step_size * exp_avg;
             }
 
-            store(params + i, param);
-            store(exp_avgs + i, exp_avg);
-            store(exp_avg_sqs + i, exp_avg_sq);
+            late.param.store(params + i, param);
+            late.exp_avg.store(exp_avgs + i, exp_avg);
+            late.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
         }
     }
 

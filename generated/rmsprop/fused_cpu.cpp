@@ -48,6 +48,7 @@ struct Rule {
         const auto maximize = flag<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, square_avg, momentum_buffer, grad_avg; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -86,10 +87,11 @@ struct Rule {
                 param = param - lr * grad / (rms + eps);
             }
 
-            store(params + i, param);
-            store(square_avgs + i, square_avg);
-            if constexpr (MOMENTUM) store(momentum_buffers + i, momentum_buffer);
-            if constexpr (CENTERED) store(grad_avgs + i, grad_avg);
+            late.param.store(params + i, param);
+            late.square_avg.store(square_avgs + i, square_avg);
+            if constexpr (MOMENTUM)
+                late.momentum_buffer.store(momentum_buffers + i, momentum_buffer);
+            if constexpr (CENTERED) late.grad_avg.store(grad_avgs + i, grad_avg);
         }
     }
 

@@ -51,6 +51,7 @@ struct Rule {
         const C eps = C(hypers.eps);
         const auto maximize = flag<C>(truth(hypers.maximize));
         const i64 ahead = lookahead<S>(n);
+        struct { Late<S> param, exp_avg, exp_avg_sq; } late;
 
         for (i64 i = 0; i < n; i += LANES<C>) {
             C param = load(params + i, ahead);
@@ -69,9 +70,9 @@ struct Rule {
             // p = p - step_size * m / (sqrt(v) + eps)
             param = param - step_size * exp_avg / (sqrt(exp_avg_sq) + eps);
 
-            store(params + i, param);
-            store(exp_avgs + i, exp_avg);
-            store(exp_avg_sqs + i, exp_avg_sq);
+            late.param.store(params + i, param);
+            late.exp_avg.store(exp_avgs + i, exp_avg);
+            late.exp_avg_sq.store(exp_avg_sqs + i, exp_avg_sq);
         }
     }
 

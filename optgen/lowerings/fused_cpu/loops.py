@@ -10,6 +10,7 @@ from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
+    Linear,
     Program,
     Ref,
     assigns,
@@ -24,7 +25,7 @@ from optgen.lowerings.conditions import names
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
-from optgen.lowerings.fused_cpu.text import folded, indented
+from optgen.lowerings.fused_cpu.text import WIDTH, folded, indented, listed
 from optgen.passes.flatten import Flatten
 from optgen.passes.rewrite import map_values
 
@@ -73,6 +74,8 @@ class LoopPrinter:
         self._conditions: dict[str, str] = {}
         whens = (c.when.removeprefix("not ") for c in loop.columns if c.when)
         self.flags = {name: constant(name) for name in whens}
+        values = (a.value for a in assigns(loop.body))
+        self._waits = loop.several and any(_is_long(e) for value in values for e in walk(value))
         self._read_by_elements = {r for a in assigns(loop.body) for r in refs(a.value)}
         self.body = self._body()
 
@@ -118,9 +121,13 @@ class LoopPrinter:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
             lines += folded(f"const auto {name} = flag<C>({text});", _COLUMN - 4)
-        if self.loop.several:
-            lines.append("const i64 ahead = lookahead<S>(n);")
-        return lines
+        return [*lines, *self._around()] if self.loop.several else lines
+
+    def _around(self) -> list[str]:
+        """What several elements at once know of those to come, and keep of those before."""
+        names = (variable(c.name) for c in self.loop.columns if c.stored)
+        late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
+        return ["const i64 ahead = lookahead<S>(n);", *(late if self._waits else [])]
 
     def loads(self) -> list[str]:
         """One line for an array that is read."""
@@ -133,15 +140,17 @@ class LoopPrinter:
         ]
 
     def stores(self) -> list[str]:
-        """One line for an array that is written."""
+        """A statement for an array that is written."""
         lines = []
         for column in (c for c in self.loop.columns if c.stored and not c.left):
             flag = self._flag(column)
-            guard = f"if constexpr ({flag}) " if flag else ""
+            guard = f"if constexpr ({flag})" if flag else ""
             array, value = variable(plural(column.name)), variable(column.name)
             several = self.loop.several
-            text = f"store({array} + i, {value});" if several else f"{array}[i] = {value};"
-            lines.append(f"{guard}{text}")
+            late = f"late.{value}." if self._waits else ""
+            text = f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
+            line = f"{guard} {text}".lstrip()
+            lines += [line] if _COLUMN + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
 
     def uses(self, word: str) -> bool:
@@ -263,6 +272,16 @@ def _by_reciprocals(expr: Expr) -> Expr:
             if not isinstance(value, Const):
                 return Call("*", (value, Call("/", (Const(1), size))))
     return expr
+
+
+def _is_long(expr: Expr) -> bool:
+    """A root or a division: it takes so long that later elements should be begun meanwhile."""
+    match expr:
+        case Call("/" | "sqrt"):
+            return True
+        case Linear(terms):
+            return any(term.divisors for term in terms)
+    return False
 
 
 def _asked(expr: Expr) -> set[str]:

@@ -85,4 +85,29 @@ INLINE void store(float16* to, Floats x) {
 }
 #endif
 
+// Stores what it was given one turn later. What depends on a root or a division waits for it, and
+// meanwhile holds the places that the next elements need: so theirs are begun before it.
+template <class S>
+struct Late {
+    S* place = nullptr;
+    Floats kept;
+
+    INLINE void store(S* to, Floats x) {
+        if (place) optgen::store(place, kept);
+        place = to;
+        kept = x;
+    }
+    INLINE ~Late() {
+        if (place) optgen::store(place, kept);
+    }
+};
+template <>
+struct Late<float> {
+    INLINE void store(float* to, float x) { *to = x; }
+};
+template <>
+struct Late<double> {
+    INLINE void store(double* to, double x) { *to = x; }
+};
+
 }  // namespace optgen
