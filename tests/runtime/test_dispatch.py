@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
 from optgen.optim import Adam
@@ -117,6 +118,19 @@ def test_a_group_without_parameters_is_no_trouble() -> None:
 def test_what_is_no_optimizer_of_ours_is_not_explained(wrong: Any, what: str) -> None:
     with pytest.raises(TypeError, match=f"an optimizer that optgen generated.*{what}"):
         optgen.explain(wrong)
+
+
+def test_a_state_without_an_address_is_left_to_torch() -> None:
+    optimizer = made(betas=(0.5, 0.9))
+    optimizer.step()
+    for values in optimizer.state.values():
+        values["exp_avg"] = TwoTensor(values["exp_avg"], values["exp_avg"].clone())
+    assert optgen.explain(optimizer) == "group 0: for-loop: a state is no ordinary tensor"
+    optimizer.step()
+
+    (values,) = optimizer.state.values()
+    assert type(values["exp_avg"]) is TwoTensor
+    assert values["exp_avg"].b.tolist() == [0.75] * 3
 
 
 @pytest.mark.usefixtures("compiler")

@@ -67,6 +67,20 @@ def test_a_state_is_fresh_also_where_the_reader_finds_something_strange() -> Non
     assert error(*ends) < 1e-6
 
 
+def test_a_state_is_fresh_also_where_a_parameter_comes_twice() -> None:
+    ends = []
+    for kind in (optgen.optim.SGD, torch.optim.SGD):
+        param = Parameter(torch.ones(2, 3))
+        optimizer = kind([param], lr=0.1, momentum=0.9, dampening=0.5)
+        optimizer.param_groups[0]["params"].append(param)
+        for _ in range(3):
+            param.grad = torch.ones(2, 3)
+            optimizer.step()
+        ends.append([param.detach()])
+
+    assert error(*ends) < 1e-6
+
+
 def sparse(param: Parameter) -> None:
     param.grad = torch.ones(param.shape).to_sparse()
 

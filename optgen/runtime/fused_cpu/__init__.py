@@ -27,6 +27,7 @@ from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
+from optgen.runtime.gradients import all_plain
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
 from optgen.runtime.unfused import skipped
@@ -141,6 +142,8 @@ def why_not(owner: Lowered, work: Work) -> str:
         return "sparse gradients of parameters in parts"
     if not all(map(_is_cpu, _tensors(work))):
         return "states or gradients are on another device"
+    if not all_plain(list(_tensors(work))):
+        return "a state is no ordinary tensor"  # which may be nowhere in memory
     strange = dtypes - set(CODES)
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
 

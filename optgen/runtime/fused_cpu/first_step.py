@@ -86,5 +86,5 @@ def taken(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) ->
     if repeat.begin(optimizer, created):
         return repeat
     for values, key in created:  # it is still to be seen that they are fresh
-        del values[key]
+        values.pop(key, None)  # a parameter that comes twice has had it created twice
     return None
