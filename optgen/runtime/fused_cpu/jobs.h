@@ -49,7 +49,10 @@ constexpr i64 SPAN = 2048, LONG_SPAN = 4096;
 // Wide rows of a tensor larger than the caches, where nothing of it goes through buffers, are swept
 // in longer tiles, strip by strip, and memory is asked so far ahead for what comes.
 constexpr i64 WIDE_ROW = 2048;
-constexpr i64 CACHES = 32 << 20, FAR_SPAN = 1 << 14, STRIP = 512, AHEAD = 1024;
+constexpr i64 CACHES = 32 << 20, FAR_SPAN = 1 << 14, STRIP = 512;
+// What goes through buffers is taken in shorter tiles and strips: with them it fills a cache. Memory
+// is asked so many bytes ahead.
+constexpr i64 SHORT_SPAN = 1024, AHEAD = 4096;
 // Tiles of so many matrices, or a multiple, begin where a line of the cache does.
 constexpr i64 LINE = 16;
 // Rows of at least so many elements are swept one by one.
@@ -110,6 +113,8 @@ struct Job {
     bool local;               // every matrix is done as a whole
     bool distant;             // larger than the caches, of wide rows of the type computed in
     bool by_rows;             // a loop over elements goes row by row, else over all at once
+    bool converted;           // some streams are not of the type computed in
+    bool from_memory;         // all tensors together are larger than the caches
     i64 unit;                 // local: the matrices of a tile; else its rows
     i64 span;                 // elements that are worked on together
     i64 bands, chunks;        // else: in what its rows and columns are divided
@@ -124,6 +129,7 @@ struct Job {
     i64 size() const { return rows * columns; }
     bool has_whole(int axes) const { return inside >> axes & 1; }
     bool is_flat() const { return has_whole(COLUMN) && !local; }
+    i64 short_span() const { return converted ? SHORT_SPAN : SPAN; } // of short rows
     i64 width() const { return is_flat() ? span / rows : span; } // columns of a tile
 
     Tile all() const {
@@ -194,8 +200,8 @@ constexpr int INSIDE[] = {
 inline void divide_whole(Job& job) {
     const bool few = job.size() <= LARGEST_LOCAL;
     job.by_rows = job.columns >= LONG_ROW && 2 * job.size() >= SPAN && few;
-    job.span = job.by_rows ? LONG_SPAN : SPAN;
-    job.unit = job.by_rows ? 1 : most(1, SPAN / most(1, job.size()));
+    job.span = job.by_rows ? LONG_SPAN : job.short_span();
+    job.unit = job.by_rows ? 1 : most(1, job.short_span() / most(1, job.size()));
     if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
     job.span = most(job.span, job.unit * job.size());
     job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
@@ -206,7 +212,7 @@ inline void divide_whole(Job& job) {
 inline void divide_each(Job& job, bool in_parts, bool in_place) {
     const bool flat = job.is_flat();
     job.by_rows = job.columns >= LONG_ROW;
-    job.span = !job.by_rows ? SPAN : job.distant ? FAR_SPAN : LONG_SPAN;
+    job.span = !job.by_rows ? job.short_span() : job.distant ? FAR_SPAN : LONG_SPAN;
     if (flat) job.span = most(job.span, STRIP * job.rows);
     job.unit = most(1, least(job.by_rows ? RUN : job.span, job.span / most(1, job.columns)));
     // Rows whose columns are added up together anyway are one tile if nothing of it is in a buffer.
@@ -226,12 +232,13 @@ Job divide(const Program<R>& program, i64 t) {
     job.tensor = t;
     job.in_double = program.in_double(t);
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
+    const i64 bytes = bytes_in_place(program, t, job.in_double);
+    job.converted = !bytes;
     if constexpr (R::HAS_AXES) {
         const Extent of = extent(program.table, t);
         job.way = choose<R>(of, is_exact(program, t, job.in_double));
         job.inside = INSIDE[job.way], job.local = job.has_whole(MATRIX);
         const bool wide = job.columns >= WIDE_ROW && !job.is_flat();
-        const i64 bytes = bytes_in_place(program, t, job.in_double);
         job.distant = wide && bytes > CACHES;
         const bool in_place = job.way == Job::SHARED && bytes && !has_largest<R>();
         if (!job.local) divide_each(job, !of.whole(), in_place);

@@ -12,6 +12,7 @@ struct Outline {
     const Step* steps;
     const int* axes;
     Run run, run_spread; // a loop, see the rule's `run`
+    u64 elements;        // the streams that have a number for every element
 
     template <class R, bool SPREAD>
     static void run_of(const void* given, int step, i64 rows, i64 n, C* const* at) {
@@ -19,16 +20,25 @@ struct Outline {
     }
 };
 
+template <class R>
+constexpr u64 streams_of_elements() {
+    u64 found = 0;
+    for (int v = 0; v < R::STREAMS; ++v) found |= u64(R::AXES[v] == TENSOR) << v;
+    return found;
+}
+
 template <class R, class C>
 constexpr Outline<C> OUTLINE{
     R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
     Outline<C>::template run_of<R, false>,
-    Outline<C>::template run_of<R, R::HAS_AXES>};
+    Outline<C>::template run_of<R, R::HAS_AXES>, streams_of_elements<R>()};
 
-// The values that a pass reads or writes, those it writes, and how many loops it has.
+// The values that a pass reads or writes, those it writes, how many loops it has, and whether these
+// alone look at elements.
 struct Reach {
     u64 touched = 0, written = 0;
     int loops = 0;
+    bool plain = true;
 };
 
 template <class R>
@@ -37,6 +47,7 @@ constexpr Reach reach(const Pass& pass) {
     for (int k = 0; k < R::STEP_COUNT; ++k) {
         if (!(pass.steps >> k & 1)) continue;
         found.touched |= R::STEPS[k].reads | R::STEPS[k].writes;
+        if (R::STEPS[k].kind == Step::LARGEST) found.plain = false;
         if (R::STEPS[k].kind != Step::LOOP) continue;
         found.written |= R::STEPS[k].writes;
         ++found.loops;

@@ -108,6 +108,7 @@ struct Work {
             traffic += moved;
             ++count;
         }
+        for (i64 i = 0; i < count; ++i) jobs[i].from_memory = traffic > CACHES;
     }
 
     // Whether what is found out about one tensor holds for the other too.

@@ -1,4 +1,5 @@
 // One pass over one block of a tensor, tile by tile.
+#include "optgen/runtime/fused_cpu/strips.h"
 #include "optgen/runtime/fused_cpu/sums.h"
 
 namespace optgen {
@@ -13,14 +14,29 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     const bool unscales;
     const u64 touched;
     const int loops;
+    const u64 by_strips; // streams that go through buffers strip by strip
 
     APART Part(
         const Outline<C>& given_rule, const Subject<C>& given_tensor, const Pass& given_pass,
         const Reach& reach, bool first, C* scratch)
         : It{given_rule, given_tensor, given_tensor.job, given_pass, scratch, reach.written},
           unscales(first && tensor.table.grad_scale),
-          touched(reach.touched | u64(unscales) << 1), loops(reach.loops) {
+          touched(reach.touched | u64(unscales) << 1), loops(reach.loops),
+          by_strips(reach.plain && loops == 1 ? converted() : 0) {
         for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
+    }
+
+    // What a pass of one loop reads and writes in another type than is computed in. Sums of rows
+    // that end within a strip are the same without strips.
+    u64 converted() const {
+        const bool worth = job.from_memory || job.columns > SHORT_SPAN;
+        if (!worth || !job.by_rows || job.local || job.is_flat() || unscales) return 0;
+        u64 found = 0;
+        for (u64 streams = touched & rule.elements; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            found |= u64(tensor.type(v) != TYPE<C> && tensor.type(v) != ABSENT) << v;
+        }
+        return found;
     }
 
     void run(i64 block) {
@@ -78,7 +94,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
             else if constexpr (HAS_LARGEST) It::template reduce<Largest>(step, tile, at);
         }
         for (int v = 0; v < rule.streams; ++v)
-            if ((pass.stores & written) >> v & 1 && at[v] == buffer(v)) put(v, tile, at[v]);
+            if ((pass.stores & written & ~by_strips) >> v & 1 && at[v] == buffer(v))
+                put(v, tile, at[v]);
     }
 
     // Where a value of a tile is read and written: in the tensor itself if that can be.
@@ -88,14 +105,18 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         if (v >= rule.streams) return buffer(v);
         const u32 type = tensor.type(v);
         if (type == ABSENT) return nullptr;
+        if (by_strips >> v & 1) return buffer(v);
         const bool kept = unscales && v == 1 ? lies_apart(axes) == 1
                                              : !(written >> v & 1) || pass.stores >> v & 1;
         if (type == TYPE<C> && kept)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
-        const i64 n = tile.count(axes) / lies_apart(axes);
-        for (i64 r = 0; r < lies_apart(axes); ++r)
-            read<KNOWN>(type, tensor.address(v), tile.first(axes) + r * job.columns, n,
-                        buffer(v) + r * n);
+        const i64 n = tile.count(axes) / lies_apart(axes), bytes = n * bytes_of(type);
+        for (i64 r = 0; r < lies_apart(axes); ++r) {
+            const i64 first = tile.first(axes) + r * job.columns;
+            if (job.from_memory)
+                ask(static_cast<char*>(tensor.address(v)) + first * bytes_of(type) + bytes, bytes);
+            read<KNOWN>(type, tensor.address(v), first, n, buffer(v) + r * n);
+        }
         return buffer(v);
     }
 
@@ -128,8 +149,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
             const i64 size = bytes_of(tensor.type(v)), n = tile.count(axes) * size;
             const char* const next =
                 static_cast<const char*>(tensor.address(v)) + tile.first(axes) * size + n;
-            for (i64 i = n * share / loops / 64 * 64; i < n * (share + 1) / loops; i += 64)
-                __builtin_prefetch(next + i);
+            const i64 first = n * share / loops / 64 * 64, end = n * (share + 1) / loops;
+            ask(next + first, end - first);
         }
     }
 
@@ -145,31 +166,15 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
                 }
                 return rule.run_spread(tensor.given, k, 1, n, seen);
             }
-            if (step.axes == TENSOR && job.distant) return strips(k, tile.rows, tile.columns, at);
+            if (step.axes == TENSOR && (job.distant || by_strips)) {
+                const u64 stored = pass.stores & written;
+                return Strips<C>{rule, tensor, touched, by_strips, stored, tile}.run(k, at);
+            }
             if (step.axes == TENSOR && lies_apart(TENSOR) > 1) return apart(k, tile, at);
             if (step.axes == TENSOR)
                 return rule.run(tensor.given, k, tile.rows, tile.columns, at);
         }
         rule.run(tensor.given, k, 1, n, at);
-    }
-
-    // A few elements at a time, while those that come later are on their way from memory.
-    void strips(int k, i64 rows, i64 columns, C* const* at) const {
-        const C* ahead[MOST_VALUES];
-        int coming = 0;
-        for (int v = 0; v < rule.streams; ++v)
-            if (rule.steps[k].reads >> v & 1 && rule.axes[v] == TENSOR) ahead[coming++] = at[v] + AHEAD;
-        C* seen[MOST_VALUES];
-        for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
-        for (i64 row = 0; row < rows; ++row, advance(ROW, 1, seen), advance(COLUMN, -columns, seen))
-            for (i64 column = 0; column < columns; column += STRIP) {
-                const i64 n = least(STRIP, columns - column);
-                for (int c = 0; c < coming; ++c, ahead[c - 1] += n)
-                    for (i64 i = 0; i < n; i += 64 / i64(sizeof(C))) __builtin_prefetch(ahead[c] + i);
-                rule.run(tensor.given, k, 1, n, seen);
-                advance(TENSOR, n, seen);
-                advance(COLUMN, n, seen);
-            }
     }
 
     // Row by row, where those of a tile do not follow one another.

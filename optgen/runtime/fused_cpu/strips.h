@@ -1,0 +1,73 @@
+// A loop over the elements of a tile, a few at a time: others are on their way from memory meanwhile,
+// and what is not of the type computed in goes through buffers that stay in the nearest cache.
+#include "optgen/runtime/fused_cpu/outline.h"
+
+namespace optgen {
+
+// Asks memory for what will be read soon.
+inline void ask(const void* at, i64 bytes) {
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(at) + i);
+}
+
+template <class C>
+struct Strips {
+    const Outline<C>& rule;
+    const Subject<C>& tensor;
+    const u64 touched;          // the values that the pass reads or writes, a bit each
+    const u64 converted, stored; // streams that go through buffers, and back
+    const Tile& tile;
+
+    void run(int k, C* const* at) const {
+        const i64 length = converted ? SHORT_SPAN : STRIP, all = tile.columns;
+        const i64 together = most(1, length / all);
+        C* seen[MOST_VALUES];
+        for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
+        i64 element = tile.element;
+        for (i64 row = 0; row < tile.rows; row += together) {
+            const i64 rows = least(together, tile.rows - row);
+            for (i64 column = 0; column < all; column += length) {
+                const i64 columns = least(length, all - column), n = rows * columns;
+                begin(k, element, n, seen);
+                rule.run(tensor.given, k, rows, columns, seen);
+                end(element, n, seen);
+                element += n;
+                advance(TENSOR, n, seen);
+                advance(COLUMN, columns, seen);
+            }
+            advance(ROW, rows, seen);
+            advance(COLUMN, -all, seen);
+        }
+    }
+
+    char* place(int v, i64 element) const {
+        return static_cast<char*>(tensor.address(v)) + element * bytes_of(tensor.type(v));
+    }
+
+    void begin(int k, i64 element, i64 n, C* const* seen) const {
+        for (u64 streams = rule.steps[k].reads & rule.elements; streams && tensor.job.from_memory;
+             streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            ask(place(v, element) + AHEAD, n * bytes_of(tensor.type(v)));
+        }
+        for (u64 streams = converted; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            read<KNOWN>(tensor.type(v), tensor.address(v), element, n, seen[v]);
+        }
+    }
+
+    void end(i64 element, i64 n, C* const* seen) const {
+        for (u64 streams = converted & stored; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            write<KNOWN>(tensor.type(v), seen[v], tensor.address(v), element, n);
+        }
+    }
+
+    void advance(int axes, i64 n, C** seen) const {
+        for (u64 values = touched & ~converted; values; values &= values - 1) {
+            const int v = __builtin_ctzll(values);
+            if (rule.axes[v] == axes) seen[v] += n;
+        }
+    }
+};
+
+}  // namespace optgen
