@@ -2,7 +2,8 @@
 
 A step is either gathered, from the tensors that `collect` hands over, or repeated, where the step
 before came through here and nothing has changed that could call for another lowering: then the C++
-reader fetches every address anew, and Python touches groups only, no tensor.
+reader fetches every address anew, and Python touches groups only, no tensor. A first step of
+ordinary tensors is read so too, once Python has made their states.
 """
 
 import sys
