@@ -10,6 +10,8 @@ from optim.classes import closure, give_gradients, kinds, parameters
 from parity.classes import MATRICES, NAMES, SPARSE
 
 import optgen
+from optgen.runtime import dispatch
+from optgen.runtime.fused_cpu import first_step
 
 
 @pytest.fixture(autouse=True)
@@ -101,15 +103,17 @@ def test_a_forced_lowering_is_forced_in_a_compiled_step(lowering: str) -> None:
     params = parameters("Adam")
     give_gradients("Adam", params)
     optimizer = optgen.optim.Adam(params)
-    taken = []
-    original = optgen.runtime.dispatch._batches
+    taken = set()
+    original = dispatch.choose
 
-    def batches(optimizer: Any, works: Any) -> Any:
-        taken.append(list(original(optimizer, works)))
-        return original(optimizer, works)
+    def choose(optimizer: Any, work: Any) -> Any:
+        chosen = original(optimizer, work)
+        taken.add(chosen[0])
+        return chosen
 
     with pytest.MonkeyPatch.context() as patch, optgen.use_lowering(lowering):
-        patch.setattr(optgen.runtime.dispatch, "_batches", batches)
+        for module in (dispatch, first_step):
+            patch.setattr(module, "choose", choose)
         torch.compile(optimizer.step, backend="eager")()
 
-    assert taken == [[lowering]]
+    assert taken == {lowering}
