@@ -107,7 +107,7 @@ def _warm(figures: Figures) -> float:
 
 
 def _warm_but_memory(figures: Figures) -> float:
-    return _warm(figures) - float(figures[WARM].get("states", 0))
+    return _warm(figures) - float(figures[WARM]["states"])
 
 
 def _busy(figures: Figures) -> float:
