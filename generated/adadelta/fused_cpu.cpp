@@ -43,7 +43,7 @@ struct Rule {
         const C one_minus_rho = C(scalars.one_minus_rho);
         const C eps = C(hypers.eps);
         const C lr = C(hypers.lr);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
         struct { Late<S> param, square_avg, acc_delta; } late;

@@ -227,7 +227,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const Hypers& hypers, Numbers& sums, i64 rows, i64 n, const C* __restrict params,
         const C* __restrict grads, C* __restrict grad_sqs, C* __restrict grad_sq_row_sums,
         C* __restrict grad_sq_col_sums) {
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C param_sq_sum = 0, grad_sq_row_sum = 0;
@@ -342,7 +342,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const C* __restrict grads, const C* __restrict row_factor_rsqrts,
         const C* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C u_sq_sum = 0;
@@ -389,7 +389,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const C inverse_floor = C(scalars.inverse_floor);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -537,7 +537,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -595,7 +595,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; ++i) {
@@ -732,7 +732,7 @@ struct AdafactorNotFactoredRule : Rule {
         const C* __restrict params, const C* __restrict grads, const C* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
@@ -785,7 +785,7 @@ struct AdafactorNotFactoredRule : Rule {
         const C floor_sq = C(scalars.floor_sq);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; ++i) {

@@ -43,7 +43,7 @@ struct Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
         struct { Late<S> param, state_sum; } late;

@@ -49,7 +49,7 @@ struct Rule {
         const C beta2 = C(scalars.beta2);
         const C eps = C(hypers.eps);
         const C step_size = C(scalars.step_size);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
         struct { Late<S> param, exp_avg, exp_inf; } late;

@@ -53,7 +53,7 @@ struct Rule {
         const C decay = C(scalars.decay);
         const C eta_before = C(scalars.eta_before);
         const C mu_before = C(scalars.mu_before);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
         const i64 ahead = lookahead<S>(n);

@@ -66,7 +66,7 @@ struct MuonBefore : Rule {
         C* __restrict momentum_buffers, C* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
         for (i64 i = 0; i < n; ++i) {

@@ -71,8 +71,8 @@ struct Rule {
         const C exp_avg_scale = C(scalars.exp_avg_scale);
         const C grad_scale = C(scalars.grad_scale);
         const C scaled_eps = C(scalars.scaled_eps);
-        const auto maximize = flag<C>(truth(hypers.maximize));
-        const auto decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto maximize = rare<C>(truth(hypers.maximize));
+        const auto decoupled_weight_decay = rare<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));

@@ -68,8 +68,8 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
-        const auto maximize = flag<C>(truth(hypers.maximize));
-        const auto decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
+        const auto maximize = rare<C>(truth(hypers.maximize));
+        const auto decoupled_weight_decay = rare<C>(truth(hypers.weight_decay)
             && truth(hypers.decoupled_weight_decay));
         const auto not_decoupled_weight_decay = flag<C>(truth(hypers.weight_decay)
             && !truth(hypers.decoupled_weight_decay));

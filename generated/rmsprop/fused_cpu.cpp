@@ -45,7 +45,7 @@ struct Rule {
         const C momentum = C(hypers.momentum);
         const C eps = C(hypers.eps);
         const C lr = C(hypers.lr);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const i64 ahead = lookahead<S>(n);
         struct { Late<S> param, square_avg, momentum_buffer, grad_avg; } late;

@@ -127,7 +127,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const Hypers& hypers, i64 rows, i64 n, const C* __restrict params,
         const C* __restrict grads, C* __restrict grad_sqs, C* __restrict grad_sq_row_sums) {
         const C weight_decay = C(hypers.weight_decay);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -189,7 +189,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         const C* __restrict grads, const C* __restrict row_factors) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
@@ -293,7 +293,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 i = 0; i < n; ++i) {

@@ -46,7 +46,7 @@ struct Rule {
         const C eta_minus = C(scalars.eta_minus);
         const C s_min = C(scalars.s_min);
         const C s_max = C(scalars.s_max);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {

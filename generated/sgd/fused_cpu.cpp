@@ -42,10 +42,10 @@ struct Rule {
         const C momentum = C(hypers.momentum);
         const C one_minus_dampening = C(scalars.one_minus_dampening);
         const C lr = C(hypers.lr);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
-        const auto fresh_momentum_buffer = flag<C>(bool(fresh & 1));
-        const auto nesterov = flag<C>(truth(hypers.nesterov));
+        const auto fresh_momentum_buffer = rare<C>(bool(fresh & 1));
+        const auto nesterov = rare<C>(truth(hypers.nesterov));
         const i64 ahead = lookahead<S>(n);
 
         for (i64 i = 0; i < n; i += LANES<C>) {

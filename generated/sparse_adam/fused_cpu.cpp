@@ -49,7 +49,7 @@ struct Rule {
         const C one_minus_beta2 = C(scalars.one_minus_beta2);
         const C step_size = C(scalars.step_size);
         const C eps = C(hypers.eps);
-        const auto maximize = flag<C>(truth(hypers.maximize));
+        const auto maximize = rare<C>(truth(hypers.maximize));
         const i64 ahead = lookahead<S>(n);
         struct { Late<S> param, exp_avg, exp_avg_sq; } late;
 

@@ -1,10 +1,11 @@
-"""What kernels call a condition that is one value for a whole tensor: what it says."""
+"""Conditions that are one value for a whole tensor: what kernels call them, and which are rare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 
+from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Ref
 
 _SPOKEN = {
@@ -46,3 +47,14 @@ def _spoken(expr: Expr) -> str:
         case Call(word, args):
             return f"_{_SPOKEN.get(word, word)}_".join(map(_spoken, args))
     raise TypeError(f"no condition: {expr!r}")
+
+
+def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
+    """Whether it is false in most steps: options are left off, and a state is fresh once."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            hyper = hypers.get(name)
+            return hyper is not None and hyper.sort == "flag" and not hyper.default
+        case Call("and", (a, b)):
+            return is_rare(a, hypers) or is_rare(b, hypers)
+    return isinstance(condition, Call) and condition.word == "fresh"

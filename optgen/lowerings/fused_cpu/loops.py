@@ -21,7 +21,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import PROPERTIES
-from optgen.lowerings.conditions import names
+from optgen.lowerings.conditions import is_rare, names
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -120,7 +120,7 @@ class LoopPrinter:
             if name in read:
                 lines.append(f"const C {variable(name)} = C({text});")
         for name, text in self._conditions.items():
-            lines += folded(f"const auto {name} = flag<C>({text});", _COLUMN - 4)
+            lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
         return [*lines, *self._around()] if self.loop.several else lines
 
     def _around(self) -> list[str]:
@@ -228,7 +228,7 @@ class LoopPrinter:
         inner = expr
         while isinstance(inner, Call) and inner.word == "and":
             inner = inner.args[1]
-        text = self._scalars(expr)
+        text = f"{'rare' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         taken -= _asked(inner)
         for name in map(variable, names(inner, expr)):

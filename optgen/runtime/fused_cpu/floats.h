@@ -207,6 +207,14 @@ INLINE auto flag<Floats>(bool condition) {
     return value;
 }
 
+// A branch on it stays one, and where it leads lies beside the loop.
+struct Rare {
+    int value;
+    INLINE bool operator!=(int other) const { return __builtin_expect(value != other, false); }
+};
+template <>
+INLINE auto rare<Floats>(bool condition) { return Rare{flag<Floats>(condition)}; }
+
 // How far ahead of itself a loop over n elements asks for memory. Prefetchers of the machine stop
 // at the end of a page, which loops over 16-bit types reach soonest; g++ makes no vectors of a loop
 // that asks by itself. A short loop would ask for what lies behind its tensors.

@@ -65,4 +65,8 @@ inline auto flag(bool condition) {
     return value;
 }
 
+// One that is off in most steps.
+template <class C>
+inline auto rare(bool condition) { return flag<C>(condition); }
+
 }  // namespace optgen
