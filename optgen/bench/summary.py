@@ -77,9 +77,9 @@ def _sentences(results: Results) -> Iterator[str]:
             f"tensors takes {ours}, and {theirs} with torch's fused form."
         )
     builds = [
-        f"{figures[COMPILED]['first_s']:.0f} s for {LISTS[cell.tensors].title}"
+        f"{figures[COMPILED]['first_s']:.0f} s ({LISTS[cell.tensors].title})"
         for cell, figures in sorted(results.items())
         if cell.part == "compile" and cell.name == "AdamW" and "first_s" in figures[COMPILED]
     ]
     if builds:
-        yield f"`torch.compile(optimizer.step)` of AdamW takes {' and '.join(builds)} to build."
+        yield f"`torch.compile(optimizer.step)` of AdamW is built in {', '.join(builds)}."
