@@ -298,9 +298,13 @@ def test_what_is_no_number_stays_within_its_parameter() -> None:
 
 
 def test_gradients_are_unscaled_once() -> None:
-    """However often the passes read them."""
-    plain, scaled = Parameter(torch.ones(80, 70)), Parameter(torch.ones(80, 70))
-    plain.grad = values([(80, 70)], torch.float32, 0)[0]
+    unscaled_once((80, 70))
+
+
+def unscaled_once(shape: Shape) -> None:
+    """A gradient scaler's factor is taken off once, however often the passes read gradients."""
+    plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
+    plain.grad = values([shape], torch.float32, 0)[0]
     scaled.grad = plain.grad * 8
     optimizers = Adafactor([plain]), Adafactor([scaled])
     optimizers[1].grad_scale = torch.tensor(8.0)

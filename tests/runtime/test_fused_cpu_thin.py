@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 from parity.trajectories import values
-from runtime.test_fused_cpu_phases import Shape, follow_the_rule, odd, rule, stepped, threads
+from runtime.test_fused_cpu_phases import (
+    Shape,
+    follow_the_rule,
+    odd,
+    rule,
+    stepped,
+    threads,
+    unscaled_once,
+)
 from runtime.test_fused_cpu_shards import follow_the_whole
 from torch.nn import Parameter
 
@@ -82,17 +90,7 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_gradients_are_unscaled_where_they_lie(shape: Shape) -> None:
-    """Once, however often they are read."""
-    plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
-    plain.grad = values([shape], torch.float32, 0)[0]
-    scaled.grad = plain.grad * 8
-    optimizers = Adafactor([plain]), Adafactor([scaled])
-    optimizers[1].grad_scale = torch.tensor(8.0)
-    for optimizer in optimizers:
-        optimizer.step()
-
-    assert torch.equal(scaled, plain)
-    assert torch.equal(scaled.grad, plain.grad)
+    unscaled_once(shape)
 
 
 @pytest.mark.usefixtures("few")

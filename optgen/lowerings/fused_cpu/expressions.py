@@ -54,8 +54,8 @@ _OWN = (
     "has_step hypers i i64 late load lookahead mod n pow program rare rounded scalars store "
     "streams sweep truth update where "
     "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
-    "HAS_AXES  LAST_PART LOCAL MATRIX MATRIX_REDUCTIONS NONE NUMBERS Numbers PASSES Pass READ ROW "
-    "ROW_REDUCTIONS SHARED STEPS  STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
+    "HAS_AXES LAST_PART LOCAL MATRIX MATRIX_REDUCTIONS NONE NUMBERS Numbers PASSES Pass READ ROW "
+    "ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
     "flag given numbers row rows run run_numbers set sizes sums"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
