@@ -28,17 +28,13 @@ def Scalars(
     b=state("buf"),
     q=state("bufs"),
     c=state("i", shape="scalar", init=1),
-    w=state("index", when="streams"),
     x=state("slice"),
     y=state("X", shape="scalar"),
     *,
     lr=hyper(0.1, ge=0),
     operand=hyper(0.5),
-    condition1=hyper(0.75),
     n=hyper(0.25),
     n_=hyper(0.125),
-    streams=flag(True),
-    block=flag(False),
 ):
     """Lists that are words of Python: clas, a, i; a backslash ends the line \\
 
@@ -59,7 +55,37 @@ def Scalars(
         q = buf
     else:
         q = minimum(q, bufs)
+    x = 0.5 * x + b
+    y = 0.5 * y + n
+    param = m + b + y * x
+    list = 0.25 * param
+    Tensor = maximum(list, param)
+    b_then = b * Tensor
+    operands = (Tensor + 1) / (abs(b_then * i) + 1)
+    m = 0.5 * m + a * operands
+    torch = fresh_buf * n * old_i
+    p = p - torch * (m + q) - lr * operands
+
+
+@optimizer()
+def Conditions(
+    p,
+    g,
+    t,
+    /,
+    b=state("buf"),
+    w=state("index", when="streams"),
+    *,
+    lr=hyper(0.1, ge=0),
+    operand=hyper(0.5),
+    condition1=hyper(0.75),
+    n=hyper(0.25),
+    streams=flag(True),
+    block=flag(False),
+):
+    """Names that conditions would be given, and conditions that say the same in other words."""
     t_above_1 = 0.5
+    b = operand * b + 0.5 * g
     if t > 1:
         T = b * t_above_1
     else:
@@ -75,16 +101,7 @@ def Scalars(
         STEP = n
     if condition1 > 0.5 and operand > 0.25 and t * n > 0.25:
         T = condition1 * T
-    x = 0.5 * x + T
-    y = 0.5 * y + n
-    param = m + T + y * x
-    list = 0.25 * param
-    Tensor = maximum(list, param)
-    b_then = b * Tensor
-    operands = (Tensor + 1) / (abs(b_then * i) + 1)
-    m = 0.5 * m + a * operands
-    torch = fresh_buf * STEP * old_i
-    p = p - torch * (m + q) - lr * operands
+    p = p - lr * STEP * T
 
 
 @optimizer()

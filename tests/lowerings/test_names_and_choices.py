@@ -19,7 +19,8 @@ from optgen.spec.read import read_spec
 ALGORITHMS = {a.name: a for a in read_spec(Path(awkward_rules.__file__))}
 CASES = [
     ("Scalars", {}),
-    ("Scalars", {"streams": False, "block": True}),
+    ("Conditions", {}),
+    ("Conditions", {"streams": False, "block": True}),
     *(("Kernel", {"norm": norm, "mode": "b"}) for norm in ("first", "second", None)),
     ("Kernel", {"norm": "second", "mode": None}),
     ("Kernel", {"norm": None, "mode": "a"}),
