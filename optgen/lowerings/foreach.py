@@ -13,6 +13,7 @@ from optgen.lowerings.base import Context, Lowering, PlanPass
 from optgen.lowerings.python.forms import FOREACH as SHARES
 from optgen.lowerings.python.forms import SHARDED
 from optgen.lowerings.python.function import (
+    Body,
     Function,
     bucket_function,
     function_name,
@@ -20,7 +21,7 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
 )
-from optgen.lowerings.python.phases import phase_lines
+from optgen.lowerings.python.phases import phases
 from optgen.lowerings.python.scalars import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
@@ -28,7 +29,7 @@ from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import made
+from optgen.passes.instructions import made, numbers_read
 from optgen.passes.join_roots import join_roots
 from optgen.passes.plan import plans
 
@@ -58,8 +59,8 @@ def _sharded(plan: Plan) -> Iterator[Function]:
     summed; else only the sizes are those of the whole.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
-    body = phase_lines(plan, SHARDED) if plan.is_cut else _loop(plan)
-    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body)
+    body = phases(plan, SHARDED) if plan.is_cut else _loop(plan)
+    scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
         about, returns = "it yields what the processes must complete together.", "Update"
     elif any(SHARDED.param in line for line in scalars):
@@ -71,20 +72,22 @@ def _sharded(plan: Plan) -> Iterator[Function]:
         f"The same for parts of parameters: {about}",
         list_names(plan.algorithm),
         (*arguments, "split: Split"),
-        parted(scalars, body),
+        parted(scalars, body.lines),
         returns,
     )
 
 
-def _loop(plan: Plan) -> list[str]:
+def _loop(plan: Plan) -> Body:
     if plan.is_cut:
-        return phase_lines(plan, SHARES)
+        return phases(plan, SHARES)
     (sweep,) = plan.sweeps
     lists = ", ".join(plural(s.name) for s in sweep.streams)
     program = to_inplace(plan, sweep)
     alive = len(set(made(program))) + 1  # the next of a name is made beside the last
     room = f", alive={alive}" if alive > ALIVE else ""
-    return indented([f"{lists} = cut", *foreach_lines(program)], f"for cut in cuts({lists}{room}):")
+    lines = [f"{lists} = cut", *foreach_lines(program)]
+    header = f"for cut in cuts({lists}{room}):"
+    return Body(indented(lines, header), frozenset(numbers_read(program)))
 
 
 FOREACH = Lowering("foreach", "foreach.py", "foreach.py.jinja", lower)

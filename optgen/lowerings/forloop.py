@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, rebuild
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, expressions, rebuild, refs
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
 from optgen.lowerings.base import Context, Lowering
 from optgen.lowerings.python.forms import FORLOOP as ONE_TENSOR
 from optgen.lowerings.python.function import (
+    Body,
     Function,
     bucket_function,
     function_name,
@@ -25,7 +26,7 @@ from optgen.lowerings.python.function import (
     parted,
     python_file,
 )
-from optgen.lowerings.python.phases import matrix_call, phase_lines
+from optgen.lowerings.python.phases import matrix_call, phases
 from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.text import PythonText, statements
@@ -34,6 +35,7 @@ from optgen.passes.assume import Facts, cases
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
+from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
 from optgen.passes.rewrite import map_expressions
 from optgen.passes.select_branches import select_branches
@@ -55,20 +57,23 @@ def lower(algorithm: Algorithm) -> Context:
     return python_file(algorithm, functions)
 
 
-def _loop(plan: Plan) -> list[str]:
+def _loop(plan: Plan) -> Body:
     if plan.is_cut:
-        return phase_lines(plan, ONE_TENSOR)
+        return phases(plan, ONE_TENSOR)
     (sweep,) = plan.sweeps
     names = ", ".join(s.name for s in sweep.streams)
     lists = ", ".join(plural(s.name) for s in sweep.streams)
-    body = forloop_lines(to_inplace(plan, sweep))
-    return indented(body, f"for {names} in slices({lists}):")
+    program = to_inplace(plan, sweep)
+    lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")
+    return Body(lines, frozenset(numbers_read(program)))
 
 
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(select_branches(plan))
-    body = statements(_typed(plan), _TEXT, _line)
-    lines = parted([*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, body)], body, [*_writes(plan)])
+    program = _typed(plan)
+    read = {ref.name for expr in expressions(program) for ref in refs(expr)}
+    opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, read)]
+    lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from optgen.ir.nodes import Expr
+from optgen.ir.nodes import Expr, refs
 from optgen.passes.scalars import ONE
 
 Operand: TypeAlias = str | Expr
@@ -73,6 +73,18 @@ def made(program: tuple[Instruction, ...]) -> Iterator[str]:
             yield from made((*instruction.then, *instruction.orelse))
         else:
             yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
+
+
+def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
+    """The names that its scalar expressions and conditions read."""
+    for instruction in program:
+        if isinstance(instruction, Branch):
+            yield from (ref.name for ref in refs(instruction.condition))
+            yield from numbers_read((*instruction.then, *instruction.orelse))
+            continue
+        for op in (step for step in instruction.steps if isinstance(step, Op)):
+            numbers = (o for o in (op.source, *op.args, op.scalar) if not isinstance(o, str))
+            yield from (ref.name for number in numbers for ref in refs(number))
 
 
 def left(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:

@@ -26,6 +26,14 @@ class Function:
     returns: str = "None"
 
 
+@dataclass(frozen=True)
+class Body:
+    """What is printed of the tensors, and the names of the numbers that it reads."""
+
+    lines: list[str]
+    reads: frozenset[str]
+
+
 def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
     """What a template needs: the functions, and imports for what they call and are annotated by."""
     called = _called(line for function in functions for line in function.body)
@@ -51,7 +59,7 @@ def _annotations(functions: Iterable[Function]) -> set[str]:
     return {name for text in texts for name in re.findall(r"\w+", text)}
 
 
-def bucket_function(plan: Plan, loop: Callable[[Plan], list[str]]) -> Function:
+def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
     """`update` of one bucket: the scalar program, then what `loop` prints of the tensors."""
     arguments, plan = keywords(plan), name_fresh(plan)
     body = loop(plan)
@@ -60,7 +68,7 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], list[str]]) -> Function:
         "Update one bucket in place: tensors that share every number of the scalar program.",
         list_names(plan.algorithm),
         arguments,
-        parted(scalar_lines(plan, BUCKET, body), body),
+        parted(scalar_lines(plan, BUCKET, body.reads), body.lines),
     )
 
 

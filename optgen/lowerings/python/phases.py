@@ -7,7 +7,7 @@ by in blocks. Both forms print the same small values: of one tensor, or stacked 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from optgen.ir.kinds import Axes, Home, Kind, kind_of
 from optgen.ir.nodes import (
@@ -20,16 +20,17 @@ from optgen.ir.nodes import (
     Term,
     assigns,
     expressions,
+    refs,
     rename_program,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.python.completions import completions, requests
 from optgen.lowerings.python.forms import Form
-from optgen.lowerings.python.function import indented
+from optgen.lowerings.python.function import Body, indented
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import Instruction, left
+from optgen.passes.instructions import Instruction, left, numbers_read
 from optgen.passes.keep_locals import is_questioned, keep_locals
 from optgen.passes.rewrite import map_values
 from optgen.passes.select_branches import connected
@@ -45,7 +46,7 @@ def _lists(plan: Plan) -> list[str]:
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
 
-def phase_lines(plan: Plan, form: Form) -> list[str]:
+def phases(plan: Plan, form: Form) -> Body:
     """Every phase of a bucket whose tensors have one shape."""
     lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
@@ -53,9 +54,10 @@ def phase_lines(plan: Plan, form: Form) -> list[str]:
     printer = _Printer(spread_numbers(plan), plan.kinds, form, whole)
     if form.over_ranks:
         opening = [f"share = {lists}"] if printer.takes_again else []
-        return [*opening, *printer.lines()]
+        return Body([*opening, *printer.lines()], frozenset(printer.reads))
     opening = [f"{lists} = share"] if form.in_lists else []
-    return indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    return Body(lines, frozenset(printer.reads))
 
 
 @dataclass
@@ -64,6 +66,7 @@ class _Printer:
     kinds: Mapping[Ref, Kind]  # a reduction's number as the number it is
     form: Form
     whole: bool  # a matrix word takes whole tensors: nothing goes by in blocks
+    reads: set[str] = field(default_factory=set)  # by the lines printed so far
 
     def lines(self) -> Iterator[str]:
         """What stands inside the loop over tensors or shares."""
@@ -166,12 +169,15 @@ class _Printer:
             rename_program(sweep.body, called),
         )
         kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
-        return to_inplace(replace(self.plan, kinds=kinds), renamed)
+        trip = to_inplace(replace(self.plan, kinds=kinds), renamed)
+        self.reads |= {*numbers_read(trip)}
+        return trip
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Small values, as their text says it; row and column state is stored at once."""
         body = map_values(body, lambda value: connected(value, self._is_late))
         text = PythonText({self.plan.algorithm.param: self.form.param}, self.form.functions)
+        self.reads |= {ref.name for expr in expressions(body) for ref in refs(expr)}
         needed = completions(body) if self.form.over_ranks else {}
 
         def line(stmt: Assign) -> str:
@@ -196,6 +202,7 @@ class _Printer:
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
         yield from (f"# {line}" for line in call.quote)
+        self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
         if self.form.over_ranks:
             yield f"whole = yield split.gather({plural(first)})"

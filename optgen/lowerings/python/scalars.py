@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expressions, refs
@@ -42,13 +41,10 @@ ONE_BY_ONE = ScalarText(
 )
 
 
-def scalar_lines(plan: Plan, form: ScalarText, body: Iterable[str]) -> list[str]:
-    """Every scalar that the lines of a sweep read, the step count first."""
-    code = (line for line in body if not line.lstrip().startswith("#"))
-    needed = {name for line in code for name in re.findall(r"\w+", line)}
-    needed |= {s.symbol for s in plan.algorithm.scalar_states()}
-    plan = replace(plan, scalars=_read_in(plan.scalars, needed))
+def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
+    """The scalars that are read by the lines below them, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
+    plan = replace(plan, scalars=_read_in(plan.scalars, states.union(reads)))
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
     text = PythonText(param, {})
