@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 # By whether it is for parameters in parts, and the types it was asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
-_warned: set[str] = set()
+_warned: set[str] = set()  # the reasons why kernels could not be built
 
 
 def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
@@ -206,10 +206,11 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
     finally:
         for thread in beside:
             thread.join()  # the reader is asked for next
-    if message not in _warned:
-        _warned.add(message)
+    reason = message.partition("\n")[0]  # what follows names folders and files of this build
+    if reason not in _warned:
+        _warned.add(reason)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
-    return message.partition("\n")[0]
+    return reason
 
 
 def _kind(in_parts: bool) -> tuple[type[Kernel], str]:
