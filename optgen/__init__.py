@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
-    from optgen.runtime.dispatch import explain, use_lowering
+    from optgen.runtime.choice import use_lowering
+    from optgen.runtime.explain import explain
 
 __all__ = ["GeneratedOptimizer", "explain", "load", "use_lowering"]
 
 _HOME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
-    "explain": "optgen.runtime.dispatch",
+    "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
-    "use_lowering": "optgen.runtime.dispatch",
+    "use_lowering": "optgen.runtime.choice",
 }
 
 # In a checkout specs/, templates/ and generated/ stand beside this package; installed, inside it.

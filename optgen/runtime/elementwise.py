@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime import dispatch, unfused
+from optgen.runtime import choice, unfused
 from optgen.runtime.gradients import all_plain, reals, traits
 from optgen.runtime.private import capturing, foreach_devices, is_neg, set_grad_enabled
 from optgen.runtime.rule import Rule
@@ -69,7 +69,7 @@ class Elementwise:
     def _again(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Do what the last call with lists as long did, if nothing speaks against it."""
         known = self._known.get(len(lists[0]))
-        if known is None or dispatch.forced() not in _CPU or not known.run(lists, hypers):
+        if known is None or choice.forced() not in _CPU or not known.run(lists, hypers):
             return False
         self._tell_autograd(lists[2:])
         return True
@@ -108,16 +108,16 @@ class Elementwise:
 
     def _choose(self, work: Work) -> str:
         """The lowering that `use_lowering` asks for, or the fastest that is right."""
-        device, wish = work.trait.device, dispatch.forced()
-        lowering = wish or dispatch.FUSED.get(device, "foreach")
-        reason = dispatch.why_not(self, work, lowering)
+        device, wish = work.trait.device, choice.forced()
+        lowering = wish or choice.FUSED.get(device, "foreach")
+        reason = choice.why_not(self, work, lowering)
         if not reason and lowering.startswith("fused") and any(map(is_neg, work.params)):
             reason = "tensors whose memory holds their negatives"
         if reason and wish is not None:
             raise RuntimeError(f"{self.rule.name} cannot run through {wish!r}: {reason}")
         if wish is not None or not (reason or lowering == "foreach"):
             return lowering
-        fast = device in foreach_devices() and not dispatch.only_forloop(work)
+        fast = device in foreach_devices() and not choice.only_forloop(work)
         return "foreach" if fast else "forloop"
 
     def _of_one_dtype(self, columns: list[list[Tensor]]) -> Iterator[list[Tensor]]:

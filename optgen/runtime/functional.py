@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import dispatch
+from optgen.runtime.choice import DECIDING
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.private import capturing, compiling, outside_dynamo
 
@@ -68,7 +69,7 @@ class _Form:
         numbers = [self.named.get(key, key) for key in self.kind.rule.hypers]
         spelt = [name for n in numbers for name in ((n,) if isinstance(n, str) else n)]
         known = {*self.arguments[:2], *self.lists.values(), *spelt, "state_steps"}
-        unknown = set(self.arguments) - known - {*dispatch.DECIDING, *_SCALER, *_SEEN}
+        unknown = set(self.arguments) - known - {*DECIDING, *_SCALER, *_SEEN}
         missing = set(self.lists.values()) - set(self.arguments)
         if unknown or missing:
             raise TypeError(
@@ -91,7 +92,7 @@ class _Form:
         """Take one step of the given tensors."""
         params, grads = (given[name] for name in self.arguments[:2])
         group = {**self.defaults, **dict(self._numbers(given)), "params": tuple(params)}
-        group |= {key: given.get(key) for key in dispatch.DECIDING}
+        group |= {key: given.get(key) for key in DECIDING}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
         if "differentiable" not in given:  # torch's then leaves it to whether autograd records

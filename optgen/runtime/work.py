@@ -48,6 +48,10 @@ class Work:
         """Tell whether every gradient is."""
         return all(map(is_contiguous, self.grads))
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that a kernel would look for in memory."""
+        return chain(self.params, self.grads, *self.states, self.steps)
+
     def only_read(self, rule: Rule, scaled: bool) -> Iterator[Tensor]:
         """The tensors that no kernel writes to; where they are scaled, gradients are written."""
         states = zip(rule.states, self.states, strict=True)

@@ -8,7 +8,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
 from optgen.optim import Adam
-from optgen.runtime import dispatch, fused_cpu
+from optgen.runtime import choice, fused_cpu
 
 
 @pytest.fixture
@@ -125,7 +125,10 @@ def test_a_state_without_an_address_is_left_to_torch() -> None:
     optimizer.step()
     for values in optimizer.state.values():
         values["exp_avg"] = TwoTensor(values["exp_avg"], values["exp_avg"].clone())
-    assert optgen.explain(optimizer) == "group 0: for-loop: a state is no ordinary tensor"
+    assert optgen.explain(optimizer) == "group 0: for-loop: a state of class TwoTensor"
+    for lowering in ("fused_cpu", "fused_triton"):
+        with optgen.use_lowering(lowering), pytest.raises(RuntimeError, match="a state of class T"):
+            optimizer.step()
     optimizer.step()
 
     (values,) = optimizer.state.values()
@@ -149,7 +152,7 @@ def test_a_lowering_can_be_forced_and_is_forced_no_longer_than_the_context() -> 
         with optgen.use_lowering("forloop"):
             assert optgen.explain(optimizer).startswith("group 0: for-loop")
         assert optgen.explain(optimizer).startswith("group 0: foreach")
-    assert dispatch._forced.get() is None
+    assert choice._forced.get() is None
 
 
 def test_an_unknown_lowering_is_an_error() -> None:

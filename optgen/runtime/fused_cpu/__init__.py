@@ -8,7 +8,7 @@ ordinary tensors is read so too, once Python has made their states.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
@@ -28,7 +27,6 @@ from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
-from optgen.runtime.gradients import all_plain
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
 from optgen.runtime.unfused import skipped
@@ -135,22 +133,16 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
 
 def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
-    dtypes = {dtype.to_real() for dtype in set(map(_dtype, _tensors(work)))}  # of sparse ones too
+    dtypes = {dtype.to_real() for dtype in set(map(_dtype, work.tensors()))}  # of sparse ones too
     kernel = _kernel(owner, levels.of_dtypes(dtypes), work.trait.placed is not None)
     if isinstance(kernel, str):
         return kernel
     if work.trait.placed and work.trait.rows:
         return "sparse gradients of parameters in parts"
-    if not all(map(_is_cpu, _tensors(work))):
+    if not all(map(_is_cpu, work.tensors())):
         return "states or gradients are on another device"
-    if not all_plain(list(_tensors(work))):
-        return "a state is no ordinary tensor"  # which may be nowhere in memory
     strange = dtypes - set(CODES)
     return f"no kernel for {sorted(map(str, strange))[0]}" if strange else ""
-
-
-def _tensors(work: Work) -> Iterator[Tensor]:
-    return chain(work.params, work.grads, *work.states, work.steps)
 
 
 def _loaded(owner: Lowered, types: int = 0, in_parts: bool = False) -> Kernel:
@@ -182,7 +174,7 @@ def _types_of_step(owner: Lowered) -> int:
     """The types of all tensors of the step at hand: one library is to take all its works."""
     survey = getattr(owner, "_survey", None)
     works = [work for work in survey.works.values() if not work.parts] if survey else []
-    dtypes = set(map(_dtype, chain.from_iterable(map(_tensors, works))))
+    dtypes = set(map(_dtype, chain.from_iterable(map(Work.tensors, works))))
     return levels.of_dtypes(dtype.to_real() for dtype in dtypes)
 
 

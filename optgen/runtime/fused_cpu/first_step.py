@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import partitions
+from optgen.runtime.choice import choose
 from optgen.runtime.collect import with_gradient
-from optgen.runtime.dispatch import choose
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.repeat import Repeat
 from optgen.runtime.fused_cpu.table import CODES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.runtime import dispatch
+from optgen.runtime import choice
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.shared import first_shared, specs_of
@@ -51,7 +51,7 @@ class Getter(NamedTuple):
     @classmethod
     def of(cls, kernel: Kernel, group: Group) -> "Getter":
         """The one for groups with the keys of this one."""
-        options = [key for key in dispatch.DECIDING if key in group]
+        options = [key for key in choice.DECIDING if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
         return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
 
@@ -71,7 +71,7 @@ class Repeat:
     """What a step that was taken through the kernel leaves for the next one."""
 
     def __init__(self, kernel: Kernel, found: Reader, groups: list[Group], stepped: set[int]):
-        self.forced = dispatch.forced()  # another wish may call for another lowering
+        self.forced = choice.forced()  # another wish may call for another lowering
         self._kernel, self._repeat = kernel, found.repeat
         self._busy = Lock()  # all of what follows is scratch of one step
         self._getters = [Getter.of(kernel, group) for group in groups]
@@ -177,7 +177,7 @@ class Repeat:
     def _take_hypers(self, index: int, group: Group, values: Values) -> bool:
         # A learning rate that becomes a tensor may have to be computed with in its own type.
         known = self._values[index].hypers
-        if list(map(dispatch.kind, values.hypers)) != list(map(dispatch.kind, known)):
+        if list(map(choice.kind, values.hypers)) != list(map(choice.kind, known)):
             return False
         self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):
