@@ -68,9 +68,9 @@ def test_a_library_is_built_once(
 ) -> None:
     log = wrapped(tmp_path, monkeypatch, "")
 
-    assert not build_cache.is_built("answer", SOURCE)
+    assert build_cache.built("answer", SOURCE) is None
     first = build_cache.library("answer", SOURCE)
-    assert build_cache.is_built("answer", SOURCE)
+    assert build_cache.built("answer", SOURCE) == first
     again = build_cache.library("answer", SOURCE)
 
     assert first == again

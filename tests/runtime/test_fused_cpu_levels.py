@@ -1,6 +1,7 @@
 """Kernels for the types that a model has, and what happens when tensors of others come."""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -31,34 +32,51 @@ def parameters(*dtypes: torch.dtype) -> list[Tensor]:
     return params
 
 
-def known() -> set[torch.dtype]:
+def known(cls: Any = Adafactor) -> set[torch.dtype]:
     """The types that the kernel in use was built for."""
-    kernel = fused_cpu._kernel(Adafactor)
+    kernel = fused_cpu._kernel(cls)
     assert isinstance(kernel, Kernel)
-    return {dtype for dtype in CODES if kernel.types & levels.of_dtypes([dtype])}
+    return {dtype for dtype, code in CODES.items() if kernel.types >> code & 1}
+
+
+def kernels(cls: Any = Adafactor) -> int:
+    """How many kernels have been asked for."""
+    return len(fused_cpu._kernels[sys.modules[cls.lowerings]])
 
 
 @pytest.mark.parametrize(
     ("dtype", "types"),
     [
         (torch.float32, {torch.float32}),
-        (torch.bfloat16, {torch.float32, torch.bfloat16, torch.float16}),
-        (torch.float64, {torch.float32, torch.float64}),
+        (torch.bfloat16, {torch.float32, torch.bfloat16}),
+        (torch.float16, {torch.float32, torch.float16}),
+        (torch.float64, {torch.float64}),
     ],
 )
 def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtype]) -> None:
     with use_lowering("fused_cpu"):
-        Adafactor(parameters(dtype)).step()
+        optimizer = Adafactor(parameters(dtype))
+        for _ in range(2):
+            optimizer.step()
 
     assert known() == types
+    assert kernels() == 1
+    assert optimizer._repeat is not None  # the reader took the step count of float32, too
 
 
-def test_groups_of_several_types_share_a_library() -> None:
-    groups = [{"params": parameters(dtype)} for dtype in (torch.float32, torch.bfloat16)]
+@pytest.mark.parametrize("apart", [False, True])
+def test_groups_of_several_types_share_a_library(apart: bool) -> None:
+    """Also where Python looks at them: views of a part of their memory."""
+    groups = [{"params": parameters(dtype)} for dtype in CODES]
+    if apart:
+        for group in groups:
+            for param in group["params"]:
+                param.grad = torch.stack([param.grad, param.grad], -1)[..., 0]
     with use_lowering("fused_cpu"):
         Adafactor(groups).step()
 
-    assert len(fused_cpu._kernels[sys.modules[Adafactor.lowerings]]) == 1
+    assert kernels() == 1
+    assert known() == set(CODES)
 
 
 def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
@@ -87,17 +105,73 @@ def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
         torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("other", [torch.float64, torch.bfloat16])
-def test_both_types_in_one_step(other: torch.dtype) -> None:
-    """What is of float32 keeps the bits it has in a model without any other type."""
-    alone, mixed = parameters(torch.float32), parameters(torch.float32, other)
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("cls", [Adafactor, Muon])
+def test_a_type_alone_and_among_all(cls: Any, dtype: torch.dtype) -> None:
+    """What a tensor becomes has the same bits in a model of one type and beside all others."""
+    others = [other for other in CODES if other != dtype]
+    alone, mixed = parameters(dtype), parameters(dtype, *others)
+    if cls is Muon:
+        alone, mixed = ([p for p in params if p.ndim == 2] for params in (alone, mixed))
     with use_lowering("fused_cpu"):
         for params in (alone, mixed):
-            optimizer = Adafactor(params)
+            optimizer = cls(params)
             for _ in range(3):
                 optimizer.step()
 
+    assert known(cls) == set(CODES)
     assert all(map(torch.equal, alone, mixed))
+
+
+def test_a_float32_parameter_that_comes_later() -> None:
+    """The kernel of a model in float64, which reads a step count of float32, cannot take it."""
+    params, expected = parameters(torch.float64), parameters(torch.float32)
+    optimizer = Adafactor(params)
+    with use_lowering("fused_cpu"):
+        for _ in range(2):
+            optimizer.step()
+        assert known() == {torch.float64}
+        optimizer.add_param_group({"params": parameters(torch.float32)})
+        other = Adafactor(expected)
+        for each in (optimizer, other):
+            each.step()
+
+    assert known() == {torch.float32, torch.float64}
+    assert all(map(torch.equal, optimizer.param_groups[1]["params"], expected))
+
+
+def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
+    """It is read as such, in a step that was to repeat the one before."""
+    params, expected = parameters(torch.float64), parameters(torch.float64)
+    optimizers = [Adafactor(params), Adafactor(expected)]
+    with use_lowering("fused_cpu"):
+        for optimizer in optimizers:
+            optimizer.step()
+        for param, other in zip(params, expected, strict=True):
+            param.grad = None
+            param.grad_dtype = torch.float32
+            param.grad = torch.full_like(param, 0.5, dtype=torch.float32)
+            other.grad = torch.full_like(other, 0.5)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    assert known() == {torch.float32, torch.float64}
+    assert all(map(torch.equal, params, expected))
+
+
+def test_a_step_count_of_any_type_builds_nothing() -> None:
+    params, expected = parameters(torch.float32), parameters(torch.float32)
+    optimizers = [Adafactor(params), Adafactor(expected)]
+    with use_lowering("fused_cpu"):
+        for optimizer in optimizers:
+            optimizer.step()
+        for state in optimizers[0].state.values():
+            state["step"] = state["step"].double()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    assert kernels() == 1
+    assert all(map(torch.equal, params, expected))
 
 
 def test_a_rule_of_one_sweep_has_one_library() -> None:
@@ -110,29 +184,21 @@ def test_a_rule_of_one_sweep_has_one_library() -> None:
     assert fused_cpu._kernel(SGD, levels.ALL) is first
 
 
-def test_a_cached_library_that_knows_more_serves_without_a_compiler(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("cached", "expected"), [([], "new 64"), (["all", "two"], "two"), (["all", "one"], "one")]
+)
+def test_a_cached_library_that_knows_more_serves_as_well(
+    monkeypatch: pytest.MonkeyPatch, cached: list[str], expected: str
 ) -> None:
-    asked = []
+    """The least of them; and only without any is one built."""
+    single, double = (levels.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+    numbers = {single: "one", single | double: "two", levels.ALL: "all"}
 
-    def library(name: str, source: str) -> str:
-        asked.append(source)
-        if f" {levels.ALL}\n" not in source:
-            raise build_cache.NoCompilerError
-        return name
+    def built(_: str, source: str) -> str | None:
+        title = numbers.get(int(source.split()[2]))
+        return title if title in cached else None
 
-    monkeypatch.setattr(build_cache, "library", library)
-    source = "#ifdef OPTGEN_TYPES"
+    monkeypatch.setattr(build_cache, "built", built)
+    monkeypatch.setattr(build_cache, "library", lambda _, source: f"new {source.split()[2]}")
 
-    assert levels.library("any", source, levels.of_dtypes([torch.float32])) == ("any", levels.ALL)
-    assert len(asked) == 4
-
-
-def test_what_matrix_words_make_is_known() -> None:
-    """They make bfloat16, whatever they take."""
-    with use_lowering("fused_cpu"):
-        Muon(parameters(torch.float32)[:1]).step()
-    kernel = fused_cpu._kernel(Muon)
-
-    assert isinstance(kernel, Kernel)
-    assert kernel.types & levels.of_dtypes([torch.bfloat16])
+    assert levels.library("any", "#ifdef OPTGEN_TYPES", single) == (expected, single)

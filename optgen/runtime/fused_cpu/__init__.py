@@ -9,7 +9,6 @@ ordinary tensors is read so too, once Python has made their states.
 import sys
 import warnings
 from collections.abc import Iterable
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from threading import Thread
@@ -94,7 +93,7 @@ def _take(kernel: Kernel, optimizer: Lowered, part: Portion) -> bool:
 
 def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
     """The kernel, or one that knows more if a tensor is of a type that it does not know."""
-    types = levels.of_table(table.types)
+    types = levels.of_table(table.types, kernel.streams)
     return _loaded(optimizer, types, kernel.in_parts) if types & ~kernel.types else kernel
 
 
@@ -134,7 +133,8 @@ def repeat(optimizer: "GeneratedOptimizer") -> bool:
 def why_not(owner: Lowered, work: Work) -> str:
     """Say in a few words why this work cannot run here; nothing if it can."""
     dtypes = {dtype.to_real() for dtype in set(map(_dtype, work.tensors()))}  # of sparse ones too
-    kernel = _kernel(owner, levels.of_dtypes(dtypes), work.trait.placed is not None)
+    types = levels.of_works(owner.rule, [work])
+    kernel = _kernel(owner, types, work.trait.placed is not None)
     if isinstance(kernel, str):
         return kernel
     if work.trait.placed and work.trait.rows:
@@ -174,8 +174,7 @@ def _types_of_step(owner: Lowered) -> int:
     """The types of all tensors of the step at hand: one library is to take all its works."""
     survey = getattr(owner, "_survey", None)
     works = [work for work in survey.works.values() if not work.parts] if survey else []
-    dtypes = set(map(_dtype, chain.from_iterable(map(Work.tensors, works))))
-    return levels.of_dtypes(dtype.to_real() for dtype in dtypes)
+    return levels.of_works(owner.rule, works)
 
 
 def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel | str:

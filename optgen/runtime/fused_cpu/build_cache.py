@@ -42,9 +42,9 @@ def library(name: str, source: str) -> Path:
     raise NoCompilerError(f"no C++ compiler was found: {compiler.INSTALL}")
 
 
-def is_built(name: str, source: str) -> bool:
-    """Tell whether the library of a source text is in the folder that is looked at first."""
-    return any(_whole(next(folders()), _file(compiler.find(), name, source)))
+def built(name: str, source: str) -> Path | None:
+    """The library of a source text, if it is in the folder that is looked at first."""
+    return next(_whole(next(folders()), _file(compiler.find(), name, source)), None)
 
 
 def _file(command: list[str] | None, name: str, source: str) -> str:

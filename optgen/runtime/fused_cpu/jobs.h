@@ -5,13 +5,21 @@
 
 namespace optgen {
 
-// The types that a library knows, a bit each (levels.py): of others nothing is compiled.
+// The types that streams of a library have, a bit each (levels.py): of others nothing is compiled.
+// What has 16 bits is computed with in float32, which then has a bit as well.
 #ifdef OPTGEN_TYPES
 constexpr u32 KNOWN = OPTGEN_TYPES;
 #else
 constexpr u32 KNOWN = EVERY_TYPE;
 #endif
-constexpr bool KNOWS_DOUBLE = KNOWN >> FLOAT64 & 1;
+
+// What is made of a number of the type computed in, which is double where any stream is of it.
+template <class Make>
+auto in_type(bool in_double, Make make) {
+    if constexpr (!(KNOWN >> FLOAT32 & 1)) return make(double());
+    else if constexpr (!(KNOWN >> FLOAT64 & 1)) return make(float());
+    else return in_double ? make(double()) : make(float());
+}
 
 struct Step {
     enum Kind { LOOP, SUM, LARGEST } kind;

@@ -18,7 +18,7 @@ from optgen.runtime.rule import Lowered
 class Kernel:
     """A compiled rule: its library, and the streams it takes in the order of the table.
 
-    Of tensors it knows the types that have a bit (levels.py).
+    Of tensors it knows the types that have a bit (levels.py), of single numbers any.
     """
 
     in_parts = False  # whether it is for parameters that other processes have the rest of

@@ -1,55 +1,79 @@
 """Libraries for the types that a model has, for sources that can do without the others.
 
-Most models have nothing of float64 and many nothing of 16 bits, and computing in double is a third
-of what a rule with phases takes to build. So a library is built for the types of the first tensors,
-and another one, for these too, when tensors of other types come.
+Most models have tensors of one type, and computing both in float32 and in double takes a rule with
+phases twice as long to build. So a library is built for the types of the first tensors, and another
+one, for these too, when tensors of other types come. Single numbers, such as a step count, may be
+of any type: they are read by a switch.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from optgen.runtime.fused_cpu import build_cache
 from optgen.runtime.fused_cpu.table import CODES
+from optgen.runtime.rule import Rule
+from optgen.runtime.work import Work
 
+_dtype = attrgetter("dtype")
 _TYPES = "OPTGEN_TYPES"
 """Where a source says of which types it knows: bit k is the type that torch numbers k."""
 
-_STREAMS = 16
-
 
 def of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
-    """A bit for each of these types that a kernel can know."""
-    return sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES))
+    """A bit for each of these types that a kernel can know, and for what it computes in then."""
+    return _computed(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
 
 
-def of_table(words: "array[int]") -> int:
-    """A bit for each type that any stream of a table has."""
-    codes = {word >> 4 * s & 15 for word in set(words) for s in range(_STREAMS)}
-    return sum(1 << code for code in codes - {0})
+def of_works(rule: Rule, works: Iterable[Work]) -> int:
+    """The types of all arrays of these works, be their states made or not."""
+    dtypes = set(map(_dtype, chain.from_iterable(_arrays(rule, work) for work in works)))
+    own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
+    return of_dtypes(dtype.to_real() for dtype in dtypes | own)
 
 
+def _arrays(rule: Rule, work: Work) -> Iterator[Tensor]:
+    states = zip(rule.states, work.states, strict=False)  # of which there are none at first
+    shaped = [column for state, column in states if state.shape != "scalar"]
+    return chain(work.params, work.grads, *shaped)
+
+
+def of_table(words: "array[int]", streams: int) -> int:
+    """The types that the first streams of a table have: those that are no single numbers."""
+    codes = {word >> 4 * s & 15 for word in set(words) for s in range(streams)}
+    return _computed(sum(1 << code for code in codes - {0}))
+
+
+def _computed(types: int) -> int:
+    """With the type that 16-bit numbers are computed with in."""
+    return types | _SINGLE if types & _HALVES else types
+
+
+_SINGLE = 1 << CODES[torch.float32]
+_HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
+_MADE = 1 << CODES[torch.bfloat16]  # by matrix words, whatever they take
 ALL = of_dtypes(CODES)
-_ALWAYS = of_dtypes([torch.float32])  # what is not float64 is computed with in this type
-_OPTIONAL = (of_dtypes([torch.float64]), of_dtypes([torch.float16, torch.bfloat16]))
-_MADE = of_dtypes([torch.bfloat16])  # by matrix words, whatever they take
 
 
 def library(name: str, source: str, types: int) -> tuple[Path, int]:
-    """A library of a source for tensors of these types, and all the types it knows."""
+    """A library of a source for tensors of these types, and the types it is asked to know.
+
+    One that knows more serves as well, if it is there already.
+    """
     if _TYPES not in source:
         return build_cache.library(name, source), ALL
-    for known in _enough(types | _MADE if "optgen_calls" in source else types):
-        try:
-            return build_cache.library(name, f"#define {_TYPES} {known}\n{source}"), known
-        except build_cache.NoCompilerError as error:
-            missing = error  # a cached one that can do more serves as well
-    raise missing
+    types = types or _SINGLE
+    made = _MADE if "optgen_calls" in source else 0
+    texts = [f"#define {_TYPES} {known | made}\n{source}" for known in _enough(types)]
+    built = (path for text in texts if (path := build_cache.built(name, text)))
+    return next(built, None) or build_cache.library(name, texts[0]), types
 
 
 def _enough(types: int) -> list[int]:
     """What libraries for these types can know, the least first."""
-    least = sum((part for part in _OPTIONAL if part & types), _ALWAYS)
-    return sorted({least | one | other for one in (0, *_OPTIONAL) for other in _OPTIONAL} | {least})
+    return sorted({_computed(types | more) for more in range(ALL + 1) if not more & ~ALL})

@@ -58,6 +58,7 @@ class Layout(ctypes.Structure):
         ("contiguity", c_uint64),
         ("contiguous", c_uint64),
         ("types", c_uint64),
+        ("numbers", c_uint64),
         ("tensor", c_void_p),
         ("parameter", c_void_p),
         ("dict", c_void_p),
@@ -79,12 +80,14 @@ class UnknownLayoutError(Exception):
 
 def measured() -> Layout:
     """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
+    types = sum(1 << code for code in CODES.values())
     layout = Layout(
         tensor=id(Tensor),
         parameter=id(torch.nn.Parameter),
         dict=id(dict),
         text=id(str),
-        types=sum(1 << code for code in CODES.values()),
+        types=types,
+        numbers=types,
     )
     _link(layout)
     one = torch.zeros(3, dtype=torch.float32)

@@ -45,10 +45,10 @@ bool add(const Program<R>& program, i64 t, Job& job) {
     if (program.run[t] < 0) return false;
     job = divide(program, t);
     job.program = &program;
-    job.methods = &Taking<R, float, Part<float, HAS_AXES, HAS_LARGEST>>::METHODS;
-    if constexpr (KNOWS_DOUBLE)  // most models have no such tensor, and it is a third of the build
-        if (job.in_double)
-            job.methods = &Taking<R, double, Part<double, HAS_AXES, HAS_LARGEST>>::METHODS;
+    job.methods = in_type(job.in_double, [](auto number) {
+        using C = decltype(number);
+        return &Taking<R, C, Part<C, HAS_AXES, HAS_LARGEST>>::METHODS;
+    });
     job.passes = R::PASSES[job.way];
     return true;
 }

@@ -114,7 +114,8 @@ APART void read(u32 type, const void* stream, i64 first, i64 n, C* to) {
         if (type == BFLOAT16) return read<bfloat16>(stream, first, n, to);
     if constexpr (TYPES >> FLOAT16 & 1)
         if (type == FLOAT16) return read<float16>(stream, first, n, to);
-    read<float>(stream, first, n, to);
+    if constexpr (TYPES >> FLOAT32 & 1)
+        if (type == FLOAT32) return read<float>(stream, first, n, to);
 }
 
 template <class S, class C>
@@ -131,7 +132,8 @@ APART void write(u32 type, const C* from, void* stream, i64 first, i64 n) {
         if (type == BFLOAT16) return write<bfloat16>(from, stream, first, n);
     if constexpr (TYPES >> FLOAT16 & 1)
         if (type == FLOAT16) return write<float16>(from, stream, first, n);
-    write<float>(from, stream, first, n);
+    if constexpr (TYPES >> FLOAT32 & 1)
+        if (type == FLOAT32) return write<float>(from, stream, first, n);
 }
 
 // One number of any type.

@@ -16,7 +16,8 @@ struct Layout {
     u64 plain;                // the keys of a tensor that is dense memory and no more
     u64 contiguity;           // the bits of the traits that tell whether a tensor is contiguous
     u64 contiguous;           // and what they are if it is
-    u64 types;                // bit k: kernels know the type that torch numbers k
+    u64 types;                // bit k: the kernel knows the type that torch numbers k
+    u64 numbers;              // and of single numbers
     Object tensor, parameter; // the two types read here; subclasses are left to Python
     Object dict, text;        // the types of a state and of its keys
     Object shared;            // the type of tensors that processes share; null if there are none
@@ -76,17 +77,21 @@ Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
 constexpr u64 TYPE = 0xffff;
 
-bool read(const Layout& layout, const void* handle, Tensor& tensor) {
+bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 types) {
     const void* implementation = at<const void*>(handle, 0);
     if (at<u64>(implementation, layout.keys) != layout.plain) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
     tensor.handle = const_cast<void*>(handle);
     tensor.type = int(traits & TYPE);
-    if (tensor.type >= 16 || !(layout.types >> tensor.type & 1)) return false;
+    if (tensor.type >= 16 || !(types >> tensor.type & 1)) return false;
     tensor.contiguous = (traits & layout.contiguity) == layout.contiguous;
     tensor.elements = at<i64>(implementation, layout.count);
     layout.address(handle, &tensor.address);
     return tensor.address || !tensor.elements;
+}
+
+bool read(const Layout& layout, const void* handle, Tensor& tensor) {
+    return read(layout, handle, tensor, layout.types);
 }
 
 // Whether the elements fill one range of memory, in any order of dimensions.

@@ -144,7 +144,8 @@ struct Reader : Streams {
             const i64 t = found.tensor[i], stream = found.stream[i];
             if (t != of && !read(layout, request.handles[of = t], like))
                 return false;
-            if (!read(layout, found.object[i] + layout.implementation, tensor)) return false;
+            const u64 types = stream < request.streams ? layout.types : layout.numbers;
+            if (!read(layout, found.object[i] + layout.implementation, tensor, types)) return false;
             if (!belongs(stream, tensor, like)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) fetch(tensor.address);

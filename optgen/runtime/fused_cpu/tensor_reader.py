@@ -88,7 +88,7 @@ class Reader:
         return True
 
     def layout_for(self, kernel: Kernel) -> Layout:
-        """The layout, with the types that a kernel knows; of others it reads no tensor."""
+        """The layout with the types that a kernel knows; of others it reads single numbers only."""
         types = self.layout.types & kernel.types
         if types not in self._layouts:
             self._layouts[types] = Layout.from_buffer_copy(self.layout)
@@ -108,7 +108,7 @@ def reader() -> Reader | None:
 def is_built() -> bool:
     """Tell whether it takes no compiler to have the reader."""
     try:
-        return build_cache.is_built("tensor_reader", _source())
+        return build_cache.built("tensor_reader", _source()) is not None
     except OSError:
         return False
 

@@ -40,9 +40,9 @@ struct Walk {
     template <class R>
     static void choose(const Program<R>& program, Course& course) {
         if (course.job->program != &program) return;
-        course.methods = &PartingOf<R, float>::METHODS;
-        if constexpr (KNOWS_DOUBLE)
-            if (course.job->in_double) course.methods = &PartingOf<R, double>::METHODS;
+        course.methods = in_type(course.job->in_double, [](auto number) {
+            return &PartingOf<R, decltype(number)>::METHODS;
+        });
     }
 
     // Goes on until sums are to be completed; whether there are any.
