@@ -1,37 +1,17 @@
 """A work is kept from step to step exactly as long as it is true."""
 
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from runtime.training import error, gradients, parameters, train
+from runtime.works import give_gradients, stepped, the_work
 from torch import Tensor
 
-from optgen import explain, use_lowering
+from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
 from optgen.runtime.assemble import Gradients, States, assemble
 from optgen.runtime.collect import survey
-from optgen.runtime.work import Work
-
-
-def give_gradients(params: list[Tensor]) -> None:
-    for param in params:
-        param.grad = torch.ones_like(param)
-
-
-def stepped() -> tuple[Adam, list[Tensor]]:
-    params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
-    optimizer = Adam(params, foreach=False)
-    give_gradients(params)
-    optimizer.step()
-    return optimizer, params
-
-
-def the_work(optimizer: Adam) -> Work:
-    (work,) = survey(optimizer)
-    return work
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -184,150 +164,6 @@ def test_a_gradient_that_is_not_contiguous_is_noticed() -> None:
     params[0].grad = torch.ones(2, 3).T
 
     assert not the_work(optimizer).contiguous
-
-
-def test_a_sparse_gradient_raises_torchs_error_at_any_step() -> None:
-    for warm in (False, True):
-        optimizer, params = stepped()
-        if not warm:
-            optimizer = Adam(params, foreach=False)
-        reference = torch.optim.Adam(params, foreach=False)
-        params[1].grad = torch.ones(3, 2).to_sparse()
-
-        messages = []
-        for each in (optimizer, reference):
-            with pytest.raises(RuntimeError) as caught:
-                each.step()
-            messages.append(str(caught.value))
-
-        assert messages[0] == messages[1]
-
-
-def test_complex_parameters_are_seen_as_pairs_of_reals() -> None:
-    params = parameters(torch.complex64)
-    optimizer = Adam(params, foreach=False)
-    train(optimizer, params, 2)
-    for _ in gradients(params, 1):
-        work = the_work(optimizer)
-
-    assert not any(tensor.is_complex() for tensor in (*work.params, *work.grads, *work.states[0]))
-    assert all(optimizer.state[param]["exp_avg"].is_complex() for param in work.members)
-
-
-def test_tensors_that_need_different_lowerings_make_parts() -> None:
-    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
-    twice = [params[0], params[1], params[0], params[2]]
-    with pytest.warns(UserWarning, match="duplicate parameters"):
-        optimizer = Adam(twice, foreach=False)
-    give_gradients(list(params))
-
-    work = the_work(optimizer)
-
-    assert [part.columns for part in work.parts] == [[0, 1, 3], [2]]
-    assert [part.trait.again for part in work.parts] == [0, 1]
-    give_gradients(list(params))
-    assert the_work(optimizer) is work
-    assert all(a is p.grad for a, p in zip(work.parts[0].grads, params, strict=True))
-
-
-def test_a_parameter_that_stands_twice_is_stepped_twice() -> None:
-    ours, theirs = (torch.nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
-    for kind, param in ((Adam, ours), (torch.optim.Adam, theirs)):
-        with pytest.warns(UserWarning, match="duplicate parameters"):
-            optimizer = kind([param, param], foreach=False)
-        for factor in (1.0, -3.0):
-            param.grad = torch.full((2,), factor, dtype=torch.float64)
-            optimizer.step()
-
-    assert error([ours], [theirs]) < 1e-12
-
-
-def test_a_tensor_subclass_is_kept_apart() -> None:
-    class Special(torch.Tensor):
-        """Overrides operations: it could be anything."""
-
-    plain = torch.nn.Parameter(torch.ones(2))
-    special = torch.ones(2).as_subclass(Special).requires_grad_()
-    plain.grad, special.grad = torch.ones(2), torch.ones(2)
-    optimizer = Adam([plain, special])
-
-    work = the_work(optimizer)
-
-    assert [part.trait.subclass for part in work.parts] == ["", "Special"]
-
-
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded"])
-def test_memory_layouts(layout: str) -> None:
-    makers: dict[str, Callable[[Tensor], Tensor]] = {
-        "contiguous": lambda t: t,
-        "transposed": lambda t: t.T.contiguous().T,
-        "expanded": lambda t: t[:1].expand(3, 4),
-    }
-    torch.manual_seed(0)
-    values, steps = torch.randn(3, 4), [torch.randn(3, 4) for _ in range(3)]
-    found = []
-    for kind in (Adam, torch.optim.Adam):
-        param = torch.nn.Parameter(values.T.contiguous().T)
-        optimizer = kind([param], foreach=False)
-        with use_lowering("foreach"):
-            for grad in steps:
-                param.grad = makers[layout](grad)
-                optimizer.step()
-        found.append((param, optimizer.state[param]["exp_avg"].stride()))
-
-    assert error([found[0][0]], [found[1][0]]) < 1e-6
-    assert found[0][1] == found[1][1]
-
-
-@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
-@pytest.mark.parametrize("steps", [1, 3])
-class TestNothingIsKeptAlive:
-    """After a step an optimizer holds what torch's holds: its groups and its state."""
-
-    @pytest.fixture
-    def trained(self, lowering: str, steps: int) -> Iterator[tuple[SGD, list[Tensor]]]:
-        params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
-        optimizer = SGD(params, momentum=0.9)
-        with use_lowering(lowering):
-            for _ in range(steps):
-                give_gradients(params)
-                optimizer.step()
-            yield optimizer, params
-
-    def test_gradients(self, trained: tuple[SGD, list[Tensor]]) -> None:
-        optimizer, params = trained
-        gradient = weakref.ref(params[0].grad)
-
-        optimizer.zero_grad()
-
-        assert gradient() is None
-
-    def test_replaced_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
-        optimizer, params = trained
-        entry = optimizer.state[params[0]]
-        state = weakref.ref(entry["momentum_buffer"])
-
-        entry["momentum_buffer"] = entry["momentum_buffer"].clone()
-
-        assert state() is None
-
-    def test_cleared_states(self, trained: tuple[SGD, list[Tensor]]) -> None:
-        optimizer, params = trained
-        state = weakref.ref(optimizer.state[params[0]]["momentum_buffer"])
-
-        optimizer.state.clear()
-
-        assert state() is None
-
-    def test_removed_parameters(self, trained: tuple[SGD, list[Tensor]]) -> None:
-        optimizer, params = trained
-        param = weakref.ref(params[0])
-
-        params.clear()
-        optimizer.state.clear()
-        optimizer.param_groups.clear()
-
-        assert param() is None
 
 
 def test_a_work_knows_its_states_by_name() -> None:

@@ -1,6 +1,5 @@
 """What a fused C++ step makes of a group's values, None and NaN among them; oversized rules."""
 
-import importlib
 import math
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,6 @@ from optgen.optim import SGD, Adam
 from optgen.runtime import fused_cpu
 from optgen.runtime.fused_cpu.table import excess
 from optgen.runtime.rule import Rule, State
-
-repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
-
-
-@pytest.fixture(params=["read in C++", "gathered in Python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in which a step can find its tensors."""
-    if request.param == "gathered in Python":
-        monkeypatch.setattr(repeat, "reader", lambda: None)
 
 
 def parameter(number: float = 1.0) -> Tensor:

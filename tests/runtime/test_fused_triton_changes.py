@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import inside, outside, run_inside
-from runtime.test_fused_cpu import CHANGES, Prepare, deviation, give_gradients
+from runtime.changes import CHANGES, Prepare, deviation, give_gradients
 from torch import Tensor
 
 import optgen.optim

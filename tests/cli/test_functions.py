@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import run, snapshot
+from cli.commands import run, snapshot
 
 import optgen
 from optgen.spec.errors import SpecError

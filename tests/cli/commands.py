@@ -1,0 +1,31 @@
+"""Command lines, a spec for them, and what they leave in a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner, Result
+
+from optgen.cli.app import app
+
+ROOT = Path(__file__).parent.parent.parent
+RULE = '''from optgen.spec import hyper, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyper(0.9, ge=0)):
+    """A heavy ball."""
+    b = beta * b + g
+    p = p - lr * b
+'''
+
+
+def run(*arguments: str) -> Result:
+    """One command line, in this process."""
+    return CliRunner().invoke(app, list(arguments), prog_name="optgen")
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file below a folder: its bytes, and when it was written."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
+    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}

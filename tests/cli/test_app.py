@@ -1,0 +1,62 @@
+"""What holds of every command: help, usage errors, names of the catalogue, what it needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from cli.commands import ROOT, run
+
+
+def test_help_names_every_command() -> None:
+    text = run("--help").output
+
+    for command in ("build", "list", "show", "new", "check", "bench"):
+        assert command in text
+
+
+def test_usage_error() -> None:
+    assert run("build", "--nonsense").exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["adamw", "AdamW"])
+def test_a_module_and_a_class_are_one_name(name: str) -> None:
+    result = run("check", name)
+
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("AdamW: ok")
+    assert run("show", name).output == run("show", "adamw").output
+
+
+def test_version() -> None:
+    result = run("--version")
+
+    assert result.exit_code == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert result.output == f"optgen {project['version']}\n"
+
+
+def test_unknown_name_has_a_hint() -> None:
+    result = run("show", "adamm")
+
+    assert result.exit_code == 2
+    assert "did you mean adam?" in result.output
+
+
+def test_without_the_generators_libraries(tmp_path: Path) -> None:
+    """The command says what to install where typer is absent."""
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "optgen", "list"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 4
+    assert result.stderr == "optgen: typer is not installed: pip install 'optgen[build]'\n"

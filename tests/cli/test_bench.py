@@ -1,0 +1,45 @@
+"""optgen bench: a table, a file, a picture, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.commands import run
+
+from optgen.bench.lists import LISTS, TensorList
+from optgen.bench.results import load
+from optgen.cli import bench
+
+
+def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each class and list beside torch's, results in a file, and a picture."""
+    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
+    plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
+    asked = ("--list", "2000x256", "--seconds", "0.01", "--json", str(json), "--plot", str(plot))
+
+    result = run("bench", "SGD", "radam", *asked)
+
+    assert result.exit_code == 0, result.output
+    rows = [line.split() for line in result.stdout.splitlines() if "2000x256" in line]
+    assert [row[0] for row in rows] == ["SGD", "RAdam"]
+    assert {cell.name for cell in load(json)} == {"SGD", "RAdam"}
+    assert plot.stat().st_size > 1000
+
+
+def test_bench_says_what_there_is() -> None:
+    assert run("bench", "Adamm").exit_code == 2
+    assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
+    assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
+
+
+def test_bench_measures_matrices_on_small_lists_only() -> None:
+    found = bench.Request(["muon", "sgd"], ["1e6", "gpt2", "resnet50"]).cells()
+
+    assert [(cell.name, cell.tensors) for cell in found] == [
+        ("Muon", "1e6"),
+        ("SGD", "1e6"),
+        ("SGD", "gpt2"),
+        ("SGD", "resnet50"),
+    ]

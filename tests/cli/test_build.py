@@ -1,0 +1,214 @@
+"""optgen build: what it writes, what it leaves alone, and its exit codes."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+from cli.commands import ROOT, RULE, run, snapshot
+
+from optgen import emit
+
+
+def test_build_of_the_catalogue_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    result = run("build", "--check")
+
+    assert result.exit_code == 0, result.output
+
+
+def test_build_outside_needs_a_folder(outside: Path) -> None:
+    for arguments in (["build"], ["build", "heavy.py"]):
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert "--out" in result.output
+
+
+def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec of one's own becomes a package that imports and trains."""
+    result = run("build", "heavy.py", "--out", "my_package")
+
+    assert result.exit_code == 0, result.output
+    monkeypatch.syspath_prepend(outside)
+    import torch
+
+    cls = importlib.import_module("my_package.heavy").Heavy
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = cls([parameter], lr=0.5)
+    optimizer.step()
+    optimizer.step()
+    assert parameter.tolist() == pytest.approx([1 - 0.5 * (1 + 1.9)] * 3)
+
+
+def test_what_is_built_outside_says_where_it_comes_from(outside: Path) -> None:
+    """Not from specs/, and not by a bare `optgen build`; no path of this machine either."""
+    (outside / "specs").mkdir()
+    (outside / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
+    for name in (str(outside / "heavy.py"), "specs/light.py"):
+        assert run("build", name, "--out", "out").exit_code == 0
+
+    for path in outside.glob("out/*/*.*"):
+        module = path.parent.name
+        comment = "//" if path.suffix == ".cpp" else "#"
+        assert path.read_text().splitlines()[:2] == [
+            f"{comment} {emit.MARK} from {module}.py.",
+            f"{comment} Do not edit: change the spec, then run optgen build {module}.py --out DIR.",
+        ]
+        assert str(outside) not in path.read_text()
+
+
+def test_a_file_of_somebody_else_stays(outside: Path) -> None:
+    """Hand-written modules in the way are named, and nothing at all is written."""
+    folder = outside / "my_package" / "heavy"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("by_hand = True\n")
+    (folder / "foreach.py").write_bytes(b"\xff\xfe")
+    before = snapshot(outside)
+
+    for more in ([], ["--check"], ["--diff"]):
+        result = run("build", "heavy.py", "--out", "my_package", *more)
+
+        assert result.exit_code == 2
+        message = " ".join(result.output.split())
+        assert "my_package/heavy/__init__.py, my_package/heavy/foreach.py" in message
+        assert "choose another folder with --out" in message
+        assert snapshot(outside) == before
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [("heavy.py", "is a file"), ("/proc/x", "/proc/x"), ("blocked", "blocked/heavy")],
+)
+def test_a_folder_that_cannot_be(out: str, says: str, outside: Path) -> None:
+    (outside / "blocked").mkdir()
+    (outside / "blocked" / "heavy").write_text("a file where a folder goes\n")
+
+    result = run("build", "heavy.py", "--out", out)
+
+    assert result.exit_code == 2
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert says in result.output
+
+
+def test_second_build_writes_nothing(checkout: Path) -> None:
+    before = snapshot(checkout)
+
+    result = run("build")
+
+    assert "nothing changed" in result.output
+    assert snapshot(checkout) == before
+
+
+def test_check_names_what_is_stale(checkout: Path) -> None:
+    path = checkout / "generated" / "heavy" / "forloop.py"
+    path.write_text(path.read_text() + "# edited\n")
+    (checkout / "generated" / "heavy" / "__init__.py").unlink()
+    before = snapshot(checkout)
+
+    result = run("build", "--check")
+
+    assert result.exit_code == 1
+    assert "stale: generated/heavy/forloop.py (update)" in result.output
+    assert "stale: generated/heavy/__init__.py (create)" in result.output
+    assert snapshot(checkout) == before
+
+
+def test_diff_prints_what_is_stale(checkout: Path) -> None:
+    path = checkout / "generated" / "heavy" / "forloop.py"
+    path.write_text(path.read_text() + "# edited\n")
+    before = snapshot(checkout)
+
+    result = run("build", "--diff")
+
+    assert result.exit_code == 1
+    assert "\n-# edited\n" in result.output
+    assert snapshot(checkout) == before
+
+
+def test_build_removes_what_it_left_over(checkout: Path) -> None:
+    """Its own files of a lowering or a spec that went; a file of somebody else stays."""
+    folder = checkout / "generated"
+    (folder / "heavy" / "old.py").write_text(f"# {emit.MARK} from specs/heavy.py.\n")
+    (folder / "heavy" / "notes.py").write_text("# by hand\n")
+    (checkout / "specs" / "other.py").write_text(RULE.replace("Heavy", "Other"))
+    assert run("build").exit_code == 0
+    assert (folder / "other" / "forloop.py").is_file()
+    (checkout / "specs" / "other.py").unlink()
+
+    result = run("build")
+
+    assert "remove generated/other/forloop.py" in result.output
+    assert not (folder / "other").exists()
+    assert not (folder / "heavy" / "old.py").exists()
+    assert (folder / "heavy" / "notes.py").exists()
+
+
+BAD = {
+    "unknown name": ("p = p - lr * b", "p = p - lr * c"),
+    "a for": ("p = p - lr * b", "for i in b: pass"),
+    "if on a tensor": ("p = p - lr * b", "if b > 0:\n        p = p - lr * b"),
+    "unused state": (
+        '/, b=state("momentum_buffer")',
+        '/, b=state("momentum_buffer"), c=state("c")',
+    ),
+    "duplicate key": (
+        'b=state("momentum_buffer")',
+        'b=state("momentum_buffer"), c=state("momentum_buffer")',
+    ),
+    "state never written": ("b = beta * b + g", "g = beta * b + g"),
+    "shadows a word": ("beta", "sqrt"),
+    "default out of range": ("hyper(0.9, ge=0)", "hyper(-0.9, ge=0)"),
+    "not Python": ("def Heavy(", "def Heavy(("),
+    "empty": (RULE, ""),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
+    """Exit code 3, the place, and not one byte written; not even of the good spec beside it."""
+    (checkout / "specs" / "another.py").write_text(RULE.replace("Heavy", "Another"))
+    (checkout / "specs" / "heavy.py").write_text(RULE.replace(*BAD[fault]))
+    before = snapshot(checkout)
+
+    result = run("build")
+
+    assert result.exit_code == 3
+    assert "heavy.py:" in result.output
+    assert snapshot(checkout) == before
+    assert run("build", "--check").exit_code == 3
+    assert run("check", "specs/heavy.py").exit_code == 3
+
+
+def test_two_specs_with_one_name(checkout: Path) -> None:
+    (checkout / "specs" / "light.py").write_text(RULE)
+    before = snapshot(checkout)
+
+    result = run("build")
+
+    assert result.exit_code == 3
+    assert snapshot(checkout) == before
+    assert "two specs are called `Heavy`" in result.output
+
+
+def test_two_specs_with_one_folder(checkout: Path) -> None:
+    (checkout / "specs" / "heavy.py").write_text(RULE + RULE.replace("Heavy", "Light"))
+    before = snapshot(checkout)
+
+    result = run("build")
+
+    assert result.exit_code == 3
+    assert snapshot(checkout) == before
+    assert "one algorithm, one file" in result.output
+
+
+def test_without_the_formatter(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emit, "find_ruff", lambda: None)
+
+    result = run("build")
+
+    assert result.exit_code == 4
+    assert "pip install 'optgen[build]'" in result.output

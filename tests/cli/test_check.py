@@ -1,0 +1,54 @@
+"""optgen check: the errors of specs, and of specs beside one another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.commands import RULE, run, snapshot
+
+
+def test_check_says_ok_and_writes_nothing(outside: Path) -> None:
+    before = snapshot(outside)
+
+    result = run("check", "heavy.py")
+
+    assert result.exit_code == 0, result.output
+    assert result.output == "Heavy: ok (state: momentum_buffer)\n"
+    assert snapshot(outside) == before
+
+
+def test_check_finds_what_no_plan_can_cut(outside: Path) -> None:
+    """A number on both sides of a matrix word; the other commands show the same error."""
+    rule = """from optgen.spec import *
+
+
+@optimizer()
+def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
+    \"\"\"Made up.\"\"\"
+    require(ndim(p) == 2, "{shape}")
+    n = norm(g)
+    p = p - lr * n * orthogonalize(g * n, k, 3, 1e-7)
+"""
+    (outside / "both.py").write_text(rule)
+
+    for command in (("check",), ("show", "--ir"), ("build", "--out", "made")):
+        result = run(command[0], "both.py", *command[1:])
+
+        assert result.exit_code == 3, result.output
+        assert "both.py:8:5: what is computed here is read before `orthogon" in result.stderr
+        assert "hint: numbers, rows and columns do not outlast" in result.stderr
+
+
+def test_check_reports_every_file(outside: Path) -> None:
+    """The first error of each, what is right beside it, and what is wrong between them."""
+    (outside / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
+    (outside / "two.py").write_text("")
+    (outside / "same.py").write_text(RULE)
+
+    result = run("check", "one.py", "heavy.py", "two.py", "same.py")
+
+    assert result.exit_code == 3
+    assert "one.py:8:" in result.stderr
+    assert "two.py:1:1: no spec in this file" in result.stderr
+    assert "same.py:5:1: two specs are called `Heavy`" in result.stderr
+    assert result.stdout == "Heavy: ok (state: momentum_buffer)\n" * 2

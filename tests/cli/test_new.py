@@ -1,0 +1,38 @@
+"""optgen new: a spec to start from."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli.commands import run, snapshot
+
+from optgen import emit
+
+
+def test_new_makes_a_spec_that_builds(outside: Path) -> None:
+    assert run("new", "my_rule").exit_code == 0
+    assert run("check", "my_rule.py").exit_code == 0
+    assert run("build", "my_rule.py", "--out", "out").exit_code == 0
+    for command in (["format", "--check"], ["check", "--extend-select=B"]):
+        found = subprocess.run(
+            [emit.require_ruff(), *command, "--isolated", "--line-length=100", "my_rule.py"],
+            check=False,
+        )
+        assert found.returncode == 0
+
+
+def test_new_in_a_checkout(checkout: Path) -> None:
+    """Its configuration allows declarations already; the spec starts with what it is."""
+    assert run("new", "my_rule").exit_code == 0
+    assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')
+
+
+@pytest.mark.parametrize("name", ["heavy", "MyRule", "my-rule", "class", "../up"])
+def test_new_refuses(name: str, outside: Path) -> None:
+    """A file that exists, and what is no snake_case word."""
+    before = snapshot(outside)
+
+    assert run("new", name).exit_code == 2
+    assert snapshot(outside) == before

@@ -1,0 +1,57 @@
+"""optgen list and optgen show: what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.commands import ROOT, run
+from conftest import Golden
+
+
+def test_a_lowering_that_does_not_exist() -> None:
+    result = run("show", "adam", "--lowering", "Forloop")
+
+    assert result.exit_code == 2
+    message = " ".join(result.output.split())
+    assert "'Forloop' is not one of optimizer, function, forloop, foreach," in message
+
+
+def test_list(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    golden.check(run("list").output)
+
+
+def test_list_without_a_checkout(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue that ships with the package."""
+    elsewhere = run("list").output
+    monkeypatch.chdir(ROOT)
+
+    assert elsewhere == run("list").output
+
+
+@pytest.mark.parametrize(
+    "lowering", ["optimizer", "forloop", "foreach", "fused_cpu", "fused_triton"]
+)
+def test_show_lowering(lowering: str) -> None:
+    """What show prints is what is checked in."""
+    name = "__init__" if lowering == "optimizer" else lowering
+    (path,) = (ROOT / "generated" / "adam").glob(f"{name}.*")
+
+    assert run("show", "adam", "--lowering", lowering).output == path.read_text()
+
+
+def test_show(golden: Golden, outside: Path) -> None:
+    golden.check(run("show", "heavy.py").output, "spec")
+    golden.check(run("show", "heavy.py", "--latex").output, "latex")
+    golden.check(run("show", "heavy.py", "--ir").output, "ir")
+
+
+def test_show_of_a_derived_class() -> None:
+    result = run("show", "adamw", "--lowering", "forloop")
+
+    assert result.exit_code == 2
+    assert "see Adam" in result.output
+    assert r"\beta_1 m_{t-1}" in run("show", "adamw", "--latex").output  # the rule is Adam's
+    assert "m = beta1 * m" in run("show", "adamw", "--ir").output

@@ -1,0 +1,113 @@
+"""Fused C++ steps see whatever changes between them."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from runtime.changes import (
+    CHANGES,
+    Prepare,
+    deviation,
+    drop_some_gradients,
+    give_gradients,
+    nothing,
+    parameters,
+)
+from torch import Tensor
+
+import optgen
+from optgen.optim import SGD, Adam, NAdam, RAdam, RMSprop
+from optgen.runtime import fused_cpu
+
+TOLERANCE = 1e-12
+
+
+def pair(cls: Any = Adam, **options: Any) -> tuple[Any, list[Tensor], Any, list[Tensor]]:
+    """An optimizer of ours and torch's for equal parameters."""
+    ours, theirs = parameters(), parameters()
+    reference = getattr(torch.optim, cls.__name__)
+    return cls(ours, **options), ours, reference(theirs, **options, foreach=False), theirs
+
+
+def follows(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
+    """Both optimizers go the same way, also when something is changed before the fourth step."""
+    ours, our_params, torchs, torchs_params = pair(cls, **options)
+    for step in range(steps):
+        give_gradients(our_params, step)
+        give_gradients(torchs_params, step)
+        if step == 3:
+            change(ours, our_params)
+            change(torchs, torchs_params)
+        ours.step()
+        torchs.step()
+        assert "fused C++" in optgen.explain(ours)
+    assert deviation(our_params, torchs_params) < TOLERANCE
+    for a, b in zip(ours.state.values(), torchs.state.values(), strict=True):
+        assert list(a) == list(b)
+        assert deviation(list(a.values()), list(b.values())) < TOLERANCE
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [(Adam, {"amsgrad": True}), (SGD, {"momentum": 0.9}), (NAdam, {})],
+    ids=["Adam", "SGD", "NAdam"],
+)
+def test_changes_between_steps_are_seen(cls: Any, options: dict[str, Any], change: Prepare) -> None:
+    follows(cls, change, **options)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_rule_without_any_state() -> None:
+    follows(SGD, drop_some_gradients, weight_decay=0.1)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_branch_on_the_step_count() -> None:
+    follows(RAdam, drop_some_gradients, steps=12)  # rho passes 5 in step 6
+
+
+@pytest.mark.usefixtures("way")
+def test_two_flags_for_streams() -> None:
+    for momentum, centered in itertools.product((0, 0.9), (False, True)):
+        follows(RMSprop, nothing, momentum=momentum, centered=centered)
+
+
+def test_groups_that_come_and_grow() -> None:
+    def grow(optimizer: Any, params: list[Tensor]) -> None:
+        new = [torch.nn.Parameter(torch.ones(n, dtype=torch.float64)) for n in (2, 3)]
+        params += new
+        give_gradients(params, 3)
+        optimizer.add_param_group({"params": [new[0]], "lr": 0.5})
+        optimizer.param_groups[0]["params"].append(new[1])
+
+    follows(Adam, grow)
+
+
+def test_a_group_without_gradients_gets_some() -> None:
+    both = []
+    for cls in (Adam, torch.optim.Adam):
+        params = parameters()
+        optimizer = cls([{"params": params[:2]}, {"params": params[2:], "lr": 0.1}])
+        for step in range(6):
+            give_gradients(params[: 2 if step < 3 else 5], step)
+            optimizer.step()
+        both.append(params)
+
+    assert deviation(*both) < TOLERANCE
+
+
+def test_a_changed_choice_of_lowering_is_seen() -> None:
+    def unfused(optimizer: Any, params: list[Tensor]) -> None:
+        optimizer.param_groups[0]["foreach"] = False
+
+    params = parameters()
+    optimizer = Adam(params)
+    for step in range(3):
+        give_gradients(params, step)
+        optimizer.step()
+    unfused(optimizer, params)
+
+    assert not fused_cpu.repeat(optimizer)

@@ -1,0 +1,78 @@
+"""Fused C++ steps read and store every stream in its own type."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from runtime.changes import give_gradients, parameters
+from torch import Tensor
+
+from optgen.optim import SGD
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu.table import gather
+
+
+def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
+    """What a momentum buffer of another type holds after its first step: the gradient, stored."""
+    param = torch.zeros_like(stored, dtype=like)
+    buffer = torch.zeros_like(param)
+    work = SimpleNamespace(
+        params=[torch.zeros_like(stored)],
+        grads=[stored],
+        states=[[buffer]],
+        steps=[],
+        fresh={"momentum_buffer": [True]},
+        any_fresh=True,
+        facts={},
+        group=SGD([torch.nn.Parameter(param)], momentum=0.5).param_groups[0],
+    )
+    kernel = fused_cpu._kernel(SGD)
+    assert not isinstance(kernel, str)
+    table, _ = gather(kernel, [work], scaled=False)  # type: ignore[list-item]
+    kernel.run(table, SimpleNamespace())  # type: ignore[arg-type]
+    return buffer
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_number_of_a_short_type_is_read_as_it_is(dtype: torch.dtype) -> None:
+    every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype)
+
+    read = copied_by_a_step(every, torch.float32)
+
+    torch.testing.assert_close(read, every.float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    exponents = torch.randint(-150, 128, (100_000,))
+    numbers = torch.randn(100_000) * torch.exp2(exponents.double()).float()
+    every = torch.arange(65536, dtype=torch.int32).to(torch.uint16).view(dtype).float()
+    ties = torch.cat([every, torch.nextafter(every, torch.tensor(torch.inf)), every * 1.001])
+    halfway = (every[:-1].double() + every[1:].double()).div(2).float()
+    numbers = torch.cat([numbers, ties, halfway])
+
+    stored = copied_by_a_step(numbers, dtype)
+
+    torch.testing.assert_close(stored, numbers.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.usefixtures("way")
+def test_types_may_be_mixed() -> None:
+    """Each stream is read and stored in its own type."""
+    params = parameters(dtype=torch.bfloat16)
+    optimizer = SGD(params, lr=0.5, momentum=0.5)
+    expected = [torch.zeros(param.shape) for param in params]
+    for step in range(4):
+        give_gradients(params, step)
+        if step == 1:
+            for state in optimizer.state.values():
+                state["momentum_buffer"] = state["momentum_buffer"].float()
+        optimizer.step()
+        for param, buffer in zip(params, expected, strict=True):
+            assert param.grad is not None
+            buffer.mul_(0.5).add_(param.grad.float())
+
+    found = [optimizer.state[param]["momentum_buffer"] for param in params]
+    assert [buffer.dtype for buffer in found] == [torch.float32] * len(params)
+    assert all(map(torch.equal, found, expected))

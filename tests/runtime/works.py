@@ -1,0 +1,26 @@
+"""Optimizers that have taken a step, and the work of the next."""
+
+import torch
+from torch import Tensor
+
+from optgen.optim import Adam
+from optgen.runtime.collect import survey
+from optgen.runtime.work import Work
+
+
+def give_gradients(params: list[Tensor]) -> None:
+    for param in params:
+        param.grad = torch.ones_like(param)
+
+
+def stepped() -> tuple[Adam, list[Tensor]]:
+    params: list[Tensor] = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(3)]
+    optimizer = Adam(params, foreach=False)
+    give_gradients(params)
+    optimizer.step()
+    return optimizer, params
+
+
+def the_work(optimizer: Adam) -> Work:
+    (work,) = survey(optimizer)
+    return work
