@@ -43,6 +43,13 @@ struct Pass {
     u64 stores; // the values that are stored
 };
 
+template <class R>
+constexpr u64 streams_of_elements() {
+    u64 found = 0;
+    for (int v = 0; v < R::STREAMS; ++v) found |= u64(R::AXES[v] == TENSOR) << v;
+    return found;
+}
+
 // Whether a rule looks for the largest of something: else nothing of that is compiled.
 template <class R>
 constexpr bool has_largest() {
@@ -69,8 +76,8 @@ constexpr i64 LONG_ROW = 128;
 constexpr i64 RUN = 64;
 // A matrix of at most so many elements is never divided.
 constexpr i64 LARGEST_LOCAL = 4096;
-// Of so many rows and columns nothing is kept from one pass to the next if that can be, and
-// matrices are divided only from so many elements on.
+// Of so many rows and columns nothing is kept from one pass to the next if that can be (of twice as
+// many where it has to be computed anew), and matrices are divided only from so many elements on.
 constexpr i64 MANY = 1 << 18, LARGEST_OF_MANY = 1 << 14;
 // Of more rows no part of a tensor has whole columns.
 constexpr i64 MOST_FLAT = 256;
@@ -125,6 +132,7 @@ struct Job {
     bool from_memory;         // all tensors together are larger than the caches
     i64 unit;                 // local: the matrices of a tile; else its rows
     i64 span;                 // elements that are worked on together
+    i64 width;                // else: the columns of a tile
     i64 bands, chunks;        // else: in what its rows and columns are divided
     i64 blocks;
     int passes;
@@ -138,7 +146,6 @@ struct Job {
     bool has_whole(int axes) const { return inside >> axes & 1; }
     bool is_flat() const { return has_whole(COLUMN) && !local; }
     i64 short_span() const { return converted ? SHORT_SPAN : SPAN; } // of short rows
-    i64 width() const { return is_flat() ? span / rows : span; } // columns of a tile
 
     Tile all() const {
         return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
@@ -188,7 +195,8 @@ inline Extent extent(const Table& table, i64 t) {
 // How a tensor with rows and columns is taken: the same way by all processes.
 template <class R>
 Job::Way choose(const Extent& of, bool exact) {
-    const bool many = of.batch * (of.rows + of.columns) > MANY, tall = of.rows >= of.columns;
+    const bool tall = of.rows >= of.columns;
+    const bool many = of.batch * (of.rows + of.columns) > (exact ? MANY : 2 * MANY);
     const i64 largest = many && of.batch > 1 ? LARGEST_OF_MANY : LARGEST_LOCAL;
     Job::Way way = Job::SHARED;
     if (of.whole() && of.size() && of.size() <= largest) way = Job::LOCAL;
@@ -215,22 +223,45 @@ inline void divide_whole(Job& job) {
     job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;
 }
 
+// Whole columns, a few of them at once.
+inline void divide_flat(Job& job, bool in_place) {
+    job.unit = most(1, job.rows), job.bands = 1;
+    job.width = in_place ? CHUNK : most(job.span / job.unit, STRIP);
+    job.span = in_place ? CHUNK : job.width * job.unit;
+}
+
 // Bands of rows and chunks of columns of each matrix. Where a process has parts, those of all
-// tensors wait for one another, each with its sums: there is less room.
+// tensors wait for one another, each with its sums: there is less room. `in_place`: nothing of its
+// elements goes through buffers, and they are read once in a pass; then a tile may be larger than
+// the caches, and whole columns are read along long pieces of their rows.
 inline void divide_each(Job& job, bool in_parts, bool in_place) {
-    const bool flat = job.is_flat();
     job.by_rows = job.columns >= LONG_ROW;
     job.span = !job.by_rows ? job.short_span() : job.distant ? FAR_SPAN : LONG_SPAN;
-    if (flat) job.span = most(job.span, STRIP * job.rows);
     job.unit = most(1, least(job.by_rows ? RUN : job.span, job.span / most(1, job.columns)));
     // Rows whose columns are added up together anyway are one tile if nothing of it is in a buffer.
     const bool joined = in_place && job.by_rows && job.columns <= job.span && !job.distant;
     if (joined) job.unit = RUN / job.unit * job.unit;
     const i64 fitting = (in_parts ? COLUMN_SUMS / 8 : COLUMN_SUMS) / (8 * most(1, job.columns));
     job.bands = most(1, least(least(job.size() / BAND, 64), least(fitting, job.rows)));
-    if (flat) job.unit = most(1, job.rows), job.bands = 1;
     job.chunks = most(1, (job.columns + CHUNK - 1) / CHUNK);
+    job.width = job.span;
+    if (job.is_flat()) divide_flat(job, in_place);
     job.blocks = job.size() ? job.batch * job.bands * job.chunks : 0;
+}
+
+// Whether each pass of a way reads an element at most once, and stores what it writes of it.
+template <class R>
+constexpr bool reads_once(Job::Way way) {
+    for (int p = 0; p < R::PASSES[way]; ++p) {
+        const Pass& pass = R::WAYS[way][p];
+        int loops = 0;
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass.steps >> k & 1) || step.axes != TENSOR || step.kind != Step::LOOP) continue;
+            if (step.writes & streams_of_elements<R>() & ~pass.stores || loops++) return false;
+        }
+    }
+    return !has_largest<R>();
 }
 
 template <class R>
@@ -248,8 +279,9 @@ Job divide(const Program<R>& program, i64 t) {
         job.inside = INSIDE[job.way], job.local = job.has_whole(MATRIX);
         const bool wide = job.columns >= WIDE_ROW && !job.is_flat();
         job.distant = wide && bytes > CACHES;
-        const bool in_place = job.way == Job::SHARED && bytes && !has_largest<R>();
-        if (!job.local) divide_each(job, !of.whole(), in_place);
+        constexpr bool shared = reads_once<R>(Job::SHARED), flat = reads_once<R>(Job::EXACT_FLAT);
+        const bool once = job.way == Job::SHARED ? shared : flat && job.way == Job::EXACT_FLAT;
+        if (!job.local) divide_each(job, !of.whole(), bytes && once);
     } else {
         job.batch = program.table.elements[t], job.rows = job.columns = 1;
         job.inside = INSIDE[Job::LOCAL], job.local = true;

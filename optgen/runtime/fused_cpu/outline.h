@@ -20,13 +20,6 @@ struct Outline {
     }
 };
 
-template <class R>
-constexpr u64 streams_of_elements() {
-    u64 found = 0;
-    for (int v = 0; v < R::STREAMS; ++v) found |= u64(R::AXES[v] == TENSOR) << v;
-    return found;
-}
-
 template <class R, class C>
 constexpr Outline<C> OUTLINE{
     R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,

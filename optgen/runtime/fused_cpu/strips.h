@@ -13,13 +13,15 @@ template <class C>
 struct Strips {
     const Outline<C>& rule;
     const Subject<C>& tensor;
-    const u64 touched;          // the values that the pass reads or writes, a bit each
+    const u64 touched;           // the values that the pass reads or writes, a bit each
     const u64 converted, stored; // streams that go through buffers, and back
+    const u64 apart;             // those whose rows do not follow one another
     const Tile& tile;
 
     void run(int k, C* const* at) const {
         const i64 length = converted ? SHORT_SPAN : STRIP, all = tile.columns;
-        const i64 together = most(1, length / all);
+        const i64 together = apart ? 1 : most(1, length / all);
+        const i64 gap = tensor.job.columns - all;
         C* seen[MOST_VALUES];
         for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
         i64 element = tile.element;
@@ -36,6 +38,9 @@ struct Strips {
             }
             advance(ROW, rows, seen);
             advance(COLUMN, -all, seen);
+            for (u64 streams = apart; streams; streams &= streams - 1)
+                seen[__builtin_ctzll(streams)] += gap;
+            element += apart ? gap : 0;
         }
     }
 

@@ -65,8 +65,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         It::begin_sums(matrix, first, last);
         for (i64 r = first; r < last; r += job.unit) {
             const i64 rows = least(job.unit, last - r), row = matrix * job.rows + r;
-            for (i64 c = left; c < right; c += job.width()) {
-                const i64 columns = least(job.width(), right - c);
+            for (i64 c = left; c < right; c += job.width) {
+                const i64 columns = least(job.width, right - c);
                 tile({matrix, row, matrix * job.columns + c, row * job.columns + c, 1, rows,
                       columns, rows * columns});
             }
@@ -106,8 +106,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         const u32 type = tensor.type(v);
         if (type == ABSENT) return nullptr;
         if (by_strips >> v & 1) return buffer(v);
-        const bool kept = unscales && v == 1 ? lies_apart(axes) == 1
-                                             : !(written >> v & 1) || pass.stores >> v & 1;
+        const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
         if (type == TYPE<C> && kept)
             return static_cast<C*>(tensor.address(v)) + tile.first(axes);
         const i64 n = tile.count(axes) / lies_apart(axes), bytes = n * bytes_of(type);
@@ -136,7 +135,10 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     // Gradients are unscaled in place, as torch's fused kernels do.
     void unscale(const Tile& tile, C* grads) const {
         const C scale = C(*tensor.table.grad_scale);
-        for (i64 i = 0; i < tile.elements; ++i) grads[i] /= scale;
+        const i64 pieces = lies_apart(TENSOR), n = tile.elements / pieces;
+        const i64 stride = grads == buffer(1) ? n : job.columns;
+        for (i64 r = 0; r < pieces; ++r)
+            for (i64 i = 0; i < n; ++i) grads[r * stride + i] /= scale;
         if (grads == buffer(1)) put(1, tile, grads);
     }
 
@@ -166,35 +168,25 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
                 }
                 return rule.run_spread(tensor.given, k, 1, n, seen);
             }
-            if (step.axes == TENSOR && (job.distant || by_strips)) {
+            const u64 apart = step.axes == TENSOR && lies_apart(TENSOR) > 1 ? in_place(at) : 0;
+            if (step.axes == TENSOR && (job.distant || by_strips || job.is_flat())) {
                 const u64 stored = pass.stores & written;
-                return Strips<C>{rule, tensor, touched, by_strips, stored, tile}.run(k, at);
+                return Strips<C>{rule, tensor, touched, by_strips, stored, apart, tile}.run(k, at);
             }
-            if (step.axes == TENSOR && lies_apart(TENSOR) > 1) return apart(k, tile, at);
             if (step.axes == TENSOR)
                 return rule.run(tensor.given, k, tile.rows, tile.columns, at);
         }
         rule.run(tensor.given, k, 1, n, at);
     }
 
-    // Row by row, where those of a tile do not follow one another.
-    void apart(int k, const Tile& tile, C* const* at) const {
-        C* seen[MOST_VALUES];
-        for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
-        for (i64 row = 1; row <= tile.rows; ++row) {
-            rule.run(tensor.given, k, 1, tile.columns, seen);
-            advance(ROW, 1, seen);
-            for (int v = 0; v < rule.values; ++v)
-                if (rule.axes[v] == TENSOR)
-                    seen[v] = at[v] + row * (at[v] == buffer(v) ? tile.columns : job.columns);
+    // The streams that a loop finds where they are.
+    u64 in_place(C* const* at) const {
+        u64 found = 0;
+        for (u64 streams = touched & rule.elements; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            found |= u64(at[v] != buffer(v)) << v;
         }
-    }
-
-    void advance(int axes, i64 n, C** seen) const {
-        for (u64 values = touched; values; values &= values - 1) {
-            const int v = __builtin_ctzll(values);
-            if (rule.axes[v] == axes) seen[v] += n;
-        }
+        return found;
     }
 
     C* widened(int v, int axes, const Tile& tile, C* from) const {
