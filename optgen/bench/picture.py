@@ -12,7 +12,7 @@ from optgen.bench.report import fastest, ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.variants import DEFAULT, LIMIT
 
-_PANELS = {
+PANELS = {
     "resnet50": "ResNet-50: 25 million parameters",
     "gpt2": "GPT-2 small: 124 million parameters",
     "2000x256": "2,000 tensors of 256",
@@ -28,7 +28,7 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
         return False
     panels = {
         tensors: found
-        for tensors in _PANELS
+        for tensors in PANELS
         if (found := _of_list(results, tensors, dtype, threads))
     }
     if not panels:
@@ -43,7 +43,7 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
     )
     for axis, (tensors, found) in zip(axes[0], panels.items(), strict=True):
         _panel(axis, names, found)
-        axis.set_title(_PANELS[tensors], fontsize=10, loc="left")
+        axis.set_title(PANELS[tensors], fontsize=10, loc="left")
     axes[0][0].set_yticks(range(len(names)), names)
     title = f"Time of a step in times of the memory's limit: CPU, {dtype}, {threads} thread"
     figure.suptitle(title + "s" * (threads > 1), fontsize=11, fontweight="bold")

@@ -187,7 +187,9 @@ def bench(
             show_default="1e6, resnet50, 2000x256",
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of the tensors.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Of the tensors: float32, float64, bfloat16, float16.")
+    ] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="That torch and kernels use.")] = 1,
     seconds: Annotated[float, typer.Option(help="Of measuring on each list.")] = 1.0,
     unfused: Annotated[bool, typer.Option("--unfused", help="Our other lowerings too.")] = False,
@@ -201,7 +203,8 @@ def bench(
 
     In one process, in a new order each round; medians.
     """
-    from optgen.cli import bench as command
+    with exit_codes():
+        from optgen.cli import bench as command
 
-    asked = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
-    command.run(command.Request(names or [], *asked), json, plot)
+        asked = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
+        command.run(command.Request(names or [], *asked), json, plot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -12,16 +13,20 @@ import typer
 from optgen.bench import cells, report, results
 from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget
-from optgen.bench.picture import draw
+from optgen.bench.picture import PANELS, draw
 from optgen.bench.results import Cell, Results
 from optgen.bench.suite import Suite
 from optgen.bench.variants import CLASSES
 from optgen.cli.catalogue import columns
 from optgen.cli.traffic import traffic
+from optgen.emit import ToolchainError
+from optgen.runtime.fused_cpu.build_cache import NoCompilerError
+from optgen.runtime.fused_cpu.compiler import CompileError
 from optgen.spec.read import module_name
 
 traffic = cache(traffic)
 
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL = ("1e6", "resnet50", "2000x256")
 _COMPILED = "1e6"  # a build for one tensor takes ten seconds, for many minutes
 
@@ -44,6 +49,8 @@ class Request:
         for tensors in self.lists:
             if tensors not in LISTS:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
+        if self.dtype not in DTYPES:
+            raise typer.BadParameter(f"no type {self.dtype}; there are {', '.join(DTYPES)}")
         asked = ([self.dtype], [self.threads])
         found = list(cells.chosen("step", names, self.lists, limited, *asked))
         if self.compiled:
@@ -57,13 +64,20 @@ class Request:
 
 def run(request: Request, json: Path | None, plot: Path | None) -> None:
     """Measure with a progress bar; print, and write what is asked for."""
-    measured = measure(request.suite(), request.cells())
+    if plot and find_spec("matplotlib") is None:
+        raise ToolchainError("matplotlib is not installed: pip install matplotlib")
+    try:
+        measured = measure(request.suite(), request.cells())
+    except (NoCompilerError, CompileError) as error:
+        raise ToolchainError(str(error)) from None
     typer.echo("\n".join(tables(measured)))
     if json:
         results.merge(json, measured)
         typer.echo(f"results: {json}")
-    if plot and draw(measured, plot, request.dtype, request.threads):
-        typer.echo(f"picture: {plot}")
+    if plot:
+        drawn = draw(measured, plot, request.dtype, request.threads)
+        there_are = f"no picture: it shows steps on the lists {', '.join(PANELS)}"
+        typer.echo(f"picture: {plot}" if drawn else there_are)
 
 
 def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:

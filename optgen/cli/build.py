@@ -49,7 +49,8 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
         for path in paths:
             if checkout is None or path.resolve().parent != checkout.specs:
                 raise typer.BadParameter(
-                    f"{path} is not in a checkout's specs/: say where to with --out DIR"
+                    f"{path} is not in specs/ of a checkout around this folder: "
+                    "say where to with --out DIR"
                 )
         assert checkout is not None
         out = checkout.generated

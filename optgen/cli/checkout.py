@@ -74,6 +74,8 @@ def spec_path(name: str) -> Path:
         if Path(name).is_file():
             return Path(name)
         raise typer.BadParameter(f"no such file: {name}")
+    if Path(name).exists():
+        raise typer.BadParameter(f"{name} is no spec file: that is Python, and ends in .py")
     known = catalogue()
     module = name if name in known else module_name(name)
     if module in known:

@@ -47,6 +47,12 @@ def test_unknown_name_has_a_hint() -> None:
     assert "did you mean adam?" in result.output
 
 
+def test_a_path_that_is_no_python_file(outside: Path) -> None:
+    (outside / "heavy.txt").write_text("a rule\n")
+
+    assert "heavy.txt is no spec file" in " ".join(run("check", "heavy.txt").output.split())
+
+
 def test_without_the_generators_libraries(tmp_path: Path) -> None:
     """The command says what to install where typer is absent."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")

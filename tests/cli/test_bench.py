@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from cli.commands import run
 
+from optgen.bench import ceiling
 from optgen.bench.lists import LISTS, TensorList
 from optgen.bench.results import load
+from optgen.bench.suite import Suite
 from optgen.cli import bench
+from optgen.runtime.fused_cpu import build_cache, compiler
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +35,20 @@ def test_bench_says_what_there_is() -> None:
     assert run("bench", "Adamm").exit_code == 2
     assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
     assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
+    assert "no type int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
+
+
+def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory's limit is a loop in C: there is nothing to compare with."""
+    monkeypatch.setattr(compiler, "find", lambda: None)
+    monkeypatch.setattr(ceiling, "_library", ceiling._library.__wrapped__)
+    monkeypatch.setattr(build_cache, "folders", lambda: iter(()))
+    monkeypatch.setattr(Suite, "run", lambda suite, cell: ceiling._library())
+
+    result = run("bench", "SGD")
+
+    assert result.exit_code == 4
+    assert "optgen: no C++ compiler was found: install g++" in result.stderr
 
 
 def test_bench_measures_matrices_on_small_lists_only() -> None:
