@@ -124,12 +124,7 @@ def _raw(
         seen = raw if not rule.facts else {key: _given(column) for key, column in raw.items()}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
-        sized = [
-            seen[state.key]
-            for state in rule.states
-            if state.shape != "scalar" and state.key in seen
-        ]
-        types += [list(map(_shape, members)), *(list(map(numel, column)) for column in sized)]
+        types += [list(map(_shape, members)), *(list(map(numel, seen[key])) for key in looked_at)]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
     return raw, [*types, ["complete", *keys]]

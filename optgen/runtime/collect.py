@@ -16,7 +16,7 @@ from torch import Tensor
 
 from optgen.runtime import gradients, partitions
 from optgen.runtime.assemble import Gradients, States, assemble, visible
-from optgen.runtime.private import check_fused
+from optgen.runtime.private import check_fused, numel
 from optgen.runtime.rule import Rule
 from optgen.runtime.sharded.views import aligned, any_shared, check_state, check_summed
 from optgen.runtime.state import Created, Group, ensure, store_counts
@@ -122,6 +122,7 @@ def _check_shapes(rule: Rule, work: Work) -> None:
     """A kernel would write beyond a state that is smaller than its parameter."""
     if any_shared(work.members):
         _check_places(rule, work)
+    _check_numbers(rule, work)
     for state, column in zip(rule.states, work.states, strict=True):
         as_always = state.shape == "like" and not rule.facts
         if as_always and list(map(_shape, column)) == list(map(_shape, work.params)):
@@ -134,6 +135,14 @@ def _check_shapes(rule: Rule, work: Work) -> None:
                     f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
                     f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
                 )
+
+
+def _check_numbers(rule: Rule, work: Work) -> None:
+    """A step count or a scalar state that is not one number is torch's error, before it is read."""
+    states = zip(rule.states, work.states, strict=True)
+    columns = [work.steps, *(column for state, column in states if state.shape == "scalar")]
+    for elements in {numel(number) for column in columns for number in column} - {1}:
+        raise RuntimeError(f"a Tensor with {elements} elements cannot be converted to Scalar")
 
 
 def _check_places(rule: Rule, work: Work) -> None:

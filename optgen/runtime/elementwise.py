@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from optgen.runtime import choice, unfused
 from optgen.runtime.gradients import all_plain, reals, traits
 from optgen.runtime.private import capturing, foreach_devices, is_neg, set_grad_enabled
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, number
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Elementwise:
             self._tell_autograd(others)
         else:
             update = unfused.load(self.lowerings, lowering, "update")
-            hypers = {key: _number(work.group[key]) for key in self.rule.hypers}
+            hypers = {key: number(work.group[key]) for key in self.rule.hypers}
             for columns, _, _ in unfused.buckets(self.rule, work, by_value=True):
                 update(*self._of_one_dtype(columns), **hypers)
 
@@ -181,9 +181,3 @@ def _row_obstacle(row: tuple[Tensor, ...]) -> str:
         return "takes no tensors that processes have still to add up"
     strange = [type(t).__name__ for t in row if places[0][1] is None and not all_plain([t])]
     return f"takes no tensors of class {strange[0]}" if strange else ""
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return tuple(map(_number, value))
-    return value.item() if isinstance(value, Tensor) else value

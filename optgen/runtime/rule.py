@@ -132,8 +132,11 @@ class Lowered(Protocol):
 
 def truth(value: object) -> bool:
     """The truth of a hyperparameter: not None and not 0; a tensor counts as true, unread."""
-    if value is None:
-        return False
-    if isinstance(value, (bool, int, float)):
-        return value != 0
-    return True
+    return isinstance(value, Tensor) or bool(value)
+
+
+def number(value: Any) -> Any:
+    """A hyperparameter as a Python number, or several; None and names are left alone."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(number, value))
+    return value.item() if hasattr(value, "item") else value  # a tensor's, or NumPy's

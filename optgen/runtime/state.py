@@ -65,13 +65,18 @@ _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of sin
 def _ensure_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
-    missing = [place for place, values in enumerate(dicts) if "step" not in values]
-    if rule.step == "tensor" and not all(
-        isinstance(v["step"], Tensor) for v in dicts if "step" in v
-    ):
+    if rule.step == "int":
+        for values in dicts:
+            values.setdefault("step", 0)
+        return
+    known = {place: values["step"] for place, values in enumerate(dicts) if "step" in values}
+    if not all(isinstance(count, Tensor) for count in known.values()):
         raise RuntimeError(_NO_TENSOR)
-    counted = [params[place] for place in missing]
-    counts = [0] * len(missing) if rule.step == "int" else as_scalars(0.0, rule, group, counted)
+    for place, count in known.items():
+        if not count.is_floating_point():  # converted checkpoints have such, and torch counts on
+            dicts[place]["step"] = as_scalar(float(count), rule, group, params[place])
+    missing = [place for place in range(len(dicts)) if place not in known]
+    counts = as_scalars(0.0, rule, group, [params[place] for place in missing])
     for place, count in zip(missing, counts, strict=True):
         dicts[place]["step"] = count
 

@@ -12,7 +12,7 @@ from optgen.runtime.collect import collect
 from optgen.runtime.lists import pieces
 from optgen.runtime.private import capturable_devices
 from optgen.runtime.rows import touched
-from optgen.runtime.rule import Rule
+from optgen.runtime.rule import Rule, number
 from optgen.runtime.state import Group
 from optgen.runtime.work import Work
 
@@ -98,10 +98,10 @@ def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     """
     keys = [_kinds(rule, work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
     if by_value:
-        keys += [_values(work.steps)] if work.steps else []
-        for state, column in zip(rule.states, work.states, strict=True):
-            if state.shape == "scalar" and column:
-                keys.append(_values(column))
+        states = zip(rule.states, work.states, strict=True)
+        scalars = [work.steps, *(column for state, column in states if state.shape == "scalar")]
+        for column in filter(None, scalars):
+            keys += [_values(column), _turns(column)]
     rows: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         rows.setdefault(key, []).append(index)
@@ -137,6 +137,18 @@ def _kinds(rule: Rule, work: Work) -> list[int]:
     return kinds
 
 
+def _turns(scalars: list[Tensor]) -> list[int]:
+    """How often each tensor came before: parameters that share a step count take turns with it."""
+    if len(set(map(id, scalars))) == len(scalars):
+        return [0] * len(scalars)
+    seen: dict[int, int] = {}
+    turns = []
+    for scalar in scalars:
+        turns.append(seen.get(id(scalar), 0))
+        seen[id(scalar)] = turns[-1] + 1
+    return turns
+
+
 def _values(scalars: list[Tensor]) -> list[float]:
     """Read 0-dim tensors; what is on a device comes in one transfer."""
     if all(scalar.is_cpu for scalar in scalars):
@@ -154,22 +166,18 @@ def hypers(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[st
     taken: dict[str, Any] = {}
     for key, value in zip(rule.hypers, rule.values(group), strict=True):
         if isinstance(value, (tuple, list)):
-            taken[key] = tuple(map(_scalar_tensor if functional else _number, value))
+            taken[key] = tuple(map(_scalar_tensor if functional else number, value))
         elif functional:
             taken[key] = _scalar_tensor(value)
         elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
             taken[key] = _scalar_tensor(value.detach())
         else:
-            taken[key] = _number(value)
+            taken[key] = number(value)
     return taken
 
 
 def _scalar_tensor(value: Any) -> Any:
     return value.squeeze() if isinstance(value, Tensor) and value.dim() else value
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value
 
 
 def _check_functional(rule: Rule, work: Work) -> None:

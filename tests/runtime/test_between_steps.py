@@ -239,3 +239,54 @@ def test_states_are_switched_on_and_off(lowering: str) -> None:
         return params
 
     assert error(trained(lowering), trained("forloop")) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -> None:
+    found, counts = [], []
+    for kind in (Adam, torch.optim.Adam):
+        params = parameters()
+        optimizer = kind(params)
+        with use_lowering(lowering):
+            train(optimizer, params, 2)
+            optimizer.state[params[0]]["step"] = optimizer.state[params[2]]["step"]
+            train(optimizer, params, 2)
+        found.append(params)
+        counts.append([optimizer.state[param]["step"].item() for param in params])
+
+    assert counts[0] == counts[1]
+    assert error(*found) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
+    """Programs that convert checkpoints write such."""
+    found = []
+    for kind in (Adam, torch.optim.Adam):
+        params = parameters()
+        optimizer = kind(params)
+        train(optimizer, params, 2)
+        for state in optimizer.state.values():
+            state["step"] = torch.tensor(7)
+        with use_lowering(lowering):
+            train(optimizer, params, 2)
+        found.append(params)
+
+    assert error(*found) < 1e-12
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("elements", [0, 2])
+def test_a_step_count_that_is_not_one_number_is_torchs_error(lowering: str, elements: int) -> None:
+    messages = []
+    for kind in (Adam, torch.optim.Adam):
+        params = parameters()
+        optimizer = kind(params)
+        with use_lowering(lowering):
+            train(optimizer, params, 2)
+            optimizer.state[params[1]]["step"] = torch.ones(elements)
+            with pytest.raises(RuntimeError) as caught:
+                train(optimizer, params, 1)
+        messages.append(str(caught.value))
+
+    assert messages[0] == messages[1]
