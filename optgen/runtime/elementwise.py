@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime import choice, unfused
@@ -82,6 +82,8 @@ class Elementwise:
 
     def _work(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Work:
         """The lists as an optimizer's parameters, gradients and states."""
+        if others := {type(t).__name__ for t in chain(*lists) if not is_tensor(t)}:
+            raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(others)}")
         if reason := obstacle(lists):
             raise UnfitError(f"{self.rule.name} {reason}")
         params, grads, *states = map(reals, lists, self.written)

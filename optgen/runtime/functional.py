@@ -91,6 +91,8 @@ class _Form:
     def step(self, given: Arguments) -> None:
         """Take one step of the given tensors."""
         params, grads = (given[name] for name in self.arguments[:2])
+        if others := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
+            raise TypeError(f"can only optimize Tensors, but one of the params is {min(others)}")
         group = {**self.defaults, **dict(self._numbers(given)), "params": tuple(params)}
         group |= {key: given.get(key) for key in DECIDING}
         if group["differentiable"] and group["fused"]:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -172,6 +173,8 @@ def _made(
         return list(map(torch.zeros_like, params))
     start = _start(state, group, defaults)
     if isinstance(start, (int, float)) and params and all_plain(params):
+        if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
+            return list(map(torch.full_like, params, repeat(start)))
         if state.shape == "scalar":
             return as_scalars(float(start), rule, group, params)
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED:

@@ -242,6 +242,8 @@ def test_what_does_not_fit_is_an_error() -> None:
         adam(params, grads, m, v, [], counts, **{**ADAM, "amsgrad": True})
     with pytest.raises(ValueError, match="`exp_avgs` has 1 entries for 2 parameters"):
         adam(params, grads, m[:1], v, [], counts, **ADAM)
+    with pytest.raises(TypeError, match="only optimize Tensors, but one of the params is NoneType"):
+        adam([params[0], None], grads, m, v, [], counts, **ADAM)
     with pytest.raises(ValueError, match="stands in the list more than once"):
         adam([params[0]] * 2, grads, m, v, [], counts, **ADAM)
     with pytest.raises(RuntimeError, match="`fused` does not support `differentiable`"):

@@ -114,6 +114,8 @@ def test_what_is_not_taken() -> None:
     for wrong in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
         with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
             ema(ones, wrong)
+    with pytest.raises(TypeError, match="ema takes tensors, but lists hold a NoneType"):
+        ema(ones, [ones[0], None])
     ema(ones, ones)  # lists as long, of which the next call knows
     with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
         ema(ones, [torch.zeros(3, 2), torch.zeros(4)])

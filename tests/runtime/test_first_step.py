@@ -111,3 +111,25 @@ def test_states_have_memory_of_their_own() -> None:
     places = [value.data_ptr() for value in states(optimizer) if value.numel()]
     assert sizes == {0}
     assert len(set(places)) == len(places)
+
+
+@needs_reader
+def test_a_step_size_is_rounded_to_its_parameters_type() -> None:
+    """Rprop's begins at the learning rate, in the type of the parameter."""
+    params = [Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.bfloat16, torch.float64)]
+    optimizer = optgen.optim.Rprop(params, lr=1 / 3)
+    optimizer.init_state()
+
+    made = [optimizer.state[param]["step_size"] for param in params]
+    assert all(map(torch.equal, made, (torch.full_like(p, 1 / 3) for p in params)))
+
+
+@needs_reader
+def test_a_parameter_without_a_gradient_gets_no_state() -> None:
+    params = [Parameter(torch.ones(2, 3)), Parameter(torch.ones(4)), Parameter(torch.ones(5))]
+    optimizer = optgen.optim.AdamW([{"params": params[:1]}, {"params": params[1:]}])
+    params[1].grad = torch.ones(4)
+    optimizer.step()
+
+    assert optimizer._repeat is not None
+    assert list(optimizer.state) == [params[1]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.table import Table
-from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
+from optgen.runtime.fused_cpu.tensor_reader import Reader, reader
 
 
 class Again:
@@ -21,29 +21,11 @@ class Again:
     def __init__(self, kernel: Kernel, found: Reader, tensors: int) -> None:
         self._kernel, self._update = kernel, found.update
         self._busy = Lock()  # all of what follows is scratch of one call
-        self._table = table = Table(kernel, tensors, 1)
+        self._table = Table(kernel, tensors, 1)
         self._values: list[Any] = []
         self._lists = array("q", bytes(8 * kernel.streams))
-        self._params = array("q", bytes(8 * tensors))
-        self._handles = array("q", bytes(8 * len(table.address)))
-        arrays = {
-            "lists": self._lists,
-            "params": self._params,
-            "handles": self._handles,
-            "address": table.address,
-            "elements": table.elements,
-            "types": table.types,
-            "group": table.group,
-        }
-        self._request = Request(
-            layout=ctypes.pointer(found.layout_for(kernel)),
-            streams=kernel.streams,
-            tensors=tensors,
-            **{name: column.buffer_info()[0] for name, column in arrays.items()},
-            kernel=ctypes.cast(kernel.parts[0], ctypes.c_void_p),
-            table=ctypes.addressof(table.struct),
-        )
-        self._address = ctypes.addressof(self._request)
+        self._inquiry = found.inquiry(self._table)
+        self._inquiry.request.lists = self._lists.buffer_info()[0]
 
     @classmethod
     def of(cls, kernel: Kernel, tensors: int) -> "Again | None":
@@ -62,8 +44,8 @@ class Again:
             self._take_hypers([hypers[name] for name in self._kernel.rule.hypers])
             for stream, column in enumerate(lists):
                 self._lists[stream] = id(column)
-            self._request.threads = ctypes.addressof(current)
-            return bool(self._update(self._address))
+            self._inquiry.request.threads = ctypes.addressof(current)
+            return bool(self._update(self._inquiry.address))
         finally:
             self._busy.release()
 

@@ -1,50 +1,42 @@
 """Take a first step as a repeated one: states are made, and the C++ reader looks at the tensors.
 
 To gather 2,000 parameters, Python looks at each of them and of their states some ten times, which
-takes longer than making the states. Here it asks only what must be known before states are made.
+takes longer than making the states. Here the reader looks at parameters and gradients, and of those
+that it finds alike Python sees one.
 """
 
-from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import Tensor
 
 from optgen.runtime import partitions
 from optgen.runtime.choice import choose
-from optgen.runtime.collect import with_gradient
+from optgen.runtime.fused_cpu import tensor_reader
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.fused_cpu.table import CODES
-from optgen.runtime.gradients import all_plain, check_sizes
 from optgen.runtime.state import ensure
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
-_layout, _dtype, _is_cpu = attrgetter("layout"), attrgetter("dtype"), attrgetter("is_cpu")
-_DENSE = {torch.strided}
-
 
 def works(optimizer: "GeneratedOptimizer") -> list[Work]:
-    """The groups' tensors, without states, if the kernel is to take them all; else nothing.
+    """The groups' work, without states, if the kernel is to take it all; else nothing.
 
-    What is wrong with a tensor is an error here, or left to those that look more closely.
+    All parameters with a gradient are its `members`; `params` and `grads` are one pair of each
+    kind. What is wrong with a tensor is left to those that look more closely.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._survey.ahead:
         return []
     if getattr(optimizer, "found_inf", None) is not None:
         return []
-    if not all(_ordinary(group["params"]) for group in groups):  # else processes meet before errors
+    lists = [group["params"] for group in groups]
+    if not all(type(params) is list for params in lists):
         return []
-    seen = [(group, *with_gradient(group)) for group in groups]
-    if not all(_ordinary(grads) for _, _, grads in seen):
-        return []
-    works = [_work(optimizer, *each) for each in seen if each[1]]
+    reader = tensor_reader.built()  # one that is not is built while the kernel is
+    seen = reader.look(lists) if reader else []
+    works = [_work(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
     return works if _are_for_the_kernel(optimizer, works) else []
 
 
@@ -57,22 +49,12 @@ def _are_for_the_kernel(optimizer: "GeneratedOptimizer", works: list[Work]) -> b
         kept.works = {}
 
 
-def _work(
-    optimizer: "GeneratedOptimizer",
-    group: dict[str, Any],
-    members: list[Tensor],
-    grads: list[Tensor],
-) -> Work:
-    check_sizes(members, grads)
+def _work(optimizer: "GeneratedOptimizer", group: dict[str, Any], types: list[int]) -> Work:
     partitions.check(optimizer, group)
-    return Work(group, members, members, grads, [], [], [], {}, [], [])
-
-
-def _ordinary(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether all are dense memory and no more, in types that kernels know."""
-    if not (all_plain(tensors) and all(map(_is_cpu, tensors))):
-        return False
-    return set(map(_dtype, tensors)) <= CODES.keys() and set(map(_layout, tensors)) <= _DENSE
+    params = group["params"]
+    kinds = [params[types.index(kind)] for kind in sorted({*types} - {0})]
+    members = list(compress(params, types))
+    return Work(group, members, kinds, [each.grad for each in kinds], [], [], [], {}, [], [])
 
 
 def taken(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> Repeat | None:

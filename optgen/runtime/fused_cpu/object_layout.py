@@ -16,6 +16,7 @@ from ctypes import c_int, c_int64, c_uint64, c_void_p
 from functools import reduce
 from operator import and_, invert
 from pathlib import Path
+from struct import unpack
 
 import torch
 from torch import Tensor
@@ -90,8 +91,8 @@ def measured() -> Layout:
         numbers=types,
     )
     _link(layout)
-    one = torch.zeros(3, dtype=torch.float32)
-    other = torch.nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
+    one = torch.empty(3, dtype=torch.float32)
+    other = torch.nn.Parameter(torch.empty(2, 2, dtype=torch.float64))
     layout.implementation = _implementation(one, other)
     _find_keys(layout, one, other)
     _find_traits(layout)
@@ -117,7 +118,7 @@ def _link(layout: Layout) -> None:
 
 
 def _words(address: int, count: int) -> list[int]:
-    return list((c_uint64 * count).from_address(address))
+    return list(unpack(f"{count}Q", ctypes.string_at(address, 8 * count)))
 
 
 def _implementation(*tensors: Tensor) -> int:
@@ -142,7 +143,7 @@ def _implementation_words(tensor: Tensor) -> list[int]:
 
 def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
-    plain = _samples([one, other, *(torch.zeros(2, dtype=dtype) for dtype in CODES)])
+    plain = _samples([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
     negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
     found = [
         i
@@ -152,7 +153,7 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
         and (min(plain[i]) ^ min(negated[i])).bit_count() == 1
     ]
     place = _only(found, "the keys")
-    if _samples([one.to_sparse()])[place] == plain[place]:
+    if _samples([torch.empty(3, layout=torch.sparse_coo)])[place] == plain[place]:
         raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
     layout.keys, layout.plain = 8 * place, min(plain[place])
 
@@ -172,7 +173,7 @@ def _find_traits(layout: Layout) -> None:
 
     Other bits of it may be padding, in which anything stands.
     """
-    straight = [torch.zeros(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
+    straight = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
     words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
     found = [
         i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
@@ -185,7 +186,7 @@ def _find_traits(layout: Layout) -> None:
         raise UnknownLayoutError("the contiguity of a tensor cannot be told")
     layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
     sizes = [(5, 7), (11, 13), (), (0, 3)]
-    shapes = [_implementation_words(tensor) for tensor in [torch.zeros(size) for size in sizes]]
+    shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
     count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
     layout.count = 8 * _only(count, "the number of elements")
@@ -193,7 +194,7 @@ def _find_traits(layout: Layout) -> None:
 
 def _find_shape(layout: Layout) -> None:
     """How many dimensions, and beside it the sizes of as many as are kept there."""
-    samples = [torch.zeros(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
+    samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
     kept = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
     words = list(map(_implementation_words, samples))
     found = [
@@ -206,12 +207,12 @@ def _find_shape(layout: Layout) -> None:
 
 def _check_grad(layout: Layout) -> None:
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
-    params = [torch.nn.Parameter(torch.zeros(n)) for n in (2, 3)]
+    params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
     layout.undefined = _words(grad(params[0]._cdata), 1)[0]
     if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
         raise UnknownLayoutError("a missing gradient cannot be told")
     for param in params:
-        param.grad = torch.zeros_like(param)
+        param.grad = torch.empty_like(param)
         if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
             raise UnknownLayoutError("a gradient is not where it is expected")
     _check_interface(layout, params[0])

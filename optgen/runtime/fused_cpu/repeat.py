@@ -10,7 +10,7 @@ import ctypes
 from array import array
 from collections.abc import Callable
 from itertools import chain
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,12 +21,13 @@ from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.shared import first_shared, specs_of
 from optgen.runtime.fused_cpu.table import CODES, Table
-from optgen.runtime.fused_cpu.tensor_reader import Reader, Request, reader
+from optgen.runtime.fused_cpu.tensor_reader import Reader, reader
 from optgen.runtime.state import Created
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
+_dtype = attrgetter("dtype")
 Group = dict[str, Any]
 
 # Which axes of its parameter a state has, as tensor_request.h numbers them.
@@ -87,8 +88,9 @@ class Repeat:
         self._order = array("q")
         self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
-        self._request = self._make_request(found)
-        self._address = ctypes.addressof(self._request)
+        self._inquiry = found.inquiry(self._table)
+        self._request = self._inquiry.request
+        self._complete()
 
     @classmethod
     def of(
@@ -148,9 +150,9 @@ class Repeat:
         current = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
-        if self._repeat(self._address):
+        if self._repeat(self._inquiry.address):
             return True
-        return self._note_order(groups, state) and bool(self._repeat(self._address))
+        return self._note_order(groups, state) and bool(self._repeat(self._inquiry.address))
 
     def _take_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
@@ -192,55 +194,44 @@ class Repeat:
 
         False if one of them comes twice, or if they are more or fewer than they were.
         """
-        params = chain.from_iterable(group["params"] for group in groups)
-        places = {id(param): place for place, param in enumerate(params)}
-        if list(places.values()) != list(range(len(self._params))):
+        params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
+        count, owners = len(params), array("q", map(id, state))
+        if count != len(self._inquiry.params) or len(set(params)) < count:
             return False
-        self._params[:] = array("q", places)
-        self._order = array("q", [places.get(id(param), -1) for param in state])
+        self._inquiry.params[:] = params
+        self._order = array("q", range(count))
+        if owners.tobytes() != params.tobytes():
+            places = dict(zip(params, self._order, strict=True))
+            self._order = array("q", [places.get(owner, -1) for owner in owners])
         self._request.order = self._order.buffer_info()[0]
         self._request.entries = len(self._order)
         return True
 
-    def _make_request(self, found: Reader) -> Request:
-        table, keys = self._table, self._kernel.keys
-        self._params = array("q", bytes(8 * len(table.elements)))
-        self._handles = array("q", bytes(8 * len(table.address)))
+    def _complete(self) -> None:
+        """Say where the tensors are, and which of them the rule needs."""
+        request, keys = self._request, self._kernel.keys
         self._keys = array("q", map(id, keys))
         axes = (_AXES[state.shape] for state in self._kernel.like)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
-            "params": self._params,
-            "handles": self._handles,
-            "address": table.address,
-            "elements": table.elements,
-            "types": table.types,
-            "group": table.group,
+            "lists": self._lists,
+            "needed": self._needed,
+            "allowed": self._allowed,
+            "keys": self._keys,
             "axes": self._axes,
         }
-        return Request(
-            layout=ctypes.pointer(found.layout_for(self._kernel)),
-            groups=len(self._lists),
-            lists=self._lists.buffer_info()[0],
-            needed=self._needed.buffer_info()[0],
-            allowed=self._allowed.buffer_info()[0],
-            streams=self._kernel.streams,
-            scalars=len(keys) - self._kernel.streams,
-            keys=self._keys.buffer_info()[0],
-            names=self._names,
-            by_matrix=self._kernel.by_matrix,
-            tensors=len(table.elements),
-            shape=table.struct.shape,
-            **{name: column.buffer_info()[0] for name, column in arrays.items()},
-            kernel=ctypes.cast(self._kernel.parts[0], ctypes.c_void_p),
-            table=ctypes.addressof(table.struct),
-        )
+        for name, memory in arrays.items():
+            setattr(request, name, memory.buffer_info()[0])
+        request.groups, request.names = len(self._lists), self._names
+        request.scalars = len(keys) - self._kernel.streams
+        request.by_matrix = self._kernel.by_matrix
+        request.shape = self._table.struct.shape
 
 
 def _types_in(group: Group) -> int:
     """The types of a group's parameters, a set bit each: with a tensor lr the others may not do."""
-    dtypes = {param.dtype for param in group["params"]}
+    dtypes = set(map(_dtype, group["params"]))
     return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
 
 

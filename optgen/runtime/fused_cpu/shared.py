@@ -1,6 +1,7 @@
 """How the tensors of a step are shared by processes, for the C++ reader to take others for new."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 def first_shared(groups: list[dict[str, Any]]) -> Tensor | None:
     """A parameter that processes share, if there is one."""
-    params = (param for group in groups for param in group["params"])
-    return next((param for param in params if shared(type(param))), None)
+    params = list(chain.from_iterable(group["params"] for group in groups))
+    kinds = set(filter(shared, set(map(type, params))))
+    return next((param for param in params if type(param) in kinds), None) if kinds else None
 
 
 def specs_of(optimizer: "GeneratedOptimizer", keys: Sequence[str]) -> list[list[Any]]:

@@ -45,15 +45,22 @@ class _Table(ctypes.Structure):
     ]
 
 
-class Table:
-    """`Table` of kernel.h and the arrays it points to."""
+class Columns:
+    """Addresses, sizes and types of so many streams, and to which groups the tensors belong."""
 
-    def __init__(self, kernel: "Kernel", tensors: int, groups: int) -> None:
-        self.kernel = kernel
-        self.address = array("q", bytes(8 * len(kernel.keys) * tensors))
+    def __init__(self, streams: int, tensors: int) -> None:
+        self.address = array("q", bytes(8 * streams * tensors))
         self.elements = array("q", bytes(8 * tensors))
         self.types = array("Q", bytes(8 * tensors))
         self.group = array("i", bytes(4 * tensors))
+
+
+class Table(Columns):
+    """`Table` of kernel.h and the arrays it points to."""
+
+    def __init__(self, kernel: "Kernel", tensors: int, groups: int) -> None:
+        super().__init__(len(kernel.keys), tensors)
+        self.kernel = kernel
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
         self.shape = array("q", bytes(8 * _SHAPE * tensors * kernel.asks_shapes))

@@ -76,14 +76,6 @@ struct Reader : Streams {
         return true;
     }
 
-    static void put_shape(const Shape& shape, i64* to) {
-        to[DIMENSIONS] = shape.dimensions;
-        to[ROWS] = to[COLUMNS] = to[BATCH] = 1;
-        for (i64 d = 0; d < shape.dimensions; ++d)
-            to[d + 2 < shape.dimensions ? BATCH : d + 2 == shape.dimensions ? ROWS : COLUMNS]
-                *= shape.sizes[d];
-    }
-
     u64 needed(i64 t) const {
         const bool matrix = request.shape && request.shape[SHAPE * t + DIMENSIONS] > 1;
         return request.needed[2 * request.group[t] + matrix];
@@ -260,15 +252,17 @@ struct Reader : Streams {
         return first + BLOCK < request.tensors ? first + BLOCK : request.tensors;
     }
 
-    bool run() const {
+    bool look() const {
         if (!lists()) return false;
         for (i64 first = 0; first < request.tensors; first += BLOCK) {
             const i64 last = end_of_block(first);
             for (i64 t = last; t < end_of_block(last); ++t) fetch(request.params[t]);
             if (!parameters(first, last)) return false;
         }
-        return states() && complete() && take_step();
+        return true;
     }
+
+    bool run() const { return look() && states() && complete() && take_step(); }
 
     bool take_step() const {
         bump_versions();
@@ -291,7 +285,13 @@ int optgen_repeat(const Request* request) {
     return reader.run();
 }
 
-// The same for the lists of a function: `lists` has one for each stream.
+// Reads the parameters and gradients only, of an optimizer that has no states yet.
+int optgen_look(const Request* request) {
+    const Reader reader{{*request, *request->layout}};
+    return reader.look();
+}
+
+// The same as a step for the lists of a function: `lists` has one for each stream.
 int optgen_update(const Request* request) {
     const Reader reader{{*request, *request->layout}};
     return reader.columns() && reader.take_step();

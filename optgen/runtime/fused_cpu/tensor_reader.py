@@ -7,9 +7,12 @@ it was tried on allow. Where there is no reader, steps gather their tensors in P
 import ctypes
 import os
 import sys
+from array import array
 from ctypes import c_char_p, c_int64, c_void_p
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +26,7 @@ from optgen.runtime.fused_cpu.object_layout import (
     measured,
 )
 from optgen.runtime.fused_cpu.source import complete
+from optgen.runtime.fused_cpu.table import Columns, Table
 
 _TRIED = ("2.13",)  # versions of torch
 
@@ -60,6 +64,25 @@ class Request(ctypes.Structure):
     ]
 
 
+class Inquiry:
+    """A request about columns to be read, and the memory that the reader needs beside them."""
+
+    def __init__(self, columns: Columns, **fields: Any) -> None:
+        self.params = array("q", bytes(8 * len(columns.elements)))
+        self._handles = array("q", bytes(8 * len(columns.address)))
+        arrays = {
+            "params": self.params,
+            "handles": self._handles,
+            "address": columns.address,
+            "elements": columns.elements,
+            "types": columns.types,
+            "group": columns.group,
+        }
+        places = {name: memory.buffer_info()[0] for name, memory in arrays.items()}
+        self.request = Request(tensors=len(columns.elements), **places, **fields)
+        self.address = ctypes.addressof(self.request)
+
+
 class Reader:
     """The compiled reader, and the layout it is to assume."""
 
@@ -75,6 +98,8 @@ class Reader:
         self.repeat.argtypes = (c_void_p,)
         self.update = library.optgen_update
         self.update.argtypes = (c_void_p,)
+        self._look = library.optgen_look
+        self._look.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the types that kernels know
 
     def learn(self, shared: Tensor) -> bool:
@@ -87,7 +112,39 @@ class Reader:
             return False
         return True
 
-    def layout_for(self, kernel: Kernel) -> Layout:
+    def look(self, lists: list[list[Tensor]]) -> list[list[int]]:
+        """The types of groups' parameters and of their gradients, as a table has them.
+
+        0 for a parameter without a gradient; nothing at all if some tensor is a strange one.
+        """
+        columns = Columns(2, sum(map(len, lists)))
+        places = array("q", map(id, lists))
+        allowed = array("Q", [self.layout.types]) * len(lists)
+        asked = Inquiry(
+            columns,
+            layout=ctypes.pointer(self.layout),
+            groups=len(lists),
+            lists=places.buffer_info()[0],
+            allowed=allowed.buffer_info()[0],
+        )
+        asked.params[:] = array("q", map(id, chain.from_iterable(lists)))
+        if not self._look(asked.address):
+            return []
+        types = iter(columns.types)
+        return [list(islice(types, len(params))) for params in lists]
+
+    def inquiry(self, table: Table) -> Inquiry:
+        """What has a table filled and taken through its kernel, but for where its tensors are."""
+        kernel = table.kernel
+        return Inquiry(
+            table,
+            layout=ctypes.pointer(self._layout_for(kernel)),
+            streams=kernel.streams,
+            kernel=ctypes.cast(kernel.parts[0], c_void_p),
+            table=ctypes.addressof(table.struct),
+        )
+
+    def _layout_for(self, kernel: Kernel) -> Layout:
         """The layout with the types that a kernel knows; of others it reads single numbers only."""
         types = self.layout.types & kernel.types
         if types not in self._layouts:
@@ -105,8 +162,15 @@ def reader() -> Reader | None:
         return None
 
 
+def built() -> Reader | None:
+    """The reader, if it takes no compiler to have it."""
+    return reader() if is_built() else None
+
+
 def is_built() -> bool:
     """Tell whether it takes no compiler to have the reader."""
+    if reader.cache_info().currsize:
+        return True
     try:
         return build_cache.built("tensor_reader", _source()) is not None
     except OSError:

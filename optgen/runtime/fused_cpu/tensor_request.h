@@ -42,6 +42,14 @@ struct Request {
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
+inline void put_shape(const Shape& shape, i64* to) {
+    to[DIMENSIONS] = shape.dimensions;
+    to[ROWS] = to[COLUMNS] = to[BATCH] = 1;
+    for (i64 d = 0; d < shape.dimensions; ++d)
+        to[d + 2 < shape.dimensions ? BATCH : d + 2 == shape.dimensions ? ROWS : COLUMNS]
+            *= shape.sizes[d];
+}
+
 // The streams that a request asks for.
 struct Streams {
     const Request& request;
