@@ -40,11 +40,10 @@ def update_factored(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(params[0].dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -157,11 +156,10 @@ def update_sharded_factored(
     """The same for parts of parameters: it yields what the processes must complete together."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(split.whole.dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -276,11 +274,10 @@ def update_not_factored(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(params[0].dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -304,8 +301,8 @@ def update_not_factored(
                 param_sq_sums, [sum_of_squares(param_block) for param_block in param_blocks]
             )
             # v = lerp(v, g**2, w)
-            operands = torch._foreach_mul(grad_blocks, grad_blocks)
-            torch._foreach_lerp_(variance_blocks, operands, w)
+            grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
+            torch._foreach_lerp_(variance_blocks, grad_block_sqs, w)
             # v_hat = v
             # u = g / sqrt(maximum(v_hat, floor**2))
             denoms = torch._foreach_clamp_min(variance_blocks, floor_sq)
@@ -353,11 +350,10 @@ def update_sharded_not_factored(
     """The same for parts of parameters: it yields what the processes must complete together."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(split.whole.dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -382,8 +378,8 @@ def update_sharded_not_factored(
             param_sq_sum_blocks, [sum_of_squares(param_block) for param_block in param_blocks]
         )
         # v = lerp(v, g**2, w)
-        operands = torch._foreach_mul(grad_blocks, grad_blocks)
-        torch._foreach_lerp_(variance_blocks, operands, w)
+        grad_block_sqs = torch._foreach_mul(grad_blocks, grad_blocks)
+        torch._foreach_lerp_(variance_blocks, grad_block_sqs, w)
         # v_hat = v
         # u = g / sqrt(maximum(v_hat, floor**2))
         denoms = torch._foreach_clamp_min(variance_blocks, floor_sq)
@@ -391,7 +387,7 @@ def update_sharded_not_factored(
         us = torch._foreach_div(grad_blocks, denoms)
         # p = p - alpha / maximum(1, rms(u) / d) * u
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
-    del grad_blocks, operands, denoms, us  # nothing large waits for others
+    del grad_blocks, grad_block_sqs, denoms, us  # nothing large waits for others
     yield [split.sum(param_sq_sum), split.sum(u_sq_sum)]
     # alpha = maximum(eps2, rms(p)) * rho
     alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho

@@ -38,11 +38,10 @@ def update_factored(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(params[0].dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -138,18 +137,17 @@ def update_functional_factored(
         col_var = col_vars[index].clone()
         step = advance_one(state_steps[index], capturable)
         eps1, eps2 = eps
-        if eps[0] is None:
+        if eps1 is None:
             # floor = machine_eps(p)
             floor = torch.finfo(params[index].dtype).eps
         else:
-            # floor = eps1
             floor = eps1
         # rho = minimum(lr, 1 / sqrt(t))
         rho = minimum(lr, 1 / sqrt(step))
         # w = t**beta2_decay
         w = step**beta2_decay
-        grad_sq_row_sum_scale = 1 / cols(params[index])
-        grad_sq_col_sum_scale = 1 / rows(params[index])
+        inverse_cols = 1 / cols(params[index])
+        inverse_rows = 1 / rows(params[index])
         floor_sq = floor**2
 
         if maximize:
@@ -163,19 +161,16 @@ def update_functional_factored(
             param = (1 - lr * weight_decay) * param
         # r = lerp(r, row_mean(g**2), w)
         grad_sq_row_sum = row_sum(grad * grad)
-        row_var = lerp(row_var, grad_sq_row_sum_scale * grad_sq_row_sum, w)
+        row_var = lerp(row_var, inverse_cols * grad_sq_row_sum, w)
         # c = lerp(c, col_mean(g**2), w)
         grad_sq_col_sum = col_sum(grad * grad)
-        col_var = lerp(col_var, grad_sq_col_sum_scale * grad_sq_col_sum, w)
+        col_var = lerp(col_var, inverse_rows * grad_sq_col_sum, w)
         # v_hat = r * c / maximum(col_mean(r), floor)
         row_var_col_sum = col_sum(row_var)
         # v_hat = r * c / maximum(col_mean(r), floor)
         # u = g / sqrt(maximum(v_hat, floor**2))
         u = grad / sqrt(
-            maximum(
-                row_var * col_var / maximum(grad_sq_col_sum_scale * row_var_col_sum, floor),
-                floor_sq,
-            )
+            maximum(row_var * col_var / maximum(inverse_rows * row_var_col_sum, floor), floor_sq)
         )
         # p = p - alpha / maximum(1, rms(u) / d) * u
         u_sq_sum = total(u * u)
@@ -202,11 +197,10 @@ def update_not_factored(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     eps1, eps2 = eps
-    if eps[0] is None:
+    if eps1 is None:
         # floor = machine_eps(p)
         floor = torch.finfo(params[0].dtype).eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -227,8 +221,8 @@ def update_not_factored(
             # alpha = maximum(eps2, rms(p)) * rho
             param_sq_sum.add_(sum_of_squares(param_block))
             # v = lerp(v, g**2, w)
-            operand = grad_block.mul(grad_block)
-            variance_block.lerp_(operand, w)
+            grad_block_sq = grad_block.mul(grad_block)
+            variance_block.lerp_(grad_block_sq, w)
             # v_hat = v
             # u = g / sqrt(maximum(v_hat, floor**2))
             denom = variance_block.clamp_min(floor_sq).sqrt_()
@@ -278,11 +272,10 @@ def update_functional_not_factored(
         variance = variances[index].clone()
         step = advance_one(state_steps[index], capturable)
         eps1, eps2 = eps
-        if eps[0] is None:
+        if eps1 is None:
             # floor = machine_eps(p)
             floor = torch.finfo(params[index].dtype).eps
         else:
-            # floor = eps1
             floor = eps1
         # rho = minimum(lr, 1 / sqrt(t))
         rho = minimum(lr, 1 / sqrt(step))

@@ -91,11 +91,10 @@ def adafactor_factored_scalars(
     eps1 = tl.load(hyper + 2)
     eps2 = tl.load(hyper + 3)
     decay = 1 - lr * weight_decay
-    if is_none(tl.load(hyper + 2)):
+    if is_none(eps1):
         # floor = machine_eps(p)
         floor = machine_eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))
@@ -747,11 +746,10 @@ def adafactor_not_factored_scalars(
     eps1 = tl.load(hyper + 2)
     eps2 = tl.load(hyper + 3)
     decay = 1 - lr * weight_decay
-    if is_none(tl.load(hyper + 2)):
+    if is_none(eps1):
         # floor = machine_eps(p)
         floor = machine_eps
     else:
-        # floor = eps1
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
     rho = minimum(lr, 1 / sqrt(step))

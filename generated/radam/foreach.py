@@ -27,12 +27,10 @@ def update(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
-    # rho_inf = 2 / (1 - beta2) - 1
     rho_inf = 2 / (1 - beta2) - 1
     # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
     rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
     if rho > 5:
-        # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)

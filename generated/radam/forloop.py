@@ -25,12 +25,10 @@ def update(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     step = advance(state_steps)
     beta1, beta2 = betas
-    # rho_inf = 2 / (1 - beta2) - 1
     rho_inf = 2 / (1 - beta2) - 1
     # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
     rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
     if rho > 5:
-        # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
@@ -90,12 +88,10 @@ def update_functional(
         exp_avg_sq = exp_avg_sqs[index].clone()
         step = advance_one(state_steps[index], capturable)
         beta1, beta2 = betas
-        # rho_inf = 2 / (1 - beta2) - 1
         rho_inf = 2 / (1 - beta2) - 1
         # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
         rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
         if capturable:
-            # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
             r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
             bias_correction2 = 1 - beta2**step
             bias_correction2_sqrt = sqrt(bias_correction2)
@@ -105,7 +101,6 @@ def update_functional(
             step_size_else = lr / bias_correction1_else
             step_size = where(rho > 5, step_size_then, step_size_else)
         elif rho > 5:
-            # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
             r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
             bias_correction2 = 1 - beta2**step
             bias_correction2_sqrt = sqrt(bias_correction2)

@@ -44,12 +44,10 @@ def radam_scalars(rows, hypers, scalars, found_inf, tensors, STEP_T: tl.constexp
     decay = 1 - lr * weight_decay
     one_minus_beta1 = 1 - beta1
     one_minus_beta2 = 1 - beta2
-    # rho_inf = 2 / (1 - beta2) - 1
     rho_inf = 2 / (1 - beta2) - 1
     # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
     rho = rho_inf - 2 * step * ipow(beta2, step) / (1 - ipow(beta2, step))
     if rho > 5:
-        # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
         bias_correction2 = 1 - ipow(beta2, step)
         bias_correction2_sqrt = sqrt(bias_correction2)

@@ -80,7 +80,7 @@ def update_functional(
         step = advance_one(state_steps[index], capturable)
         # rate = lr / (1 + (t - 1) * lr_decay)
         rate = lr / (1 + (step - 1) * lr_decay)
-        grad_sq_row_sum_weight = 1 / cols(params[index])
+        inverse_cols = 1 / cols(params[index])
 
         if maximize:
             # g = -g
@@ -90,7 +90,7 @@ def update_functional(
             grad = grad + weight_decay * param
         # s = s + row_mean(g**2)
         grad_sq_row_sum = row_sum(grad * grad)
-        state_sum = state_sum + grad_sq_row_sum_weight * grad_sq_row_sum
+        state_sum = state_sum + inverse_cols * grad_sq_row_sum
         # p = p - rate * g / (sqrt(s) + eps)
         param = param - rate * grad / (sqrt(state_sum) + eps)
 

@@ -157,8 +157,11 @@ class TensorBuilder:
         return self.made.get(form) or self._materialise(form, self._temporary(name))
 
     def _operand(self, factor: Expr, name: str = "operand") -> str:
-        if isinstance(factor, Ref):
-            return factor.name
+        match factor:
+            case Ref():
+                return factor.name
+            case Linear((Term(Const(1), (Ref(a), Ref(b)), ()),)) if a == b and name == "operand":
+                name = f"{a}_sq"
         return self.made.get(factor) or self._materialise(factor, self._temporary(name))
 
     def _word(self, call: Call, name: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
 from optgen.lowerings.fused_triton.row import Row
+from optgen.passes.ask_by_name import ask_by_name
 from optgen.passes.round_state import ROUNDED, round_state
 
 _INDENT = "    "
@@ -17,7 +20,8 @@ class Prologue:
     """Prints the scalar program of a plan, and the row of numbers it leaves for the sweep."""
 
     def __init__(self, plan: Plan, row: Row, streams: int) -> None:
-        self._plan, self._row, self._streams = plan, row, streams
+        self._plan = replace(plan, scalars=ask_by_name(plan.scalars))
+        self._row, self._streams = row, streams
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
         self._printer = Printer(self._read, tensors=False)
         self._offsets: dict[str, int] = {}
@@ -83,8 +87,10 @@ class Prologue:
         known = set(surviving)
         for stmt in program:
             if isinstance(stmt, Assign):
-                lines += [f"# {line}" for line in stmt.quote if f"# {line}" not in lines[-3:]]
-                lines.append(f"{variable(stmt.target.name)} = {self._value(stmt)}")
+                printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
+                told = {f"# {printed}", *lines[-3:]}
+                lines += [f"# {line}" for line in stmt.quote if f"# {line}" not in told]
+                lines.append(printed)
                 known.add(variable(stmt.target.name))
                 continue
             both = known | (_defined(stmt.then) & _defined(stmt.orelse))

@@ -10,6 +10,7 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expre
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText, statements
+from optgen.passes.ask_by_name import ask_by_name, is_item
 from optgen.passes.rewrite import filter_assigns
 
 
@@ -44,7 +45,7 @@ ONE_BY_ONE = ScalarText(
 def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
     """The scalars that are read by the lines below them, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
-    plan = replace(plan, scalars=_read_in(plan.scalars, states.union(reads)))
+    plan = replace(plan, scalars=_read_in(ask_by_name(plan.scalars), states.union(reads)))
     later = {r.name for r in _reads(plan) if r.version > 0}
     param = {plan.algorithm.param: form.param}
     text = PythonText(param, {})
@@ -69,7 +70,7 @@ def _read_in(program: Program, needed: set[str]) -> Program:
     The items of a tuple stay, which are written in one line.
     """
     read = needed | {r.name for e in expressions(program) for r in refs(e)}
-    kept = filter_assigns(program, lambda a: a.target.name in read or _is_item(a.value))
+    kept = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
     return program if kept == program else _read_in(kept, needed)
 
 
@@ -112,9 +113,9 @@ def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> lis
 
 def _unpacked(lines: list[str], plan: Plan) -> list[str]:
     """`beta1 = betas[0]` and `beta2 = betas[1]` in one line, as the author wrote them."""
-    items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and _is_item(a.value)}  # type: dict[str, list[Assign]]
+    items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and is_item(a.value)}  # type: dict[str, list[Assign]]
     for stmt in assigns(plan.scalars):
-        if stmt.quote and _is_item(stmt.value):
+        if stmt.quote and is_item(stmt.value):
             items[stmt.quote[0]].append(stmt)
     out = list(lines)
     for quote, unpacking in items.items():
@@ -123,10 +124,6 @@ def _unpacked(lines: list[str], plan: Plan) -> list[str]:
             start = out.index(f"# {quote}")
             out[start : start + len(unpacking) + 1] = [quote]
     return out
-
-
-def _is_item(value: Expr) -> bool:
-    return isinstance(value, Call) and value.word == "item"
 
 
 def _tuple_name(value: Expr) -> str:

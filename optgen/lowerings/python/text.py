@@ -97,16 +97,17 @@ Line = Callable[[Assign], str]
 def statements(program: Program, text: PythonText, line: Line, indent: str = "") -> list[str]:
     """A program as Python lines: `line` prints an assignment, the spec's words stand above it.
 
-    What `line` returns may be several lines.
+    Words that say the same as the line are not repeated. What `line` returns may be several lines.
     """
     out: list[str] = []
     quoted: tuple[str, ...] = ()
     for stmt in program:
         if isinstance(stmt, Assign):
+            printed = line(stmt).split("\n")
             if stmt.quote != quoted:
-                out += [f"{indent}# {q}" for q in stmt.quote]
+                out += [f"{indent}# {q}" for q in stmt.quote if q != printed[0]]
             quoted = stmt.quote
-            out += [indent + text_line for text_line in line(stmt).split("\n")]
+            out += [indent + text_line for text_line in printed]
             continue
         out += branch(stmt, text, lambda p, i: statements(p, text, line, i), indent)
         quoted = ()
