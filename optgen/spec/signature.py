@@ -91,10 +91,12 @@ class Signature:
         for argument in self.node.args.args:
             declaration = defaults.get(argument.arg)
             if not _calls(declaration, "state"):
+                chosen = _calls(declaration, "hyper", "flag", "choice", "fixed")
+                state = f'{argument.arg}=state("checkpoint_key")'
                 self.source.error(
                     argument,
                     f"`{argument.arg}` stands between `/` and `*`, where state is declared",
-                    f'{argument.arg}=state("checkpoint_key")',
+                    "write `*` before what the user chooses" if chosen else state,
                 )
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
@@ -150,10 +152,11 @@ class Signature:
                 return self._flag(name, node, fixed=True)
             case ast.Call(func=ast.Name(id="choice")):
                 return self._choice(name, node)
+        hyper = f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)"
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
-            f"{name}=hyper(1e-3, ge=0) or {name}=flag(False)",
+            "write `*` behind what is remembered" if _calls(node, "state") else hyper,
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
@@ -224,5 +227,5 @@ def _range_text(bounds: Bounds) -> str:
     return ", ".join(f"{sign} {limit}" for sign, limit in limits if limit is not None)
 
 
-def _calls(node: ast.expr | None, word: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == word
+def _calls(node: ast.expr | None, *words: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in words

@@ -164,6 +164,7 @@ SIGNATURES = {
     "undeclared hyperparameter": spec(hypers="lr=0.1"),
     "hyperparameter without default": spec(hypers="lr"),
     "hyperparameter among states": spec(states="m=hyper(1)"),
+    "state among hyperparameters": spec(hypers=f"{M}, {LR}"),
     "duplicate argument": spec(hypers=f"{LR}, {LR}"),
     "duplicate checkpoint key": spec(states=f'{M}, v=state("exp_avg")'),
     "key of the step": spec(states='m=state("step")'),
