@@ -18,16 +18,14 @@ from torch.nn import Parameter
 import optgen.optim
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.optim import Adafactor, Muon
+from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
-from optgen.runtime import matrix
 from optgen.spec.read import read_spec
 
 repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
 SPECS = Path(__file__).parents[1] / "specs"
 CATALOGUE = Path(__file__).parents[2] / "specs"
 Shape = tuple[int, ...]
-
 ODD = '''
 from optgen.spec import *
 
@@ -58,7 +56,6 @@ def Odd(
         u = m
     p = p - lr * width * u / (1 + norm(u) / t)
 '''
-
 SMALL = [
     (5, 7),
     (3, 3),
@@ -185,72 +182,6 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
         assert all(map(torch.equal, ended[0], others))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(
-    "shape", [(16, 8, 3, 3), (40, 30, 1, 1), (300, 200), (70, 1100), (1000,)], ids=str
-)
-def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None:
-    """One step in float32 from the same numbers, rounded at its end."""
-    (param,), (grad,) = values([shape], dtype, 1), values([shape], dtype, 2)
-    narrow, wide = Parameter(param.clone()), Parameter(param.float())
-    narrow.grad, wide.grad = grad.clone(), grad.float()
-    eps = (torch.finfo(dtype).eps, 1e-3)
-    optimizers = Adafactor([narrow], eps=eps), Adafactor([wide], eps=eps)
-    for optimizer in optimizers:
-        optimizer.step()
-
-    assert torch.equal(narrow, wide.to(dtype))
-    for key, found in optimizers[0].state[narrow].items():
-        assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
-
-
-@pytest.mark.parametrize("shape", [(300, 200), (70, 1100)], ids=str)
-@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float16")], ids=str)
-def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str, str]) -> None:
-    """Parameters of 16 bits beside a momentum of 32, and the other way round; rounded once."""
-    own, of_state = (getattr(torch, name) for name in dtypes)
-    cls, _ = rule("came")
-    mixed = Parameter(values([shape], own, 1)[0])
-    exact = Parameter(mixed.detach().float())
-    optimizers = cls([mixed], lr=0.01), cls([exact], lr=0.01)
-    for optimizer, param in zip(optimizers, (mixed, exact), strict=True):
-        optimizer.init_state()
-        param.grad = values([shape], own, 2)[0].to(param.dtype)
-        held = optimizer.state[param]
-        held |= {key: value.float() for key, value in held.items()}
-        momentum = values([shape], of_state, 3)[0]
-        held["exp_avg"] = momentum if param is mixed else momentum.float()
-        optimizer.step()
-
-    state, expected = optimizers[0].state[mixed]["exp_avg"], optimizers[1].state[exact]["exp_avg"]
-    for found, unrounded in ((mixed, exact), (state, expected)):
-        half = torch.finfo(found.dtype).eps / 2
-        torch.testing.assert_close(
-            found.float(), unrounded, rtol=max(1.001 * half, 1e-6), atol=1e-7
-        )
-
-
-def test_bits_do_not_depend_on_what_else_is_stepped() -> None:
-    """Memory is asked for ahead, and tensors are taken in strips, where all exceed the caches."""
-    shapes = [(300, 200), (40, 1500), (16, 8, 3, 3), (1000,)]
-    few, many = ([*shapes], [*shapes, (3000, 3000)])
-    alone, among = (
-        stepped(Adafactor([Parameter(value) for value in values(each, torch.bfloat16, 0)]), 2)
-        for each in (few, many)
-    )
-
-    assert all(map(torch.equal, alone, among))
-
-
-def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
-    """The pass that stores Muon's momentum stores no parameter."""
-    narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
-    narrow.grad = torch.ones_like(narrow)
-    optimizer = Muon([narrow], momentum=0.5)
-    optimizer.step()
-    assert torch.equal(optimizer.state[narrow]["momentum_buffer"], torch.full_like(narrow, 0.5))
-
-
 @pytest.mark.parametrize("steps", [1, 3])
 def test_memory_in_another_order_than_the_indices(steps: int) -> None:
     """Rows and columns are those of the indices, wherever the elements lie."""
@@ -340,36 +271,3 @@ def test_a_repeated_step_knows_shapes() -> None:
     optimizer.state[params[0]]["row_var"] = torch.zeros(1, 6, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="row_var has the shape"):
         optimizer.step()
-
-
-def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[list[Shape]] = []
-
-    def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
-        taken.append([tuple(tensor.shape) for tensor in tensors])
-        return plain(tensors, *arguments)
-
-    plain = matrix.orthogonalize
-    monkeypatch.setattr(matrix, "orthogonalize", spied)
-    shapes = [(4, 6), (6, 4), (4, 6)]
-    groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
-    optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
-    references = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
-    theirs = torch.optim.Muon(references)
-    params = stepped(optimizer)
-    for step in range(4):
-        for reference, grad in zip(references, grads_of(references, step), strict=True):
-            reference.grad = grad
-        theirs.step()
-
-    assert taken[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
-    assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
-
-
-def test_a_matrix_in_columns() -> None:
-    (start,) = values([(6, 9)], torch.float64, 0)
-    plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
-    assert not turned.is_contiguous()
-    for param in (plain, turned):
-        stepped(Muon([param]))
-    assert error(turned, plain) < 1e-14

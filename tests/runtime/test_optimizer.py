@@ -1,36 +1,22 @@
 """The base class: what torch.optim.Optimizer promises, and every framework counts on."""
 
 import copy
-import functools
 import inspect
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from runtime.training import error, gradients, parameters, train
+from runtime.works import one_parameter
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from optgen import use_lowering
 from optgen.optim import Adam
 from optgen.runtime import GeneratedOptimizer
 
-Call = tuple[str, tuple[Any, ...], dict[str, Any]]
-
-
-@pytest.fixture(autouse=True, params=["forloop", "fused_cpu"])
-def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is tested here does not depend on the lowering."""
-    with use_lowering(request.param):
-        yield
-
-
-def one_parameter() -> torch.nn.Parameter:
-    param = torch.nn.Parameter(torch.ones(3))
-    param.grad = torch.ones(3)
-    return param
+pytestmark = pytest.mark.usefixtures("each_lowering")
 
 
 def test_it_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
@@ -43,93 +29,6 @@ def test_it_is_a_torch_optimizer_that_torch_does_not_wrap_again() -> None:
     assert Adam.step is step
     assert step.hooked is True
     assert list(inspect.signature(step).parameters) == ["self", "closure"]
-
-
-@pytest.mark.parametrize("kind", [Adam, torch.optim.Adam])
-def test_hooks_run_in_torchs_order_with_torchs_arguments(kind: Any) -> None:
-    calls: list[Call] = []
-
-    def hook(name: str) -> Callable[..., None]:
-        return lambda optimizer, args, kwargs: calls.append((name, args[1:], kwargs))
-
-    optimizer = kind([one_parameter()])
-    handles = [
-        optimizer.register_step_pre_hook(hook("pre")),
-        optimizer.register_step_post_hook(hook("post")),
-        torch_optimizer.register_optimizer_step_pre_hook(hook("global pre")),
-        torch_optimizer.register_optimizer_step_post_hook(hook("global post")),
-    ]
-    closure = lambda: 1.5  # noqa: E731
-    try:
-        assert optimizer.step() is None
-        assert optimizer.step(closure) == 1.5
-        assert optimizer.step(closure=closure) == 1.5
-    finally:
-        for handle in handles:
-            handle.remove()
-    optimizer.step()
-
-    expected: list[Call] = []
-    for args, kwargs in (((), {}), ((closure,), {}), ((), {"closure": closure})):
-        names = ("global pre", "pre", "post", "global post")
-        expected += [(name, args, kwargs) for name in names]
-    assert calls == expected
-
-
-def test_a_pre_hook_replaces_arguments_and_must_return_them_as_torch_says() -> None:
-    optimizer = Adam([one_parameter()])
-    handle = optimizer.register_step_pre_hook(lambda self, args, kwargs: ((self, lambda: 7.0), {}))
-    assert optimizer.step() == 7.0
-    handle.remove()
-
-    optimizer.register_step_pre_hook(lambda self, args, kwargs: 3)
-    with pytest.raises(RuntimeError, match=r"must return None or a tuple of .*, but got 3"):
-        optimizer.step()
-
-
-def test_a_subclass_with_its_own_step_runs_hooks_once() -> None:
-    class Mine(Adam):
-        def step(self, closure: Any = None) -> Any:
-            return super().step(closure)
-
-    Adam([one_parameter()]).step()
-    calls = []
-    optimizer = Mine([one_parameter()])
-    optimizer.register_step_post_hook(lambda *_: calls.append(1))
-
-    optimizer.step()
-
-    assert calls == [1]
-
-
-def test_hooks_run_behind_a_step_that_somebody_has_patched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    original = Adam.step
-
-    @functools.wraps(original)
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
-
-    monkeypatch.setattr(Adam, "step", patched)
-    calls = []
-    optimizer = Adam([one_parameter()])
-    optimizer.register_step_post_hook(lambda *_: calls.append(1))
-
-    optimizer.step()
-
-    assert calls == [1]
-
-
-def test_the_profiler_sees_a_step_under_torchs_name() -> None:
-    optimizer = Adam([one_parameter()])
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    names = {event.key for event in profile.key_averages()}
-    assert {"Optimizer.step#Adam.step", "Optimizer.zero_grad#Adam.zero_grad"} <= names
 
 
 def test_the_closure_runs_with_gradients_and_the_update_without() -> None:

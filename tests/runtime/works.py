@@ -1,4 +1,4 @@
-"""Optimizers that have taken a step, and the work of the next."""
+"""A parameter, an optimizer that has taken a step, and the work of its next one."""
 
 import torch
 from torch import Tensor
@@ -24,3 +24,9 @@ def stepped() -> tuple[Adam, list[Tensor]]:
 def the_work(optimizer: Adam) -> Work:
     (work,) = survey(optimizer)
     return work
+
+
+def one_parameter() -> torch.nn.Parameter:
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    return param

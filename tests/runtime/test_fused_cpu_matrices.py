@@ -1,0 +1,58 @@
+"""Fused C++ steps of rules with matrix words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from parity.trajectories import error, values
+from runtime.test_fused_cpu_phases import Shape, grads_of, stepped
+from torch import Tensor
+from torch.nn import Parameter
+
+from optgen.optim import Muon
+from optgen.runtime import matrix
+
+
+def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
+    """The pass that stores Muon's momentum stores no parameter."""
+    narrow = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
+    narrow.grad = torch.ones_like(narrow)
+    optimizer = Muon([narrow], momentum=0.5)
+    optimizer.step()
+    assert torch.equal(optimizer.state[narrow]["momentum_buffer"], torch.full_like(narrow, 0.5))
+
+
+def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[Shape]] = []
+
+    def spied(tensors: Sequence[Tensor], *arguments: Any) -> list[Tensor]:
+        taken.append([tuple(tensor.shape) for tensor in tensors])
+        return plain(tensors, *arguments)
+
+    plain = matrix.orthogonalize
+    monkeypatch.setattr(matrix, "orthogonalize", spied)
+    shapes = [(4, 6), (6, 4), (4, 6)]
+    groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
+    optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])
+    references = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
+    theirs = torch.optim.Muon(references)
+    params = stepped(optimizer)
+    for step in range(4):
+        for reference, grad in zip(references, grads_of(references, step), strict=True):
+            reference.grad = grad
+        theirs.step()
+
+    assert taken[:2] == [[(4, 6), (6, 4)], [(4, 6)]]
+    assert all(error(p, q) < 1e-12 for p, q in zip(params, references, strict=True))
+
+
+def test_a_matrix_in_columns() -> None:
+    (start,) = values([(6, 9)], torch.float64, 0)
+    plain, turned = Parameter(start.clone()), Parameter(start.t().contiguous().t())
+    assert not turned.is_contiguous()
+    for param in (plain, turned):
+        stepped(Muon([param]))
+    assert error(turned, plain) < 1e-14

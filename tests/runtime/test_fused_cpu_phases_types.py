@@ -1,0 +1,68 @@
+"""Fused C++ steps of rules with phases, in 16 bits and in several types at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parity.trajectories import values
+from runtime.test_fused_cpu_phases import Shape, rule, stepped
+from torch.nn import Parameter
+
+from optgen.optim import Adafactor
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(16, 8, 3, 3), (40, 30, 1, 1), (300, 200), (70, 1100), (1000,)], ids=str
+)
+def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None:
+    """One step in float32 from the same numbers, rounded at its end."""
+    (param,), (grad,) = values([shape], dtype, 1), values([shape], dtype, 2)
+    narrow, wide = Parameter(param.clone()), Parameter(param.float())
+    narrow.grad, wide.grad = grad.clone(), grad.float()
+    eps = (torch.finfo(dtype).eps, 1e-3)
+    optimizers = Adafactor([narrow], eps=eps), Adafactor([wide], eps=eps)
+    for optimizer in optimizers:
+        optimizer.step()
+
+    assert torch.equal(narrow, wide.to(dtype))
+    for key, found in optimizers[0].state[narrow].items():
+        assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (70, 1100)], ids=str)
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float16")], ids=str)
+def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str, str]) -> None:
+    """Parameters of 16 bits beside a momentum of 32, and the other way round; rounded once."""
+    own, of_state = (getattr(torch, name) for name in dtypes)
+    cls, _ = rule("came")
+    mixed = Parameter(values([shape], own, 1)[0])
+    exact = Parameter(mixed.detach().float())
+    optimizers = cls([mixed], lr=0.01), cls([exact], lr=0.01)
+    for optimizer, param in zip(optimizers, (mixed, exact), strict=True):
+        optimizer.init_state()
+        param.grad = values([shape], own, 2)[0].to(param.dtype)
+        held = optimizer.state[param]
+        held |= {key: value.float() for key, value in held.items()}
+        momentum = values([shape], of_state, 3)[0]
+        held["exp_avg"] = momentum if param is mixed else momentum.float()
+        optimizer.step()
+
+    state, expected = optimizers[0].state[mixed]["exp_avg"], optimizers[1].state[exact]["exp_avg"]
+    for found, unrounded in ((mixed, exact), (state, expected)):
+        half = torch.finfo(found.dtype).eps / 2
+        torch.testing.assert_close(
+            found.float(), unrounded, rtol=max(1.001 * half, 1e-6), atol=1e-7
+        )
+
+
+def test_bits_do_not_depend_on_what_else_is_stepped() -> None:
+    """Memory is asked for ahead, and tensors are taken in strips, where all exceed the caches."""
+    shapes = [(300, 200), (40, 1500), (16, 8, 3, 3), (1000,)]
+    few, many = ([*shapes], [*shapes, (3000, 3000)])
+    alone, among = (
+        stepped(Adafactor([Parameter(value) for value in values(each, torch.bfloat16, 0)]), 2)
+        for each in (few, many)
+    )
+
+    assert all(map(torch.equal, alone, among))
