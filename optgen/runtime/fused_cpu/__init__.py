@@ -9,9 +9,9 @@ ordinary tensors is read so too, once Python has made their states.
 import sys
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from pathlib import Path
-from threading import Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,15 @@ from weakref import WeakKeyDictionary
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.collect import collect
-from optgen.runtime.fused_cpu import build_cache, compiler, first_step, levels, rows, tensor_reader
+from optgen.runtime.fused_cpu import (
+    build_cache,
+    compiler,
+    first_step,
+    levels,
+    rows,
+    sweeps,
+    tensor_reader,
+)
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
@@ -184,19 +192,18 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
     path = Path(module.__file__).with_name("fused_cpu.cpp")
     kind, condition = _kind(in_parts)
     name, source = owner.rule.name, condition + complete(path.read_text())
-    # Two compilers take no longer than one; two threads of Python would wait for one another.
-    beside = [] if tensor_reader.is_built() else [Thread(target=tensor_reader.reader)]
-    if owner.rule.gradient == "sparse_only":
-        beside.append(Thread(target=rows.library, args=(name, source)))
-    for thread in beside:
-        thread.start()
-    try:
-        return kind(owner, *levels.library(name, source, types), source)
-    except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
-        message = str(error)
-    finally:
-        for thread in beside:
-            thread.join()  # the reader is asked for next
+    # Two compilers take no longer than one; a third would wait for them where there are two cores.
+    with ThreadPoolExecutor(1) as beside:
+        sweeping = beside.submit(sweeps.library, source, types)
+        if owner.rule.gradient == "sparse_only":
+            beside.submit(rows.library, name, source)
+        if not tensor_reader.is_built():
+            beside.submit(tensor_reader.reader)  # it is asked for next
+        try:
+            built = levels.library(name, source, types, levels.made(source))
+            return kind(owner, *built, source, sweeping.result())
+        except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
+            message = str(error)
     reason = message.partition("\n")[0]  # what follows names folders and files of this build
     if reason not in _warned:
         _warned.add(reason)

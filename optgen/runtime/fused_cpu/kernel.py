@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu import sweeps, threads
 from optgen.runtime.fused_cpu.calls import Call, calls_of
 from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.fused_cpu.table import Table, in_stream, shaped_and_scalar
@@ -23,11 +23,15 @@ class Kernel:
 
     in_parts = False  # whether it is for parameters that other processes have the rest of
 
-    def __init__(self, owner: Lowered, library: Path, types: int, source: str) -> None:
+    def __init__(
+        self, owner: Lowered, library: Path, types: int, source: str, swept_by: Path | None
+    ) -> None:
         self.rule, self.types, self.source = owner.rule, types, source
         self.row = Row(owner)
         self.like, self.scalar = shaped_and_scalar(owner.rule)
         self._library = ctypes.CDLL(str(library))
+        if swept_by:
+            sweeps.connect(self._library, swept_by)
         self.asks_shapes = self._fact("optgen_shapes")
         self.by_matrix = self._fact("optgen_by_matrix")
         self.calls = calls_of(self._text("optgen_calls"))

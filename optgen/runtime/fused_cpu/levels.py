@@ -60,16 +60,21 @@ _MADE = 1 << CODES[torch.bfloat16]  # by matrix words, whatever they take
 ALL = of_dtypes(CODES)
 
 
-def library(name: str, source: str, types: int) -> tuple[Path, int]:
+def made(source: str) -> int:
+    """The types of what a kernel's source has made between its parts."""
+    return _MADE if "optgen_calls" in source else 0
+
+
+def library(name: str, source: str, types: int, beside: int = 0) -> tuple[Path, int]:
     """A library of a source for tensors of these types, and the types it is asked to know.
 
-    One that knows more serves as well, if it is there already.
+    One that knows more serves as well, if it is there already. It computes in no other type for
+    what else is `beside` such tensors.
     """
     if _TYPES not in source:
         return build_cache.library(name, source), ALL
     types = types or _SINGLE
-    made = _MADE if "optgen_calls" in source else 0
-    texts = [f"#define {_TYPES} {known | made}\n{source}" for known in _enough(types)]
+    texts = [f"#define {_TYPES} {known | beside}\n{source}" for known in _enough(types)]
     built = (path for text in texts if (path := build_cache.built(name, text)))
     return next(built, None) or build_cache.library(name, texts[0]), types
 

@@ -1,11 +1,9 @@
 // Takes all tensors of a table through the passes of their rules: one region, one barrier a pass.
+#include "optgen/runtime/fused_cpu/sweep.h"
 
-// A build takes half the time without what -O2 and -O3 do beside making vectors, and only what
-// axes.h does with few rows or columns is faster with it.
-#ifndef __clang__
-#pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
-#endif
-#include "optgen/runtime/fused_cpu/tiles.h"
+extern "C" {
+const optgen::Sweeps* optgen_swept_by; // the runtime enters what sweeps this library's tensors
+}
 
 namespace optgen {
 
@@ -15,13 +13,15 @@ constexpr i64 SHARED_ELEMENTS = 1 << 18;
 constexpr i64 MEMORY = 8 << 20;
 
 // How the tensors of one rule, in one type, are taken through its passes.
-template <class R, class C, class Sweep>
+template <class R, class C>
 struct Taking {
     static Tensor<R, C> tensor(const Job& job) {
         return Tensor<R, C>(*static_cast<const Program<R>*>(job.program), job);
     }
     static i64 bytes(const Job& job) { return tensor(job).bytes; }
-    static i64 scratch(const Job& job) { return Sweep::scratch(OUTLINE<R, C>, job) * i64(sizeof(C)); }
+    static i64 scratch(const Job& job) {
+        return optgen_swept_by->of(C()).scratch(OUTLINE<R, C>, job) * i64(sizeof(C));
+    }
     static void begin(const Job& job) { tensor(job).begin(); }
     static void finish(const Job& job, int pass) {
         const Tensor<R, C> it = tensor(job);
@@ -35,19 +35,19 @@ struct Taking {
             it.program.table, job,         &given,        given.partials,
             it.whole,         it.row_sums, it.column_sums};
         const Reach& reach = REACHES<R>.of[job.way][pass];
-        Sweep(OUTLINE<R, C>, tensor, it.passes()[pass], reach, pass == 0, scratch).run(block);
+        optgen_swept_by->of(C()).run(
+            OUTLINE<R, C>, tensor, it.passes()[pass], reach, pass == 0, scratch, block);
     }
     static constexpr Methods METHODS{bytes, scratch, begin, sweep, finish};
 };
 
-template <bool HAS_AXES, bool HAS_LARGEST, class R>
+template <class R>
 bool add(const Program<R>& program, i64 t, Job& job) {
     if (program.run[t] < 0) return false;
     job = divide(program, t);
     job.program = &program;
     job.methods = in_type(job.in_double, [](auto number) {
-        using C = decltype(number);
-        return &Taking<R, C, Part<C, HAS_AXES, HAS_LARGEST>>::METHODS;
+        return &Taking<R, decltype(number)>::METHODS;
     });
     job.passes = R::PASSES[job.way];
     return true;
@@ -90,7 +90,6 @@ struct Work {
 
     template <class... R>
     explicit Work(const Table& table, const Program<R>&... programs) : jobs(table.tensors + 1) {
-        constexpr bool axes = (R::HAS_AXES || ...), largest = (has_largest<R>() || ...);
         i64 moved = 0;
         for (i64 t = 0; t < table.tensors; ++t) {
             Job& job = jobs[count];
@@ -98,7 +97,7 @@ struct Work {
                 job = jobs[count - 1];
                 job.tensor = t;
             } else {
-                if (!(add<axes, largest>(programs, t, job) || ...)) continue;
+                if (!(add(programs, t, job) || ...)) continue;
                 memory = most(memory, job.methods->bytes(job));
                 scratch = most(scratch, job.methods->scratch(job));
                 moved = 0;

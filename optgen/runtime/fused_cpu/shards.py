@@ -92,8 +92,10 @@ class ShardKernel(Kernel):
 
     in_parts = True
 
-    def __init__(self, owner: Lowered, library: Path, types: int, source: str) -> None:
-        super().__init__(owner, library, types, source)
+    def __init__(
+        self, owner: Lowered, library: Path, types: int, source: str, swept_by: Path | None
+    ) -> None:
+        super().__init__(owner, library, types, source, swept_by)
         self._advance: Any = None
         if self._fact("optgen_advance"):  # else it asks for the sizes of a parameter only
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end

@@ -1,0 +1,112 @@
+"""The library of sweeps: which kernels have one, and which share one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import generated
+from optgen import use_lowering
+from optgen.optim import Adafactor
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import build_cache, compiler, levels, sweeps
+from optgen.runtime.fused_cpu.source import complete
+
+SINGLE, DOUBLE = (levels.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+
+
+def source(name: str) -> str:
+    """A kernel's source."""
+    return complete((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that would be compiled, where nothing is."""
+    texts: list[str] = []
+
+    def library(name: str, text: str) -> Path:
+        texts.append(text)
+        return Path(name)
+
+    monkeypatch.setattr(build_cache, "built", lambda name, text: None)
+    monkeypatch.setattr(build_cache, "library", library)
+    return texts
+
+
+def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
+    for name in ("adafactor", "row_wise_adagrad"):
+        assert sweeps.library(source(name), SINGLE)
+
+    assert len(set(asked)) == 1
+
+
+def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
+    """They make bfloat16, whatever they take; nothing computes in float32 for it."""
+    sweeps.library(source("muon"), DOUBLE)
+    bits = DOUBLE | levels.of_dtypes([torch.bfloat16]) & ~SINGLE
+
+    assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
+
+
+def test_a_rule_of_one_sweep_has_none(asked: list[str]) -> None:
+    assert sweeps.library(source("adam"), SINGLE) is None
+    assert not asked
+
+
+def parameters() -> list[Tensor]:
+    params = [torch.nn.Parameter(torch.ones(4, 5))]
+    params[0].grad = torch.ones(4, 5)
+    return params
+
+
+def test_a_first_step_builds_each_library_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built = []
+
+    def build(command: list[str], text: Path, target: Path) -> None:
+        built.append(text.read_text())
+        compile_(command, text, target)
+
+    compile_ = compiler.build
+    monkeypatch.setattr(compiler, "build", build)
+    monkeypatch.setattr(fused_cpu, "_kernels", {})
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
+    fused_cpu.tensor_reader.reader()
+    with use_lowering("fused_cpu"):
+        optimizer = Adafactor(parameters())
+        for _ in range(2):
+            optimizer.step()
+        optimizer.add_param_group({"params": parameters()})
+        optimizer.step()
+
+    own = [text for text in built if "OPTGEN_TYPES 64" in text]
+    assert sorted("optgen_step" in text for text in own) == [False, True]
+    assert len(own) == len(built) - sum("optgen_repeat" in text for text in built)
+
+
+def test_sweeps_that_cannot_be_built_are_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sweeps, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n")
+    monkeypatch.setattr(fused_cpu, "_kernels", {})
+    monkeypatch.setattr(fused_cpu, "_warned", set())
+    monkeypatch.setattr(build_cache, "library", lambda name, text: build(name, text, tmp_path))
+    monkeypatch.setattr(build_cache, "built", lambda name, text: None)
+    params = parameters()
+    with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
+        Adafactor(params).step()
+
+    assert torch.isfinite(params[0]).all()
+
+
+def build(name: str, text: str, folder: Path) -> Path:
+    """Only what a test is about is compiled; other libraries are empty."""
+    source, target = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(text if name == "sweeps" else "")
+    command = compiler.find()
+    assert command
+    compiler.build(command, source, target)
+    return target
