@@ -77,6 +77,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
 
     APART void tile(const Tile& tile) {
         C* at[MOST_VALUES];
+        const bool fetches = job.from_memory && !job.converted && (job.local || !job.by_rows);
         for (int v = 0; v < rule.values; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
         if (unscales) unscale(tile, at[1]);
         if constexpr (HAS_AXES)
@@ -85,7 +86,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = rule.steps[k];
             if (step.kind == Step::LOOP) {
-                if (loops > 1 && (job.local || !job.by_rows)) fetch(tile, loop_count++);
+                if (fetches && loops > 1) fetch(tile, loop_count++);
                 loop(k, step, tile, at);
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
@@ -144,7 +145,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
 
     // Asks for a share of what the next tile reads: memory would rest while this one is computed
     // with.
-    void fetch(const Tile& tile, int share) const {
+    INLINE void fetch(const Tile& tile, int share) const {
         for (u64 streams = touched & ((1 << rule.streams) - 1); streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams), axes = rule.axes[v];
             if (!job.has_whole(axes)) continue;
