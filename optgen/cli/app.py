@@ -201,7 +201,8 @@ def bench(
 ) -> None:
     """Measure optimizers against torch.optim and the memory's limit.
 
-    In one process, in a new order each round; medians.
+    In one process, in a new order each round. Figures are medians: milliseconds, the part of the
+    limit's speed that is reached (in brackets by minima), and how many times longer torch takes.
     """
     with exit_codes():
         from optgen.cli import bench as command
