@@ -1,0 +1,97 @@
+"""A step sees what happened before it, whichever lowering took the last one: torch's goes along."""
+
+from contextlib import nullcontext
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from runtime.changes import CHANGES, Prepare, deviation, give_gradients, nothing, parameters
+from torch import Tensor
+
+import optgen.optim
+from optgen import use_lowering
+
+MODULES = (optgen.optim, torch.optim)
+RULES: list[tuple[str, dict[str, Any]]] = [
+    ("Adam", {"amsgrad": True}),
+    ("SGD", {"momentum": 0.9, "dampening": 0.5}),
+    ("NAdam", {}),
+    ("RMSprop", {"momentum": 0.5}),
+    ("Adafactor", {"weight_decay": 0.1}),
+]
+
+
+def forget_the_states(optimizer: Any, params: list[Tensor]) -> None:
+    optimizer.state.clear()
+
+
+def exchange_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
+    old, new = params[3], torch.nn.Parameter(params[3].detach().clone())
+    new.grad = old.grad
+    optimizer.state[new] = optimizer.state.pop(old)
+    params[3] = new
+    join_the_groups(optimizer, params)
+
+
+def give_a_parameter_a_group(optimizer: Any, params: list[Tensor]) -> None:
+    first = optimizer.param_groups[0]
+    first["params"] = [param for param in params if param is not params[1]]
+    optimizer.param_groups[1:] = [{**first, "params": [params[1]], "lr": 0.03}]
+
+
+def join_the_groups(optimizer: Any, params: list[Tensor]) -> None:
+    del optimizer.param_groups[1:]
+    optimizer.param_groups[0]["params"] = list(reversed(params))
+
+
+def write_to_a_tensor(optimizer: Any, params: list[Tensor]) -> None:
+    group = optimizer.param_groups[0]
+    if isinstance(group["lr"], Tensor):
+        group["lr"].mul_(0.5)
+    else:
+        group["lr"] = torch.tensor(0.02, dtype=torch.float64)
+
+
+OTHERS: list[Prepare] = [
+    forget_the_states,
+    exchange_a_parameter,
+    give_a_parameter_a_group,
+    join_the_groups,
+    write_to_a_tensor,
+]
+LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
+
+
+def events(draw: Random) -> list[tuple[Prepare, str | None]]:
+    """Few kinds of change at a time: then some come twice, and one after another."""
+    kinds = draw.choices([*CHANGES, *OTHERS], k=2)
+    return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
+
+
+@pytest.mark.parametrize(("name", "options"), RULES, ids=[name for name, _ in RULES])
+def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any]) -> None:
+    draw = Random(name)
+    for _ in range(20):
+        changes = events(draw)
+        ours, theirs = (trained(getattr(m, name), options, changes) for m in MODULES)
+        for one, other in zip(ours, theirs, strict=True):
+            assert set(one) == set(other)
+            assert deviation([one[key] for key in other], list(other.values())) < 1e-10
+
+
+def trained(
+    kind: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
+) -> list[dict[str, Tensor]]:
+    """The parameters, each with its state, after some steps that changes come before."""
+    params = parameters()
+    params[3] = torch.nn.Parameter(
+        params[4].data[0].clone()
+    )  # torch's Adafactor takes no empty one
+    optimizer = kind(params, **options)
+    for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):
+        give_gradients(params, step)
+        change(optimizer, params)
+        with use_lowering(lowering) if lowering else nullcontext():
+            optimizer.step()
+    return [{"param": param, **optimizer.state[param]} for param in params]
