@@ -61,6 +61,8 @@ def copy_of(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
 
 
 def beside(tensor: Tensor, param: Tensor) -> Tensor:
-    """The tensor, or a copy of it, that can be walked beside a parameter."""
+    """The tensor, or a copy of it, that can be walked beside a parameter of its shape."""
+    if is_plain(tensor) and is_plain(param):  # of thousands of matrices all are
+        return tensor
     streams = (param, tensor)
     return copy_of(tensor, param) if 1 in copies(streams) else tensor

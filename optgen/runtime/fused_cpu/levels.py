@@ -8,7 +8,7 @@ of any type: they are read by a switch.
 
 from array import array
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, combinations
 from operator import attrgetter
 from pathlib import Path
 
@@ -74,11 +74,13 @@ def library(name: str, source: str, types: int, beside: int = 0) -> tuple[Path, 
     if _TYPES not in source:
         return build_cache.library(name, source), ALL
     types = types or _SINGLE
-    texts = [f"#define {_TYPES} {known | beside}\n{source}" for known in _enough(types)]
-    built = (path for text in texts if (path := build_cache.built(name, text)))
-    return next(built, None) or build_cache.library(name, texts[0]), types
+    levels = [f"#define {_TYPES} {known | beside}\n" for known in _enough(types)]
+    built = (path for level in levels if (path := build_cache.built(name, level + source)))
+    return next(built, None) or build_cache.library(name, levels[0] + source), types
 
 
 def _enough(types: int) -> list[int]:
     """What libraries for these types can know, the least first."""
-    return sorted({_computed(types | more) for more in range(ALL + 1) if not more & ~ALL})
+    bits = [1 << code for code in CODES.values()]
+    sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
+    return sorted({_computed(types | sum(more)) for more in sets})
