@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from optgen.bench.lists import LISTS
+from optgen.bench.lists import FOR_ALL, LISTS
 from optgen.bench.results import Cell
-from optgen.bench.variants import CLASSES, suited
+from optgen.bench.variants import CLASSES, FACTORED, suited
 
 _LARGE = 5_000_000  # elements; more are not for rules that multiply matrices: seconds a step
 _BUSY = ("SGD", "AdamW", "Adafactor")
@@ -35,10 +35,12 @@ def everything(limited: Limited) -> Iterator[Cell]:
     """All that is published of a machine, what matters most first."""
     memory_bound = [name for name in CLASSES if limited(name)]
     for threads, dtype in product((1, 2), ("float32", "bfloat16")):
-        yield from chosen("step", CLASSES, list(LISTS), limited, [dtype], [threads])
+        yield from chosen("step", CLASSES, FOR_ALL, limited, [dtype], [threads])
+        yield from chosen("step", FACTORED, ["thin"], limited, [dtype], [threads])
     yield from chosen("first step", CLASSES, ["2000x256"], limited)
     yield from (Cell("first step", *each) for each in _FIRST)
     yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], limited)
+    yield from chosen("memory", FACTORED, ["thin"], limited)
     yield from chosen("busy", _BUSY, ["2000x256"], limited, threads=(1, 2))
     yield from chosen("bits", memory_bound, ["resnet50"], limited, threads=(2,))
     yield from (Cell("compile", *each) for each in _COMPILED)

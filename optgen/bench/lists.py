@@ -33,6 +33,7 @@ RESNET50 = [*_STEM, *(s for w, inner, n in _STAGES for s in _bottleneck(w, inner
 _LAYER: list[Shape] = [(768,), (768,), (2304, 768), (2304,), (768, 768), (768,)]
 _LAYER += [(768,), (768,), (3072, 768), (3072,), (768, 3072), (768,)]
 GPT2: list[Shape] = [(50257, 768), (1024, 768), *_LAYER * 12]
+_THIN: list[Shape] = [(40, 300_000), (300_000, 40), (3, 1_000_000), (1_000_000, 3)]
 _TINY: list[Shape] = [(16, 16)] * 2000
 
 LISTS = {
@@ -45,5 +46,8 @@ LISTS = {
         TensorList("2000x256", "2,000 of 256", _TINY),
         TensorList("20groups", "2,000 of 256 in 20 groups", _TINY, groups=20),
         TensorList("2000x1", "2,000 of 1: the host's time", [(1, 1)] * 2000),
+        TensorList("thin", "four long thin matrices", _THIN),
     )
 }
+FOR_ALL = tuple(name for name in LISTS if name != "thin")
+"""Those for every class: to a rule without rows and columns a thin matrix is as good as any."""

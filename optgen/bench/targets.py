@@ -7,11 +7,10 @@ from optgen.bench.first_step import COLD, WARM
 from optgen.bench.lists import TensorList
 from optgen.bench.results import Figures
 from optgen.bench.suite import ONE_GROUP
-from optgen.bench.variants import CLASSES, DEFAULT, FUSED, OURS, generated, suited
+from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, generated, suited
 from optgen.bench.verdict import Target
 
 ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
-FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n).rule.states))
 DENSE = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
 _ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than the caches do
 _LARGE = ("2.5e7", "gpt2", "resnet50")
@@ -44,6 +43,7 @@ def _phases() -> Iterator[Target]:
         "phases: of their limit, 2.5e7, GPT-2", of_limit(FACTORED, ["2.5e7", "gpt2"]), 0.75
     )
     yield Target("phases: of their limit, ResNet-50", of_limit(FACTORED, ["resnet50"]), 0.5)
+    yield Target("phases: of their limit, thin matrices", of_limit(FACTORED, ["thin"]), 0.5)
     yield Target("phases: times faster than torch, 2.5e7", faster(FACTORED, ["2.5e7"]), 6)
     yield Target("phases: times faster than torch, ResNet-50", faster(FACTORED, ["resnet50"]), 12)
 

@@ -43,6 +43,8 @@ def _takes_dense_gradients(kind: object) -> bool:
 
 CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
 """Every generated class that steps on dense gradients: a new algorithm is measured as it lands."""
+FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n).rule.states))
+"""Those whose rule has rows and columns."""
 
 
 class Variant(Protocol):
