@@ -163,6 +163,11 @@ def expressions(program: Program) -> Iterator[Expr]:
             yield from expressions(stmt.orelse)
 
 
+def names_read(program: Program) -> frozenset[str]:
+    """The names that the values and conditions of a program read."""
+    return frozenset(ref.name for expr in expressions(program) for ref in refs(expr))
+
+
 def rename_refs(expr: Expr, change: Callable[[Ref], Ref]) -> Expr:
     """The same expression with every name replaced by `change` of it."""
     if isinstance(expr, Ref):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, expressions, rebuild, refs
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
@@ -71,8 +71,7 @@ def _loop(plan: Plan) -> Body:
 def _functional(plan: Plan) -> Function:
     arguments, plan = keywords(plan), name_fresh(select_branches(plan))
     program = _typed(plan)
-    read = {ref.name for expr in expressions(program) for ref in refs(expr)}
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, read)]
+    opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, names_read(program))]
     lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(

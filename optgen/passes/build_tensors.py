@@ -156,12 +156,11 @@ class TensorBuilder:
         form = Linear((Term(ONE, factors),))
         return self.made.get(form) or self._materialise(form, self._temporary(name))
 
-    def _operand(self, factor: Expr, name: str = "operand") -> str:
-        match factor:
-            case Ref():
-                return factor.name
-            case Linear((Term(Const(1), (Ref(a), Ref(b)), ()),)) if a == b and name == "operand":
-                name = f"{a}_sq"
+    def _operand(self, factor: Expr, name: str = "") -> str:
+        """The tensor of a factor, which is called what it is where its place has no name."""
+        if isinstance(factor, Ref):
+            return factor.name
+        name = name or _operand_name(factor)
         return self.made.get(factor) or self._materialise(factor, self._temporary(name))
 
     def _word(self, call: Call, name: str) -> None:
@@ -185,7 +184,7 @@ class TensorBuilder:
             case _:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first
-                self._emit(call.word, name, source, self._eithers(others, "operand"))
+                self._emit(call.word, name, source, self._eithers(others))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """A choice; a number is filled into a tensor that is made for this."""
@@ -222,7 +221,7 @@ class TensorBuilder:
         else:
             self._emit("clamp_min" if word == "maximum" else "clamp_max", name, source, (bound,))
 
-    def _eithers(self, exprs: Iterable[Expr], name: str) -> tuple[Operand, ...]:
+    def _eithers(self, exprs: Iterable[Expr], name: str = "") -> tuple[Operand, ...]:
         return tuple(self._either(expr, name) for expr in exprs)
 
     def _either(self, expr: Expr, name: str) -> Operand:
@@ -256,6 +255,14 @@ class TensorBuilder:
 
 def _is_a_number(term: Term) -> bool:
     return not term.factors and not term.divisors
+
+
+def _operand_name(factor: Expr) -> str:
+    match factor:
+        case Linear((Term(Const(1), (Ref(a), Ref(b)), ()),)) if a == b:
+            return f"{a}_sq"
+        case _:
+            return "operand"
 
 
 def _filled(number: Expr) -> Expr:

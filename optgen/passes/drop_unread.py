@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import expressions, refs
+from optgen.ir.nodes import names_read
 
 
 def drop_unread(algorithm: Algorithm) -> Algorithm:
     """The same algorithm, with the hyperparameters that its rule asks for."""
-    read = {ref.name for expr in expressions(algorithm.rule) for ref in refs(expr)}
+    read = names_read(algorithm.rule)
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))

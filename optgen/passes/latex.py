@@ -15,9 +15,8 @@ from optgen.ir.nodes import (
     Program,
     Ref,
     assigns,
-    expressions,
+    names_read,
     rebuild,
-    refs,
 )
 from optgen.ir.words import FACTS, PROPERTIES, WORDS
 from optgen.passes.maximize import add_maximize
@@ -88,7 +87,7 @@ class _Typesetter:
         """The lines of some statements; `later` are the names that statements after them read."""
         for i, stmt in enumerate(program):
             if isinstance(stmt, If):
-                yield from self._if(stmt, depth, later | _read(program[i + 1 :]))
+                yield from self._if(stmt, depth, later | names_read(program[i + 1 :]))
                 continue
             value = _without_properties(stmt.value)  # which have no time
             self.kinds[stmt.target.name] = kind_of(value, lambda ref: self.kinds[ref.name])
@@ -197,10 +196,6 @@ def _short_power(text: str) -> str:
     """x^2 for x^{2}, as anybody writes it."""
     head, _, last = text.rpartition("^")
     return f"{head}^{last[1]}" if head and len(last) == 3 and last[0] == "{" else text
-
-
-def _read(program: Program) -> frozenset[str]:
-    return frozenset(ref.name for expr in expressions(program) for ref in refs(expr))
 
 
 def _fold(program: Program, algorithm: Algorithm) -> Program:

@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     Stmt,
     assigns,
     expressions,
+    names_read,
     rebuild,
     refs,
     rename_program,
@@ -242,8 +243,7 @@ def _without(program: Program, gone: Stmt) -> Program:
 
 def _names(program: Program) -> set[str]:
     """Every name a program reads or assigns."""
-    read = {r.name for e in expressions(program) for r in refs(e)}
-    return read | _assigned(program)
+    return _assigned(program) | names_read(program)
 
 
 def _sides(name: str, shared: tuple[set[str], ...], ends: tuple[str, ...]) -> tuple[Ref, ...]:

@@ -16,8 +16,7 @@ from optgen.ir.nodes import (
     Program,
     Term,
     assigns,
-    expressions,
-    refs,
+    names_read,
 )
 from optgen.ir.words import WORDS
 from optgen.lowerings.fused_cpu.expressions import variable
@@ -50,7 +49,7 @@ class Statements:
         lines: list[str] = []
         times = Counter(a.target.name for a in assigns(program))
         for position, stmt in enumerate(program):
-            later = kept | _read(program[position + 1 :])
+            later = kept | names_read(program[position + 1 :])
             if isinstance(stmt, If):
                 for name in _assigned(stmt):
                     if name in later and name not in declared:
@@ -105,7 +104,3 @@ def _always_assigns(stmt: If, name: str) -> bool:
         )
         for arm in (stmt.then, stmt.orelse)
     )
-
-
-def _read(program: Program) -> frozenset[str]:
-    return frozenset(r.name for e in expressions(program) for r in refs(e))

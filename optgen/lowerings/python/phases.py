@@ -20,6 +20,7 @@ from optgen.ir.nodes import (
     Term,
     assigns,
     expressions,
+    names_read,
     refs,
     rename_program,
 )
@@ -177,7 +178,7 @@ class _Printer:
         """Small values, as their text says it; row and column state is stored at once."""
         body = map_values(body, lambda value: connected(value, self._is_late))
         text = PythonText({self.plan.algorithm.param: self.form.param}, self.form.functions)
-        self.reads |= {ref.name for expr in expressions(body) for ref in refs(expr)}
+        self.reads |= names_read(body)
         needed = completions(body) if self.form.over_ranks else {}
 
         def line(stmt: Assign) -> str:

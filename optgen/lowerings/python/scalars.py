@@ -6,7 +6,18 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    assigns,
+    expressions,
+    names_read,
+    refs,
+)
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.python.text import PythonText, statements
@@ -69,7 +80,7 @@ def _read_in(program: Program, needed: set[str]) -> Program:
 
     The items of a tuple stay, which are written in one line.
     """
-    read = needed | {r.name for e in expressions(program) for r in refs(e)}
+    read = needed | names_read(program)
     kept = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
     return program if kept == program else _read_in(kept, needed)
 
