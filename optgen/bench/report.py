@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from optgen.bench.results import Cell, Figures, Results
-from optgen.bench.variants import DEFAULT, LIMIT, OURS
+from optgen.bench.variants import DEFAULT, LIMIT, OURS, UNFUSED
 from optgen.bench.verdict import Verdict
 
 _STEPS = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
@@ -15,8 +15,9 @@ def line(cell: Cell, figures: Figures) -> str:
 
 
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
-    """A step of ours, and how many times longer torch's fastest form takes, and its default."""
-    yield (*_STEPS, "torch's fastest", "torch's default")
+    """A step of ours; how many times longer torch takes, and our other lowerings if measured."""
+    others = [title for title in UNFUSED if any(title in each for each in results.values())]
+    yield (*_STEPS, "torch's fastest", "torch's default", *others)
     for cell, figures in results.items():
         if cell.part == "step":
             ours = figures[OURS]
@@ -26,6 +27,7 @@ def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
                 _of_limit(figures) or "-",
                 _times(fastest(figures)),
                 _times(ratio(figures, DEFAULT)),
+                *(_times(ratio(figures, title)) for title in others),
             )
 
 
