@@ -122,6 +122,10 @@ APART void row_totals(const C* x, i64 rows, i64 columns, To* to) {
 // Rows are joined into a row of partial results.
 template <class Join, class C>
 APART void join_rows(const C* __restrict x, i64 rows, i64 columns, double* __restrict to) {
+    if (columns == 1) {
+        *to = Join::join(*to, total<Join>(x, rows));
+        return;
+    }
     i64 r = 0;
     for (; r + 4 <= rows; r += 4, x += 4 * columns)
         for (i64 c = 0; c < columns; ++c) {

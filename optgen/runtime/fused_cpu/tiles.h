@@ -194,7 +194,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         const i64 rows = tile.rows / tile.matrices, columns = tile.columns / tile.matrices;
         const i64 n = tile.count(axes) / tile.count(rule.axes[v]);
         if (n == 1) return from;
-        if (rule.axes[v] == COLUMN) repeat(from, tile.matrices, rows, columns, wide_buffer(v));
+        if (rule.axes[v] == COLUMN && columns > 1)
+            repeat(from, tile.matrices, rows, columns, wide_buffer(v));
         else spread(from, tile.count(rule.axes[v]), n, wide_buffer(v));
         return wide_buffer(v);
     }
