@@ -25,7 +25,7 @@ from optgen.runtime.fused_cpu.table import CODES
 from optgen.runtime.private import local_tensor, spec
 
 _INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
-_WORDS = 24  # the first 192 bytes of an implementation; it is larger in every torch known
+_WORDS = 22  # the first 176 bytes of an implementation, all of it in the torch tried
 _PYTHON = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",
