@@ -57,32 +57,41 @@ struct Rule {
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
         const auto mu_before_equals_1 = flag<C>(scalars.mu_before == 1);
         const i64 ahead = lookahead<S>(n);
+        const i64 strip = burst<S>(n);
 
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C grad = load(grads + i, ahead);
-            C ax = load(axs + i, ahead);
+        for (i64 first = 0; first < n; first += strip) {
+            const i64 end = first + strip < n ? first + strip : n;
+            for (i64 i = first; strip < n && i < end; i += 16) {
+                ask(params + i);
+                ask(grads + i);
+                ask(axs + i);
+            }
+            for (i64 i = first; i < end; i += LANES<C>) {
+                C param = load(params + i, ahead);
+                C grad = load(grads + i, ahead);
+                C ax = load(axs + i, ahead);
 
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
-            if (has_weight_decay != 0) {
-                // g = g + weight_decay * p
-                grad = grad + weight_decay * param;
-            }
-            // p = p - eta * lambd * p - eta * g
-            param = decay * param - eta_before * grad;
-            if (mu_before_equals_1 != 0) {
-                // a = p
-                ax = param;
-            } else {
-                // a = a + mu * (p - a)
-                ax = ax + mu_before * (param - ax);
-            }
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
+                }
+                if (has_weight_decay != 0) {
+                    // g = g + weight_decay * p
+                    grad = grad + weight_decay * param;
+                }
+                // p = p - eta * lambd * p - eta * g
+                param = decay * param - eta_before * grad;
+                if (mu_before_equals_1 != 0) {
+                    // a = p
+                    ax = param;
+                } else {
+                    // a = a + mu * (p - a)
+                    ax = ax + mu_before * (param - ax);
+                }
 
-            store(params + i, param);
-            store(axs + i, ax);
+                store(params + i, param);
+                store(axs + i, ax);
+            }
         }
     }
 

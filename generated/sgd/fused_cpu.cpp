@@ -47,41 +47,50 @@ struct Rule {
         const auto fresh_momentum_buffer = rare<C>(bool(fresh & 1));
         const auto nesterov = rare<C>(truth(hypers.nesterov));
         const i64 ahead = lookahead<S>(n);
+        const i64 strip = burst<S>(n);
 
-        for (i64 i = 0; i < n; i += LANES<C>) {
-            C param = load(params + i, ahead);
-            C grad = load(grads + i, ahead);
-            C momentum_buffer = MOMENTUM ? load(momentum_buffers + i, ahead) : C(0);
+        for (i64 first = 0; first < n; first += strip) {
+            const i64 end = first + strip < n ? first + strip : n;
+            for (i64 i = first; strip < n && i < end; i += 16) {
+                ask(params + i);
+                ask(grads + i);
+                if constexpr (MOMENTUM) ask(momentum_buffers + i);
+            }
+            for (i64 i = first; i < end; i += LANES<C>) {
+                C param = load(params + i, ahead);
+                C grad = load(grads + i, ahead);
+                C momentum_buffer = MOMENTUM ? load(momentum_buffers + i, ahead) : C(0);
 
-            if (maximize != 0) {
-                // g = -g
-                grad = -grad;
-            }
-            if (has_weight_decay != 0) {
-                // g = g + weight_decay * p
-                grad = grad + weight_decay * param;
-            }
-            if constexpr (MOMENTUM) {
-                if (fresh_momentum_buffer != 0) {
-                    // b = g
-                    momentum_buffer = grad;
-                } else {
-                    // b = momentum * b + (1 - dampening) * g
-                    momentum_buffer = momentum * momentum_buffer + one_minus_dampening * grad;
+                if (maximize != 0) {
+                    // g = -g
+                    grad = -grad;
                 }
-                if (nesterov != 0) {
-                    // g = g + momentum * b
-                    grad = grad + momentum * momentum_buffer;
-                } else {
-                    // g = b
-                    grad = momentum_buffer;
+                if (has_weight_decay != 0) {
+                    // g = g + weight_decay * p
+                    grad = grad + weight_decay * param;
                 }
-            }
-            // p = p - lr * g
-            param = param - lr * grad;
+                if constexpr (MOMENTUM) {
+                    if (fresh_momentum_buffer != 0) {
+                        // b = g
+                        momentum_buffer = grad;
+                    } else {
+                        // b = momentum * b + (1 - dampening) * g
+                        momentum_buffer = momentum * momentum_buffer + one_minus_dampening * grad;
+                    }
+                    if (nesterov != 0) {
+                        // g = g + momentum * b
+                        grad = grad + momentum * momentum_buffer;
+                    } else {
+                        // g = b
+                        grad = momentum_buffer;
+                    }
+                }
+                // p = p - lr * g
+                param = param - lr * grad;
 
-            store(params + i, param);
-            if constexpr (MOMENTUM) store(momentum_buffers + i, momentum_buffer);
+                store(params + i, param);
+                if constexpr (MOMENTUM) store(momentum_buffers + i, momentum_buffer);
+            }
         }
     }
 

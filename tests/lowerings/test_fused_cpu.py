@@ -120,7 +120,7 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     width, report = widest(tmp_path), build(text, tmp_path, *flags)
     assert "warning" not in report, report
     lines = fused_cpu.complete(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
-    head = re.compile(r"for \(i64 i = 0; i < n; (\+\+i|i \+= LANES<C>)\) \{")
+    head = re.compile(r"for \(i64 i = \w+; i < (n|end); (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
     variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type
     found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report).count(str(width))

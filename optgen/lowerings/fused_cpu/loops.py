@@ -22,6 +22,7 @@ from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import PROPERTIES
 from optgen.lowerings.conditions import is_rare, names
+from optgen.lowerings.fused_cpu import bursts
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -76,6 +77,9 @@ class LoopPrinter:
         self.flags = {name: constant(name) for name in whens}
         values = (a.value for a in assigns(loop.body))
         self._waits = loop.several and any(_is_long(e) for value in values for e in walk(value))
+        fitting = sum(c.loaded for c in loop.columns) == bursts.STREAMS
+        self._bursts = loop.several and fitting and not self._waits
+        self._column = _COLUMN + 4 * self._bursts
         self._read_by_elements = {r for a in assigns(loop.body) for r in refs(a.value)}
         self.body = self._body()
 
@@ -86,6 +90,9 @@ class LoopPrinter:
         inside = [line for part in parts for line in ("", *part)][1:]
         step = "i += LANES<C>" if self.loop.several else "++i"
         loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
+        if self._bursts:
+            read = {variable(plural(c.name)): self._flag(c) for c in self.loop.columns if c.loaded}
+            loop = bursts.in_bursts(inside, step, read)
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
@@ -127,7 +134,8 @@ class LoopPrinter:
         """What several elements at once know of those to come, and keep of those before."""
         names = (variable(c.name) for c in self.loop.columns if c.stored)
         late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
-        return ["const i64 ahead = lookahead<S>(n);", *(late if self._waits else [])]
+        kept = late if self._waits else bursts.constants() if self._bursts else []
+        return ["const i64 ahead = lookahead<S>(n);", *kept]
 
     def loads(self) -> list[str]:
         """One line for an array that is read."""
@@ -150,7 +158,7 @@ class LoopPrinter:
             late = f"late.{value}." if self._waits else ""
             text = f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
             line = f"{guard} {text}".lstrip()
-            lines += [line] if _COLUMN + len(line) <= WIDTH else [guard, *indented([text])]
+            lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
 
     def uses(self, word: str) -> bool:
@@ -182,7 +190,7 @@ class LoopPrinter:
         kept = frozenset(self.loop.summed) | {c.name for c in self.loop.columns if c.stored}
         return Statements(
             "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, "auto"
-        ).lines(_COLUMN)
+        ).lines(self._column)
 
     def _load(self, column: Column) -> str:
         flag = self._flag(column)
