@@ -44,6 +44,22 @@ def test_autograd_sees_that_parameters_change() -> None:
             loss.backward()
 
 
+def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
+    elements, part = (1 << 21) + 77, 1 << 20  # in strips from 2**21 on, the last one shorter
+    first = torch.linspace(-1, 1, elements)
+    grad = first.flip(0) * 3
+    whole = [first.clone().requires_grad_()]
+    parts = [each.clone().requires_grad_() for each in first.split(part)]
+    for params, grads in (whole, [grad]), (parts, grad.split(part)):
+        optimizer = SGD(params, momentum=0.9, weight_decay=0.01, fused=True)
+        for param, its in zip(params, grads, strict=True):
+            param.grad = its.clone()
+        for _ in range(2):
+            optimizer.step()
+
+    assert torch.equal(whole[0], torch.cat([each.detach() for each in parts]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_scaled_gradients_are_unscaled_in_place(dtype: torch.dtype) -> None:
     ours, theirs = parameters(dtype=dtype), parameters(dtype=dtype)
