@@ -97,8 +97,8 @@ def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     are parts of: every process that holds parts of the same has the same buckets.
     """
     keys = [_kinds(rule, work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
+    states = list(zip(rule.states, work.states, strict=True))
     if by_value:
-        states = zip(rule.states, work.states, strict=True)
         scalars = [work.steps, *(column for state, column in states if state.shape == "scalar")]
         for column in filter(None, scalars):
             keys += [_values(column), _turns(column)]
@@ -106,7 +106,6 @@ def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     for index, key in enumerate(zip(*keys, strict=True)):
         rows.setdefault(key, []).append(index)
     suited = work.params[0]  # the other parameters of a work are like it
-    states = zip(rule.states, work.states, strict=True)
     lists = [work.params, work.grads, *(c for state, c in states if state.suits(suited))]
     if rule.step is not None:
         lists.append(work.steps)

@@ -85,9 +85,8 @@ def trained(
 ) -> list[dict[str, Tensor]]:
     """The parameters, each with its state, after some steps that changes come before."""
     params = parameters()
-    params[3] = torch.nn.Parameter(
-        params[4].data[0].clone()
-    )  # torch's Adafactor takes no empty one
+    # torch's Adafactor takes no empty one
+    params[3] = torch.nn.Parameter(params[4].data[0].clone())
     optimizer = kind(params, **options)
     for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):
         give_gradients(params, step)

@@ -159,17 +159,21 @@ def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
     assert all(map(torch.equal, params, expected))
 
 
+@pytest.mark.usefixtures("way")
 def test_a_step_count_of_any_type_builds_nothing() -> None:
+    """And a step that was to repeat the one before does so."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizers = [Adafactor(params), Adafactor(expected)]
     with use_lowering("fused_cpu"):
         for optimizer in optimizers:
             optimizer.step()
+        repeat = optimizers[0]._repeat
         for state in optimizers[0].state.values():
             state["step"] = state["step"].double()
         for optimizer in optimizers:
             optimizer.step()
 
+    assert optimizers[0]._repeat is repeat
     assert kernels() == 1
     assert all(map(torch.equal, params, expected))
 

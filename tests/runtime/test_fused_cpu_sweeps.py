@@ -99,7 +99,7 @@ def test_sweeps_that_cannot_be_built_are_reported(
     with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
         Adafactor(params).step()
 
-    assert torch.isfinite(params[0]).all()
+    assert (params[0] < 1).all()  # the step is taken all the same
 
 
 def build(name: str, text: str, folder: Path) -> Path:
