@@ -1,5 +1,6 @@
 """The library of sweeps: which kernels have one, and which share one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ def source(name: str) -> str:
     return complete((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
+def swept_by(source: str, types: int) -> Path | None:
+    """Where the library lies that sweeps for a kernel."""
+    with ThreadPoolExecutor(1) as beside:
+        return sweeps.begun(beside, source, types)()
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that would be compiled, where nothing is."""
@@ -37,21 +44,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
     for name in ("adafactor", "row_wise_adagrad"):
-        assert sweeps.library(source(name), SINGLE)
+        assert swept_by(source(name), SINGLE)
 
     assert len(set(asked)) == 1
 
 
 def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
     """They make bfloat16, whatever they take; nothing computes in float32 for it."""
-    sweeps.library(source("muon"), DOUBLE)
+    swept_by(source("muon"), DOUBLE)
     bits = DOUBLE | levels.of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
 
 
 def test_a_rule_of_one_sweep_has_none(asked: list[str]) -> None:
-    assert sweeps.library(source("adam"), SINGLE) is None
+    assert swept_by(source("adam"), SINGLE) is None
     assert not asked
 
 

@@ -194,14 +194,14 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
     name, source = owner.rule.name, condition + complete(path.read_text())
     # Two compilers take no longer than one; a third would wait for them where there are two cores.
     with ThreadPoolExecutor(1) as beside:
-        sweeping = beside.submit(sweeps.library, source, types)
-        if owner.rule.gradient == "sparse_only":
-            beside.submit(rows.library, name, source)
-        if not tensor_reader.is_built():
-            beside.submit(tensor_reader.reader)  # it is asked for next
         try:
+            swept = sweeps.begun(beside, source, types)
+            if owner.rule.gradient == "sparse_only":
+                beside.submit(rows.library, name, source)
+            if not tensor_reader.is_built():
+                beside.submit(tensor_reader.reader)  # it is asked for next
             built = levels.library(name, source, types, levels.made(source))
-            return kind(owner, *built, source, sweeping.result())
+            return kind(owner, *built, source, swept())
         except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
             message = str(error)
     reason = message.partition("\n")[0]  # what follows names folders and files of this build

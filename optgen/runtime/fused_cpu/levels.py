@@ -68,15 +68,27 @@ def made(source: str) -> int:
 def library(name: str, source: str, types: int, beside: int = 0) -> tuple[Path, int]:
     """A library of a source for tensors of these types, and the types it is asked to know.
 
-    One that knows more serves as well, if it is there already. It computes in no other type for
-    what else is `beside` such tensors.
+    It computes in no other type for what else is `beside` such tensors.
     """
     if _TYPES not in source:
         return build_cache.library(name, source), ALL
-    types = types or _SINGLE
-    levels = [f"#define {_TYPES} {known | beside}\n" for known in _enough(types)]
-    built = (path for level in levels if (path := build_cache.built(name, level + source)))
-    return next(built, None) or build_cache.library(name, levels[0] + source), types
+    path = built(name, source, types, beside) or build(name, source, types, beside)
+    return path, types or _SINGLE
+
+
+def built(name: str, source: str, types: int, beside: int) -> Path | None:
+    """Where one lies that takes no compiler. One that knows more types serves as well."""
+    texts = (_told(known | beside, source) for known in _enough(types or _SINGLE))
+    return next(filter(None, (build_cache.built(name, text) for text in texts)), None)
+
+
+def build(name: str, source: str, types: int, beside: int) -> Path:
+    """One for these types only, made now unless another process has made it."""
+    return build_cache.library(name, _told((types or _SINGLE) | beside, source))
+
+
+def _told(types: int, source: str) -> str:
+    return f"#define {_TYPES} {types}\n{source}"
 
 
 def _enough(types: int) -> list[int]:

@@ -5,6 +5,8 @@ kernel, which takes two thirds of the time of both in one; and it serves any suc
 """
 
 import ctypes
+from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +20,15 @@ _TRAITS = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::L
 """What of its rules a kernel's source says so: sweeps for others are built in less time."""
 
 
-def library(source: str, types: int) -> Path | None:
-    """Where it lies for a kernel's source and tensors of these types; None if it needs none."""
+def begun(beside: Executor, source: str, types: int) -> Callable[[], Path | None]:
+    """What tells where it lies for a kernel's source and tensors of these types, or None if the
+    kernel needs none. Where it has to be built another thread begins at once."""
     if _KERNEL not in source:
-        return None
+        return lambda: None
     traits = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _TRAITS.items())
-    return levels.library("sweeps", traits + _source(), types, levels.made(source))[0]
+    asked = "sweeps", traits + _source(), types, levels.made(source)
+    path = levels.built(*asked)  # two threads that look would wait for one another
+    return (lambda: path) if path else beside.submit(levels.build, *asked).result
 
 
 def connect(kernel: ctypes.CDLL, path: Path) -> None:
