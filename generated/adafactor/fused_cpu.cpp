@@ -222,20 +222,20 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         return {eps2, rho, w, floor, inverse_floor, decay};
     }
 
-    template <class C, bool SPREAD>
+    template <class S, class C, bool SPREAD>
     APART static void sweep1(
-        const Hypers& hypers, Numbers& sums, i64 rows, i64 n, const C* __restrict params,
-        const C* __restrict grads, C* __restrict grad_sqs, C* __restrict grad_sq_row_sums,
-        C* __restrict grad_sq_col_sums) {
+        const Hypers& hypers, Numbers& sums, i64 rows, i64 n, i64 pitch, const S* __restrict params,
+        const S* __restrict grads, Number<S>* __restrict grad_sqs,
+        Number<S>* __restrict grad_sq_row_sums, Number<S>* __restrict grad_sq_col_sums) {
         const auto maximize = rare<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C param_sq_sum = 0, grad_sq_row_sum = 0;
 
-            #pragma omp simd reduction(+ : param_sq_sum, grad_sq_row_sum)
-            for (i64 i = 0; i < n; ++i) {
-                C param = params[i];
-                C grad = grads[i];
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : param_sq_sum, grad_sq_row_sum)
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C param = take<S, C>(params + i);
+                C grad = take<S, C>(grads + i);
 
                 if (maximize != 0) {
                     // g = -g
@@ -248,18 +248,18 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
 
                 param_sq_sum += param_sq;
                 if constexpr (SPREAD) {
-                    grad_sqs[i] = grad_sq;
+                    put<S>(grad_sqs + i, grad_sq);
                 } else {
                     grad_sq_row_sum += grad_sq;
-                    grad_sq_col_sums[i] += grad_sq;
+                    add<S>(grad_sq_col_sums + i, grad_sq);
                 }
             }
 
-            sums.param_sq_sum += param_sq_sum;
+            sums.param_sq_sum += joined(param_sq_sum);
             if constexpr (!SPREAD) {
-                grad_sq_row_sums[row] += grad_sq_row_sum;
+                grad_sq_row_sums[row] += joined(grad_sq_row_sum);
             }
-            params += n, grads += n, grad_sqs += n;
+            params += pitch, grads += pitch, grad_sqs += pitch;
         }
     }
 
@@ -336,22 +336,22 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         }
     }
 
-    template <class C, bool SPREAD>
+    template <class S, class C, bool SPREAD>
     APART static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 rows, i64 n,
-        const C* __restrict grads, const C* __restrict row_factor_rsqrts,
-        const C* __restrict col_var_rsqrts) {
+        const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 rows, i64 n, i64 pitch,
+        const S* __restrict grads, const Number<S>* __restrict row_factor_rsqrts,
+        const Number<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
         const auto maximize = rare<C>(truth(hypers.maximize));
 
         for (i64 row = 0; row < rows; ++row) {
             C u_sq_sum = 0;
 
-            #pragma omp simd reduction(+ : u_sq_sum)
-            for (i64 i = 0; i < n; ++i) {
-                C grad = grads[i];
-                const C row_factor_rsqrt = row_factor_rsqrts[SPREAD ? i : row];
-                C col_var_rsqrt = col_var_rsqrts[i];
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum)
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C grad = take<S, C>(grads + i);
+                const C row_factor_rsqrt = SPREAD ? take<S, C>(row_factor_rsqrts + i) : C(row_factor_rsqrts[row]);
+                C col_var_rsqrt = take<S, C>(col_var_rsqrts + i);
 
                 if (maximize != 0) {
                     // g = -g
@@ -366,8 +366,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
                 u_sq_sum += u_sq;
             }
 
-            sums.u_sq_sum += u_sq_sum;
-            grads += n;
+            sums.u_sq_sum += joined(u_sq_sum);
+            grads += pitch;
         }
     }
 
@@ -381,11 +381,11 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         numbers.step_size = step_size;
     }
 
-    template <class C, bool SPREAD>
+    template <class S, class C, bool SPREAD>
     APART static void sweep3(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 rows, i64 n,
-        C* __restrict params, const C* __restrict grads, const C* __restrict row_factor_rsqrts,
-        const C* __restrict col_var_rsqrts) {
+        i64 pitch, S* __restrict params, const S* __restrict grads,
+        const Number<S>* __restrict row_factor_rsqrts, const Number<S>* __restrict col_var_rsqrts) {
         const C inverse_floor = C(scalars.inverse_floor);
         const C decay = C(scalars.decay);
         const C step_size = C(numbers.step_size);
@@ -393,11 +393,11 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
-            for (i64 i = 0; i < n; ++i) {
-                C param = params[i];
-                C grad = grads[i];
-                const C row_factor_rsqrt = row_factor_rsqrts[SPREAD ? i : row];
-                C col_var_rsqrt = col_var_rsqrts[i];
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C param = take<S, C>(params + i);
+                C grad = take<S, C>(grads + i);
+                const C row_factor_rsqrt = SPREAD ? take<S, C>(row_factor_rsqrts + i) : C(row_factor_rsqrts[row]);
+                C col_var_rsqrt = take<S, C>(col_var_rsqrts + i);
 
                 if (maximize != 0) {
                     // g = -g
@@ -413,9 +413,9 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
                 param = param
                     - step_size * grad * minimum(row_factor_rsqrt * col_var_rsqrt, inverse_floor);
 
-                params[i] = param;
+                put<S>(params + i, param);
             }
-            params += n, grads += n;
+            params += pitch, grads += pitch;
         }
     }
 
@@ -427,17 +427,11 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
-    static void run(
+    static void run_axes(
         int step, const Given<AdafactorFactoredNotOneByOneRule>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 n, const Place* at) {
         switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<C, SPREAD>(
-                    given.hypers, given.sums(), rows, n, at[PARAM], at[GRAD], at[GRAD_SQ],
-                    at[GRAD_SQ_ROW_SUM], at[GRAD_SQ_COL_SUM]);
             case RUN_ROWS1:
                 return rows1<C>(given.scalars, given.sizes, n, at[ROW_VAR], at[GRAD_SQ_ROW_SUM]);
             case RUN_COLUMNS1:
@@ -447,14 +441,30 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
                     given.scalars, given.sizes, n, at[ROW_VAR], at[ROW_VAR_COL_SUM],
                     at[ROW_FACTOR_RSQRT]);
             case RUN_COLUMNS2: return columns2<C>(n, at[COL_VAR], at[COL_VAR_RSQRT]);
+        }
+    }
+
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
+    static void run(
+        int step, const Given<AdafactorFactoredNotOneByOneRule>& given,
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<S, C, SPREAD>(
+                    given.hypers, given.sums(), rows, n, pitch, at[PARAM], at[GRAD], at[GRAD_SQ],
+                    at[GRAD_SQ_ROW_SUM], at[GRAD_SQ_COL_SUM]);
             case RUN_SWEEP2:
-                return sweep2<C, SPREAD>(
-                    given.hypers, given.scalars, given.sums(), rows, n, at[GRAD],
+                return sweep2<S, C, SPREAD>(
+                    given.hypers, given.scalars, given.sums(), rows, n, pitch, at[GRAD],
                     at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
             case RUN_SWEEP3:
-                return sweep3<C, SPREAD>(
-                    given.hypers, given.scalars, given.named(), rows, n, at[PARAM], at[GRAD],
+                return sweep3<S, C, SPREAD>(
+                    given.hypers, given.scalars, given.named(), rows, n, pitch, at[PARAM], at[GRAD],
                     at[ROW_FACTOR_RSQRT], at[COL_VAR_RSQRT]);
+            default: return run_axes<Number<S>, SPREAD>(step, given, n, at);
         }
     }
 };
@@ -529,11 +539,11 @@ struct AdafactorFactoredOneByOneRule : Rule {
         return {w, floor, floor_sq, eps2, rho, decay};
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep1(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
-        const C* __restrict params, const C* __restrict grads, const C* __restrict row_vars,
-        const C* __restrict col_vars) {
+        const S* __restrict params, const S* __restrict grads, const S* __restrict row_vars,
+        const S* __restrict col_vars) {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
@@ -541,12 +551,12 @@ struct AdafactorFactoredOneByOneRule : Rule {
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
-        #pragma omp simd reduction(+ : param_sq_sum, u_sq_sum)
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C row_var = row_vars[i];
-            C col_var = col_vars[i];
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : param_sq_sum, u_sq_sum)
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C grad = take<S, C>(grads + i);
+            C row_var = take<S, C>(row_vars + i);
+            C col_var = take<S, C>(col_vars + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -568,8 +578,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
             u_sq_sum += u_sq;
         }
 
-        sums.param_sq_sum += param_sq_sum;
-        sums.u_sq_sum += u_sq_sum;
+        sums.param_sq_sum += joined(param_sq_sum);
+        sums.u_sq_sum += joined(u_sq_sum);
     }
 
     static void numbers1(
@@ -585,11 +595,11 @@ struct AdafactorFactoredOneByOneRule : Rule {
         numbers.step_size = step_size;
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        C* __restrict params, const C* __restrict grads, C* __restrict row_vars,
-        C* __restrict col_vars) {
+        S* __restrict params, const S* __restrict grads, S* __restrict row_vars,
+        S* __restrict col_vars) {
         const C w = C(scalars.w);
         const C floor = C(scalars.floor);
         const C floor_sq = C(scalars.floor_sq);
@@ -598,11 +608,11 @@ struct AdafactorFactoredOneByOneRule : Rule {
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C row_var = row_vars[i];
-            C col_var = col_vars[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C grad = take<S, C>(grads + i);
+            C row_var = take<S, C>(row_vars + i);
+            C col_var = take<S, C>(col_vars + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -623,9 +633,9 @@ struct AdafactorFactoredOneByOneRule : Rule {
                 - step_size * grad
                 / sqrt(maximum(row_var * col_var / maximum(row_var, floor), floor_sq));
 
-            params[i] = param;
-            row_vars[i] = row_var;
-            col_vars[i] = col_var;
+            put<S>(params + i, param);
+            put<S>(row_vars + i, row_var);
+            put<S>(col_vars + i, col_var);
         }
     }
 
@@ -637,19 +647,20 @@ struct AdafactorFactoredOneByOneRule : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
-    template <class C, bool SPREAD>
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<AdafactorFactoredOneByOneRule>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<C>(
+                return sweep1<S, C>(
                     given.hypers, given.scalars, given.sums(), n, at[PARAM], at[GRAD], at[ROW_VAR],
                     at[COL_VAR]);
             case RUN_SWEEP2:
-                return sweep2<C>(
+                return sweep2<S, C>(
                     given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD], at[ROW_VAR],
                     at[COL_VAR]);
         }
@@ -726,21 +737,21 @@ struct AdafactorNotFactoredRule : Rule {
         return {w, floor_sq, eps2, rho, decay};
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep1(
         const Hypers& hypers, const Scalars& scalars, Numbers& sums, i64 n,
-        const C* __restrict params, const C* __restrict grads, const C* __restrict variances) {
+        const S* __restrict params, const S* __restrict grads, const S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
         const auto maximize = rare<C>(truth(hypers.maximize));
 
         C param_sq_sum = 0, u_sq_sum = 0;
 
-        #pragma omp simd reduction(+ : param_sq_sum, u_sq_sum)
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C variance = variances[i];
+        #pragma omp simd if(LANES<C> == 1) reduction(+ : param_sq_sum, u_sq_sum)
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C grad = take<S, C>(grads + i);
+            C variance = take<S, C>(variances + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -760,8 +771,8 @@ struct AdafactorNotFactoredRule : Rule {
             u_sq_sum += u_sq;
         }
 
-        sums.param_sq_sum += param_sq_sum;
-        sums.u_sq_sum += u_sq_sum;
+        sums.param_sq_sum += joined(param_sq_sum);
+        sums.u_sq_sum += joined(u_sq_sum);
     }
 
     static void numbers1(
@@ -777,10 +788,10 @@ struct AdafactorNotFactoredRule : Rule {
         numbers.step_size = step_size;
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep2(
         const Hypers& hypers, const Scalars& scalars, const Numbers& numbers, i64 n,
-        C* __restrict params, const C* __restrict grads, C* __restrict variances) {
+        S* __restrict params, const S* __restrict grads, S* __restrict variances) {
         const C w = C(scalars.w);
         const C floor_sq = C(scalars.floor_sq);
         const C decay = C(scalars.decay);
@@ -788,10 +799,10 @@ struct AdafactorNotFactoredRule : Rule {
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C variance = variances[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C grad = take<S, C>(grads + i);
+            C variance = take<S, C>(variances + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -808,8 +819,8 @@ struct AdafactorNotFactoredRule : Rule {
             // p = p - alpha / maximum(1, rms(u) / d) * u
             param = param - step_size * grad / sqrt(maximum(variance, floor_sq));
 
-            params[i] = param;
-            variances[i] = variance;
+            put<S>(params + i, param);
+            put<S>(variances + i, variance);
         }
     }
 
@@ -821,19 +832,20 @@ struct AdafactorNotFactoredRule : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
-    template <class C, bool SPREAD>
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<AdafactorNotFactoredRule>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<C>(
+                return sweep1<S, C>(
                     given.hypers, given.scalars, given.sums(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
             case RUN_SWEEP2:
-                return sweep2<C>(
+                return sweep2<S, C>(
                     given.hypers, given.scalars, given.named(), n, at[PARAM], at[GRAD],
                     at[VARIANCE]);
         }

@@ -60,18 +60,18 @@ struct MuonBefore : Rule {
         return {one_minus_momentum};
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep1(
-        const Hypers& hypers, const Scalars& scalars, i64 n, const C* __restrict grads,
-        C* __restrict momentum_buffers, C* __restrict us) {
+        const Hypers& hypers, const Scalars& scalars, i64 n, const S* __restrict grads,
+        S* __restrict momentum_buffers, S* __restrict us) {
         const C one_minus_momentum = C(scalars.one_minus_momentum);
         const C momentum = C(hypers.momentum);
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto nesterov = flag<C>(truth(hypers.nesterov));
 
-        for (i64 i = 0; i < n; ++i) {
-            C grad = grads[i];
-            C momentum_buffer = momentum_buffers[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C grad = take<S, C>(grads + i);
+            C momentum_buffer = take<S, C>(momentum_buffers + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -88,8 +88,8 @@ struct MuonBefore : Rule {
                 u = momentum_buffer;
             }
 
-            momentum_buffers[i] = momentum_buffer;
-            us[i] = u;
+            put<S>(momentum_buffers + i, momentum_buffer);
+            put<S>(us + i, u);
         }
     }
 
@@ -99,15 +99,16 @@ struct MuonBefore : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
-    template <class C, bool SPREAD>
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<MuonBefore>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<C>(
+                return sweep1<S, C>(
                     given.hypers, given.scalars, n, at[GRAD], at[MOMENTUM_BUFFER], at[U]);
         }
     }
@@ -164,22 +165,22 @@ struct MuonAfter : Rule {
         return {decay, step_size};
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep1(
-        const Scalars& scalars, i64 n, C* __restrict params, const C* __restrict os) {
+        const Scalars& scalars, i64 n, S* __restrict params, const S* __restrict os) {
         const C decay = C(scalars.decay);
         const C step_size = C(scalars.step_size);
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C o = os[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C o = take<S, C>(os + i);
 
             // p = p - lr * weight_decay * p
             param = decay * param;
             // p = p - lr * scale * o
             param = param - step_size * o;
 
-            params[i] = param;
+            put<S>(params + i, param);
         }
     }
 
@@ -189,14 +190,15 @@ struct MuonAfter : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
-    template <class C, bool SPREAD>
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<MuonAfter>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
         switch (step) {
-            case RUN_SWEEP1: return sweep1<C>(given.scalars, n, at[PARAM], at[O]);
+            case RUN_SWEEP1: return sweep1<S, C>(given.scalars, n, at[PARAM], at[O]);
         }
     }
 };

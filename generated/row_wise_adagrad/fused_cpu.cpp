@@ -122,10 +122,11 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         return {rate};
     }
 
-    template <class C, bool SPREAD>
+    template <class S, class C, bool SPREAD>
     APART static void sweep1(
-        const Hypers& hypers, i64 rows, i64 n, const C* __restrict params,
-        const C* __restrict grads, C* __restrict grad_sqs, C* __restrict grad_sq_row_sums) {
+        const Hypers& hypers, i64 rows, i64 n, i64 pitch, const S* __restrict params,
+        const S* __restrict grads, Number<S>* __restrict grad_sqs,
+        Number<S>* __restrict grad_sq_row_sums) {
         const C weight_decay = C(hypers.weight_decay);
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
@@ -133,10 +134,10 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         for (i64 row = 0; row < rows; ++row) {
             C grad_sq_row_sum = 0;
 
-            #pragma omp simd reduction(+ : grad_sq_row_sum)
-            for (i64 i = 0; i < n; ++i) {
-                C param = params[i];
-                C grad = grads[i];
+            #pragma omp simd if(LANES<C> == 1) reduction(+ : grad_sq_row_sum)
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C param = take<S, C>(params + i);
+                C grad = take<S, C>(grads + i);
 
                 if (maximize != 0) {
                     // g = -g
@@ -150,16 +151,16 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
                 const C grad_sq = grad * grad;
 
                 if constexpr (SPREAD) {
-                    grad_sqs[i] = grad_sq;
+                    put<S>(grad_sqs + i, grad_sq);
                 } else {
                     grad_sq_row_sum += grad_sq;
                 }
             }
 
             if constexpr (!SPREAD) {
-                grad_sq_row_sums[row] += grad_sq_row_sum;
+                grad_sq_row_sums[row] += joined(grad_sq_row_sum);
             }
-            params += n, grads += n, grad_sqs += n;
+            params += pitch, grads += pitch, grad_sqs += pitch;
         }
     }
 
@@ -183,20 +184,20 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         }
     }
 
-    template <class C, bool SPREAD>
+    template <class S, class C, bool SPREAD>
     APART static void sweep2(
-        const Hypers& hypers, const Scalars& scalars, i64 rows, i64 n, C* __restrict params,
-        const C* __restrict grads, const C* __restrict row_factors) {
+        const Hypers& hypers, const Scalars& scalars, i64 rows, i64 n, i64 pitch,
+        S* __restrict params, const S* __restrict grads, const Number<S>* __restrict row_factors) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
         for (i64 row = 0; row < rows; ++row) {
-            for (i64 i = 0; i < n; ++i) {
-                C param = params[i];
-                C grad = grads[i];
-                const C row_factor = row_factors[SPREAD ? i : row];
+            for (i64 i = 0; i < n; i += LANES<C>) {
+                C param = take<S, C>(params + i);
+                C grad = take<S, C>(grads + i);
+                const C row_factor = SPREAD ? take<S, C>(row_factors + i) : C(row_factors[row]);
 
                 if (maximize != 0) {
                     // g = -g
@@ -209,9 +210,9 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
                 // p = p - rate * g / (sqrt(s) + eps)
                 param = param - rate * grad * row_factor;
 
-                params[i] = param;
+                put<S>(params + i, param);
             }
-            params += n, grads += n;
+            params += pitch, grads += pitch;
         }
     }
 
@@ -221,23 +222,35 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
     template <class C, bool SPREAD>
-    static void run(
+    static void run_axes(
         int step, const Given<RowWiseAdagradNotOneByOneRule>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 n, const Place* at) {
         switch (step) {
-            case RUN_SWEEP1:
-                return sweep1<C, SPREAD>(
-                    given.hypers, rows, n, at[PARAM], at[GRAD], at[GRAD_SQ], at[GRAD_SQ_ROW_SUM]);
             case RUN_ROWS1:
                 return rows1<C>(
                     given.hypers, given.sizes, n, at[STATE_SUM], at[GRAD_SQ_ROW_SUM],
                     at[ROW_FACTOR]);
+        }
+    }
+
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
+    static void run(
+        int step, const Given<RowWiseAdagradNotOneByOneRule>& given,
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
+        switch (step) {
+            case RUN_SWEEP1:
+                return sweep1<S, C, SPREAD>(
+                    given.hypers, rows, n, pitch, at[PARAM], at[GRAD], at[GRAD_SQ],
+                    at[GRAD_SQ_ROW_SUM]);
             case RUN_SWEEP2:
-                return sweep2<C, SPREAD>(
-                    given.hypers, given.scalars, rows, n, at[PARAM], at[GRAD], at[ROW_FACTOR]);
+                return sweep2<S, C, SPREAD>(
+                    given.hypers, given.scalars, rows, n, pitch, at[PARAM], at[GRAD],
+                    at[ROW_FACTOR]);
+            default: return run_axes<Number<S>, SPREAD>(step, given, n, at);
         }
     }
 };
@@ -286,20 +299,20 @@ struct RowWiseAdagradOneByOneRule : Rule {
         return {rate};
     }
 
-    template <class C>
+    template <class S, class C>
     APART static void sweep1(
-        const Hypers& hypers, const Scalars& scalars, i64 n, C* __restrict params,
-        const C* __restrict grads, C* __restrict state_sums) {
+        const Hypers& hypers, const Scalars& scalars, i64 n, S* __restrict params,
+        const S* __restrict grads, S* __restrict state_sums) {
         const C weight_decay = C(hypers.weight_decay);
         const C rate = C(scalars.rate);
         const C eps = C(hypers.eps);
         const auto maximize = rare<C>(truth(hypers.maximize));
         const auto has_weight_decay = flag<C>(truth(hypers.weight_decay));
 
-        for (i64 i = 0; i < n; ++i) {
-            C param = params[i];
-            C grad = grads[i];
-            C state_sum = state_sums[i];
+        for (i64 i = 0; i < n; i += LANES<C>) {
+            C param = take<S, C>(params + i);
+            C grad = take<S, C>(grads + i);
+            C state_sum = take<S, C>(state_sums + i);
 
             if (maximize != 0) {
                 // g = -g
@@ -314,8 +327,8 @@ struct RowWiseAdagradOneByOneRule : Rule {
             // p = p - rate * g / (sqrt(s) + eps)
             param = param - rate * grad / (sqrt(state_sum) + eps);
 
-            params[i] = param;
-            state_sums[i] = state_sum;
+            put<S>(params + i, param);
+            put<S>(state_sums + i, state_sum);
         }
     }
 
@@ -325,15 +338,16 @@ struct RowWiseAdagradOneByOneRule : Rule {
         }
     }
 
-    // SPREAD: values of rows and columns are there for every element, and all is one row.
-    template <class C, bool SPREAD>
+    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
+    // values of rows and columns are there for every element, and all is one row.
+    template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<RowWiseAdagradOneByOneRule>& given,
-        i64 rows, i64 n, C* const* at) {
-        (void)rows;
+        i64 rows, i64 n, i64 pitch, const Place* at) {
+        (void)rows, (void)pitch;
         switch (step) {
             case RUN_SWEEP1:
-                return sweep1<C>(
+                return sweep1<S, C>(
                     given.hypers, given.scalars, n, at[PARAM], at[GRAD], at[STATE_SUM]);
         }
     }

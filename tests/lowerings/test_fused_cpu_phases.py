@@ -125,7 +125,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
     report = build(text, tmp_path, "-fopt-info-vec-optimized")
     lines = fused_cpu.complete(text).splitlines()
     first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
-    loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; ++i) {" in line]
+    loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
     for loop in (i for i in loops if i > first):
         found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED}", report)
         template = next(line for line in reversed(lines[:loop]) if "template <" in line)

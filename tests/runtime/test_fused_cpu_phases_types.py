@@ -25,7 +25,11 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
     for optimizer in optimizers:
         optimizer.step()
 
-    assert torch.equal(narrow, wide.to(dtype))
+    # Sums and products are not those of float32 to the last bit: a tie may go the other way.
+    of = torch.finfo(dtype)
+    half = of.eps / 2 * 2 ** wide.detach().abs().clamp(of.smallest_normal).log2().floor()
+    assert ((narrow.float() - wide).abs() <= 1.01 * half).all()
+    assert (narrow != wide.to(dtype)).sum() <= 1 + wide.numel() / 1000
     for key, found in optimizers[0].state[narrow].items():
         assert torch.equal(found, optimizers[1].state[wide][key].to(found.dtype)), key
 

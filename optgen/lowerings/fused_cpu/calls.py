@@ -1,4 +1,4 @@
-"""Calls of templates, in the variant that flags ask for."""
+"""Calls of templates in the variant that flags ask for, and cases of a switch that make them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from optgen.lowerings.fused_cpu.expressions import variable
-from optgen.lowerings.fused_cpu.text import listed
+from optgen.lowerings.fused_cpu.text import indented, listed
 
 
 def call(
@@ -26,6 +26,15 @@ def call(
     before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
     after = listed(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
     return [*listed(before, variants, "};", column), *after]
+
+
+def case(name: str, lines: list[str]) -> list[str]:
+    """A case of a switch, on one line if it fits."""
+    head = f"case {name}:"
+    if len(lines) == 1 and len(head) + len(lines[0]) < 88:
+        return [f"{head} {lines[0]}"]
+    returns = lines[0].startswith("return")
+    return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
 
 
 def _index(flags: Iterable[str], hypers: str) -> str:

@@ -44,6 +44,7 @@ class Column:
     axes: Axes = Axes.TENSOR
     fewer: bool = False  # it has fewer axes than the loop: one number for all of it, or spread
     left: bool = False  # stored only for what is added up when the loop has ended
+    type: str = "C"  # of what the array has
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,17 @@ class LoopPrinter:
         for column in (c for c in self.loop.columns if c.stored and not c.left):
             flag = self._flag(column)
             guard = f"if constexpr ({flag})" if flag else ""
-            array, value = variable(plural(column.name)), variable(column.name)
-            several = self.loop.several
-            late = f"late.{value}." if self._waits else ""
-            text = f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
+            text = self.write(column.name)
             line = f"{guard} {text}".lstrip()
             lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
         return lines
+
+    def write(self, name: str) -> str:
+        """A value goes to its array."""
+        array, value = variable(plural(name)), variable(name)
+        late = f"late.{value}." if self._waits else ""
+        several = self.loop.several
+        return f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
 
     def uses(self, word: str) -> bool:
         """Whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
@@ -179,7 +184,7 @@ class LoopPrinter:
     def arrays(self) -> list[str]:
         """The arrays it walks along, as parameters."""
         return [
-            f"{'' if c.stored else 'const '}C* __restrict {variable(plural(c.name))}"
+            f"{'' if c.stored else 'const '}{c.type}* __restrict {variable(plural(c.name))}"
             for c in self.loop.columns
         ]
 
@@ -193,15 +198,15 @@ class LoopPrinter:
         ).lines(self._column)
 
     def _load(self, column: Column) -> str:
-        flag = self._flag(column)
-        array = variable(plural(column.name))
-        several = self.loop.several
-        text = f"load({array} + i, ahead)" if several else f"{array}[{self.index(column)}]"
+        flag, text = self._flag(column), self.read(column)
         return f"{flag} ? {text} : C(0)" if flag else text
 
-    def index(self, column: Column) -> str:
-        """Where in an array the loop is."""
-        return "SPREAD ? i : 0" if column.fewer else "i"
+    def read(self, column: Column) -> str:
+        """What an array has where the loop is."""
+        array = variable(plural(column.name))
+        if self.loop.several:
+            return f"load({array} + i, ahead)"
+        return f"{array}[{'SPREAD ? i : 0' if column.fewer else 'i'}]"
 
     def _flag(self, column: Column) -> str:
         when = column.when

@@ -10,14 +10,14 @@ from typing import Any
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
-from optgen.lowerings.fused_cpu.calls import call
+from optgen.lowerings.fused_cpu.calls import call, case
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
 from optgen.lowerings.fused_cpu.passes import Pass, ways
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.steps import Step, Steps
-from optgen.lowerings.fused_cpu.sweeps import Sum, SweepPrinter
+from optgen.lowerings.fused_cpu.sweeps import NUMBERS, Sum, SweepPrinter
 from optgen.lowerings.fused_cpu.text import declared, indented, laid_out, listed
 
 _COLUMN = 8
@@ -62,7 +62,8 @@ class PhasedRule:
             "applies": (1, self._applies()),
             "program": (2, self.program.lines()),
             "counts": (3, self._counts()),
-            "runs": (3, self._runs()),
+            "runs": (3, self._runs(swept=True)),
+            "axis_runs": (3, self._runs(swept=False)),
         }
         return {
             "name": self.name,
@@ -185,7 +186,9 @@ class PhasedRule:
         # One number for a loop that is not spread: columns never are.
         fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
         left = step.swept and "sum" in readers and "max_abs" not in readers
-        return Column(name, name in step.reads, name in step.writes, when, own, fewer, left)
+        kind = "S" if name in self.streams and own is Axes.TENSOR else NUMBERS
+        kind = kind if step.axes is Axes.TENSOR else "C"
+        return Column(name, name in step.reads, name in step.writes, when, own, fewer, left, kind)
 
     @cached_property
     def _whens(self) -> dict[str, str | None]:
@@ -197,7 +200,10 @@ class PhasedRule:
 
     def _loop(self, step: Step) -> list[str]:
         printer = self._printer(step)
-        templates = ["class C", *(f"bool {name}" for name in self._templates(printer))]
+        templates = [
+            *(f"class {name}" for name in _types(step)),
+            *(f"bool {name}" for name in self._templates(printer)),
+        ]
         return [
             f"template <{', '.join(templates)}>",
             *listed(f"APART static void {step.name}(", printer.parameters(), ") {", 4),
@@ -246,27 +252,25 @@ class PhasedRule:
             if step.axes is Axes.NONE:
                 given = ("named()" if n == "numbers" else n for n in self._taken(step))
                 call = listed(f"return {step.name}(", (f"given.{n}" for n in given), ");", 16)
-                lines += _case(step, call)
+                lines += case(_step_name(step), call)
         return lines
 
-    def _runs(self) -> list[str]:
-        steps = (step for step in self._loops() if step.axes is not Axes.NONE)
-        return [line for step in steps for line in _case(step, self._call(step))]
+    def _runs(self, *, swept: bool) -> list[str]:
+        loops = (step for step in self._loops() if step.axes is not Axes.NONE)
+        steps = (step for step in loops if (step.axes is Axes.TENSOR) is swept)
+        return [line for step in steps for line in case(_step_name(step), self._call(step))]
 
     def _call(self, step: Step) -> list[str]:
         """Call a loop, in the variant that the truth of the flags asks for."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "given.")
-        first = ["C", *(name for name in self._templates(printer) if name == "SPREAD")]
+        first = [*_types(step), *(name for name in self._templates(printer) if name == "SPREAD")]
         return call(step.name, first, printer.flags, arguments, "given.hypers", 16)
 
 
-def _case(step: Step, lines: list[str]) -> list[str]:
-    head = f"case {_step_name(step)}:"
-    if len(lines) == 1 and len(head) + len(lines[0]) < 88:
-        return [f"{head} {lines[0]}"]
-    returns = lines[0].startswith("return")
-    return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
+def _types(step: Step) -> list[str]:
+    """What a loop is a template on: the type of streams, and what it computes with."""
+    return ["S", "C"] if step.axes is Axes.TENSOR else ["C"]
 
 
 def _touched(step: Step) -> set[str]:

@@ -14,6 +14,8 @@ from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.text import indented, listed
 
 _COLUMN = 8
+NUMBERS = "Number<S>"
+"""What arrays beside the streams have: numbers of the type computed in."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +63,33 @@ class SweepPrinter(LoopPrinter):
     def parameters(self) -> list[str]:
         """The function's parameters: only what it reads."""
         sums = ["Numbers& sums"] if self._numbers else []
-        extent = ["i64 rows", "i64 n"] if self._by_rows else ["i64 n"]
-        totals = (f"C* __restrict {_array(s)}" for s in self._to_axes())
+        extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
+        totals = (f"{NUMBERS}* __restrict {_array(s)}" for s in self._to_axes())
         return [*self.given_parameters(), *sums, *extent, *self.arrays(), *totals]
 
     def arguments(self, at: str, given: str) -> list[str]:
         """What a caller hands over: fields of `given`, arrays of `at`."""
         sums = [f"{given}sums()"] if self._numbers else []
-        extent = ["rows", "n"] if self._by_rows else [self._all]
+        extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
         names = (*(c.name for c in self.loop.columns), *(s.name for s in self._to_axes()))
         arrays = (f"{at}[{constant(name)}]" for name in names)
         return [*self.given_arguments(given), *sums, *extent, *arrays]
 
     def stores(self) -> list[str]:
         """What is written, and what is added up."""
-        own = (f"{variable(s.name)} += {variable(s.operand)};" for s in self._numbers)
-        return [*super().stores(), *own, *self._leave()]
+        return [*super().stores(), *map(_added, self._numbers), *self._leave()]
 
-    def index(self, column: Column) -> str:
-        """Where in an array the loop is."""
-        return "SPREAD ? i : row" if column.axes is Axes.ROW else super().index(column)
+    def read(self, column: Column) -> str:
+        """What an array has where the loop is."""
+        array = variable(plural(column.name))
+        text = f"take<S, C>({array} + i)"
+        if not column.fewer:
+            return text
+        return f"SPREAD ? {text} : C({array}[{'row' if column.axes is Axes.ROW else '0'}])"
+
+    def write(self, name: str) -> str:
+        """A value goes to its array."""
+        return f"put<S>({variable(plural(name))} + i, {variable(name)});"
 
     def _leave(self) -> list[str]:
         """For rows and columns: in a buffer, or added up."""
@@ -89,10 +98,10 @@ class SweepPrinter(LoopPrinter):
         left = (c.name for c in self.loop.columns if c.left)
         return [
             "if constexpr (SPREAD) {",
-            *indented(f"{variable(plural(name))}[i] = {variable(name)};" for name in left),
+            *indented(map(self.write, left)),
             "} else {",
-            *indented(f"{variable(s.name)} += {variable(s.operand)};" for s in self._rows),
-            *indented(f"{_array(s)}[i] += {variable(s.operand)};" for s in self._columns),
+            *indented(map(_added, self._rows)),
+            *indented(f"add<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
             "}",
         ]
 
@@ -103,7 +112,7 @@ class SweepPrinter(LoopPrinter):
         return [*self._begin(), *self._loop_lines(), *self._end()]
 
     def _all_rows(self) -> list[str]:
-        step = (f"{a} += n" for a in self._walking())
+        step = (f"{a} += pitch" for a in self._walking())
         inside = [
             *self._begin(),
             *self._loop_lines(),
@@ -124,18 +133,23 @@ class SweepPrinter(LoopPrinter):
     def _loop_lines(self) -> list[str]:
         parts = [indented(part) for part in (self.loads(), self.body, self.stores()) if part]
         inside = [line for part in parts for line in ("", *part)][1:]
-        return [*self._pragma(), "for (i64 i = 0; i < n; ++i) {", *inside, "}"]
+        return [*self._pragma(), "for (i64 i = 0; i < n; i += LANES<C>) {", *inside, "}"]
 
     def _pragma(self) -> list[str]:
         names = [variable(s.name) for s in (*self._numbers, *self._rows)]
-        return [f"#pragma omp simd reduction(+ : {', '.join(names)})"] if names else []
+        added = f"reduction(+ : {', '.join(names)})"
+        return [f"#pragma omp simd if(LANES<C> == 1) {added}"] if names else []
 
     def _end(self) -> list[str]:
-        lines = [f"sums.{variable(s.name)} += {variable(s.name)};" for s in self._numbers]
+        lines = [f"sums.{variable(s.name)} += joined({variable(s.name)});" for s in self._numbers]
         if self._rows:
-            own = (f"{_array(s)}[row] += {variable(s.name)};" for s in self._rows)
+            own = (f"{_array(s)}[row] += joined({variable(s.name)});" for s in self._rows)
             lines += ["if constexpr (!SPREAD) {", *indented(own), "}"]
         return ["", *lines] if lines else []
+
+
+def _added(total: Sum) -> str:
+    return f"{variable(total.name)} += {variable(total.operand)};"
 
 
 def _array(total: Sum) -> str:

@@ -4,6 +4,10 @@
 
 namespace optgen {
 
+// Whether vectors have the lower and the upper halves of words, or numbers in the order of memory.
+template <class S>
+constexpr bool IN_PAIRS = true;
+
 INLINE Floats load(const bfloat16* from, i64 ahead) {
     Words pairs;
     __builtin_prefetch(from + ahead);
@@ -48,6 +52,8 @@ INLINE void store(bfloat16* to, Floats x) {
 
 #if defined(__F16C__) && VECTOR > 16
 typedef u16 Half __attribute__((vector_size(VECTOR / 2)));
+template <>
+constexpr bool IN_PAIRS<float16> = false;
 
 INLINE Vector widened(const float16* from) {
     Half codes;

@@ -120,15 +120,15 @@ struct Methods {
 struct Job {
     i64 tensor;
     bool in_double;
+    u32 stored;               // the type of all elements if it is one that loops know; or ABSENT
     i64 batch, rows, columns; // matrices, and the rows and columns of each
     // LOCAL: a part of the tensor has whole matrices; TALL: whole rows; FLAT: whole columns;
     // SHARED: neither. EXACT: and what is stored of rows and columns is not rounded.
     enum Way { LOCAL, TALL, FLAT, EXACT, EXACT_TALL, EXACT_FLAT, SHARED, WAYS } way;
     int inside;               // the axes whose values a part has all of, as bits
     bool local;               // every matrix is done as a whole
-    bool distant;             // larger than the caches, of wide rows of the type computed in
+    bool distant;             // larger than the caches, of wide rows that loops find in place
     bool by_rows;             // a loop over elements goes row by row, else over all at once
-    bool converted;           // some streams are not of the type computed in
     bool from_memory;         // all tensors together are larger than the caches
     i64 unit;                 // local: the matrices of a tile; else its rows
     i64 span;                 // elements that are worked on together
@@ -145,7 +145,7 @@ struct Job {
     i64 size() const { return rows * columns; }
     bool has_whole(int axes) const { return inside >> axes & 1; }
     bool is_flat() const { return has_whole(COLUMN) && !local; }
-    i64 short_span() const { return converted ? SHORT_SPAN : SPAN; } // of short rows
+    i64 short_span() const { return stored ? SPAN : SHORT_SPAN; } // of short rows
 
     Tile all() const {
         return {0, 0, 0, 0, batch, batch * rows, batch * columns, batch * size()};
@@ -163,17 +163,24 @@ bool is_exact(const Program<R>& program, i64 t, bool in_double) {
     return exact;
 }
 
-// The bytes of a tensor and all that has its shape, if these are of the type computed in; else 0.
+// The bytes of an element of a tensor in all that has its shape.
 template <class R>
-i64 bytes_in_place(const Program<R>& program, i64 t, bool in_double) {
+i64 bytes_of_element(const Program<R>& program, i64 t) {
     i64 bytes = 0;
-    for (int v = 0; v < R::STREAMS; ++v) {
-        const u32 type = program.type(v, t);
-        if (R::AXES[v] != TENSOR || !type) continue;
-        if (type != (in_double ? FLOAT64 : FLOAT32)) return 0;
-        bytes += program.table.elements[t] * bytes_of(type);
-    }
+    for (int v = 0; v < R::STREAMS; ++v)
+        if (R::AXES[v] == TENSOR) bytes += bytes_of(program.type(v, t));
     return bytes;
+}
+
+// The type of all that has a tensor's shape, if loops read it: that computed in, or one of 16 bits.
+template <class R>
+u32 stored_type(const Program<R>& program, i64 t, bool in_double) {
+    const u32 its = program.type(0, t);
+    for (int v = 1; v < R::STREAMS; ++v) {
+        const u32 type = program.type(v, t);
+        if (R::AXES[v] == TENSOR && type && type != its) return ABSENT;
+    }
+    return in_double == (its == FLOAT64) ? its : ABSENT;
 }
 
 // The sizes of a tensor, of which this process may hold a part: what depends on them alone is the
@@ -271,17 +278,17 @@ Job divide(const Program<R>& program, i64 t) {
     job.tensor = t;
     job.in_double = program.in_double(t);
     job.batch = shape[BATCH], job.rows = shape[ROWS], job.columns = shape[COLUMNS];
-    const i64 bytes = bytes_in_place(program, t, job.in_double);
-    job.converted = !bytes;
+    job.stored = stored_type(program, t, job.in_double);
     if constexpr (R::HAS_AXES) {
         const Extent of = extent(program.table, t);
         job.way = choose<R>(of, is_exact(program, t, job.in_double));
         job.inside = INSIDE[job.way], job.local = job.has_whole(MATRIX);
         const bool wide = job.columns >= WIDE_ROW && !job.is_flat();
-        job.distant = wide && bytes > CACHES;
+        const i64 bytes = program.table.elements[t] * bytes_of_element(program, t);
+        job.distant = wide && job.stored && bytes > CACHES;
         constexpr bool shared = reads_once<R>(Job::SHARED), flat = reads_once<R>(Job::EXACT_FLAT);
         const bool once = job.way == Job::SHARED ? shared : flat && job.way == Job::EXACT_FLAT;
-        if (!job.local) divide_each(job, !of.whole(), bytes && once);
+        if (!job.local) divide_each(job, !of.whole(), job.stored && once);
     } else {
         job.batch = program.table.elements[t], job.rows = job.columns = 1;
         job.inside = INSIDE[Job::LOCAL], job.local = true;

@@ -6,25 +6,61 @@ namespace optgen {
 // A rule as sweeps see it. They are told at run time: all rules of a source share one copy of them.
 template <class C>
 struct Outline {
-    using Run = void (*)(const void* given, int step, i64 rows, i64 n, C* const* at);
+    using Run = void (*)(
+        const void* given, int step, i64 rows, i64 n, i64 pitch, const Place* at);
 
     int streams, values, numbers, step_count, column_reductions;
     const Step* steps;
     const int* axes;
-    Run run, run_spread; // a loop, see the rule's `run`
-    u64 elements;        // the streams that have a number for every element
+    // A loop over rows, or one over all (`spread`), see the rule's `run`: by so many numbers at
+    // once, and by one for what these leave of a row.
+    i64 lanes;
+    Run several[2], one[2];
+    u64 elements; // the streams that have a number for every element
+    i64 stored;   // the bytes of one of these
 
-    template <class R, bool SPREAD>
-    static void run_of(const void* given, int step, i64 rows, i64 n, C* const* at) {
-        R::template run<C, SPREAD>(step, *static_cast<const Given<R>*>(given), rows, n, at);
+    template <class R, class S, class Lanes, bool SPREAD>
+    static void run_of(
+        const void* given, int step, i64 rows, i64 n, i64 pitch, const Place* at) {
+        R::template run<S, Lanes, SPREAD>(
+            step, *static_cast<const Given<R>*>(given), rows, n, pitch, at);
+    }
+
+    i64 bytes(int v) const { return elements >> v & 1 ? stored : i64(sizeof(C)); }
+
+    APART void run(
+        bool spread, const void* given, int k, i64 rows, i64 n, const Place* at) const {
+        const i64 rest = steps[k].axes == TENSOR ? n % lanes : 0, whole = n - rest;
+        if (whole) several[spread](given, k, rows, whole, n, at);
+        if (!rest) return;
+        Place left[MOST_VALUES];
+        for (int v = 0; v < values; ++v) {
+            const bool walks = spread || axes[v] == TENSOR || axes[v] == COLUMN;
+            left[v] = at[v].moved(walks ? whole * bytes(v) : 0);
+        }
+        one[spread](given, k, rows, rest, n, left);
     }
 };
 
-template <class R, class C>
+// Of tensors whose elements are stored as S, or come through buffers of the type computed in.
+template <class R, class S, class C = Number<S>, class Several = Computed<S>>
 constexpr Outline<C> OUTLINE{
     R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
-    Outline<C>::template run_of<R, false>,
-    Outline<C>::template run_of<R, R::HAS_AXES>, streams_of_elements<R>()};
+    LANES<Several>,
+    {Outline<C>::template run_of<R, S, Several, false>,
+     Outline<C>::template run_of<R, S, Several, R::HAS_AXES>},
+    {Outline<C>::template run_of<R, S, C, false>,
+     Outline<C>::template run_of<R, S, C, R::HAS_AXES>},
+    streams_of_elements<R>(), sizeof(S)};
+
+template <class R, class C>
+const Outline<C>& outline(const Job& job) {
+    if constexpr (sizeof(C) == 4 && (KNOWN >> BFLOAT16 & 1))
+        if (job.stored == BFLOAT16) return OUTLINE<R, bfloat16>;
+    if constexpr (sizeof(C) == 4 && (KNOWN >> FLOAT16 & 1))
+        if (job.stored == FLOAT16) return OUTLINE<R, float16>;
+    return OUTLINE<R, C>;
+}
 
 // The values that a pass reads or writes, those it writes, how many loops it has, and whether these
 // alone look at elements.

@@ -1,5 +1,6 @@
 // What every fused C++ kernel of a rule with reductions shares: how a tensor is taken through them.
 #include "optgen/runtime/fused_cpu/jobs.h"
+#include "optgen/runtime/fused_cpu/rowwise.h"
 
 namespace optgen {
 
@@ -159,10 +160,10 @@ struct Tensor {
             return reduce(step, step.writes ? whole[__builtin_ctzll(step.writes)] : nullptr);
         const i64 n = each(step.axes);
         for (i64 m = 0; m < (step.axes == MATRIX ? 1 : job.batch); ++m) {
-            C* at[VALUES];
+            Place at[VALUES];
             for (int v = 0; v < VALUES; ++v)
-                at[v] = whole[v] + m * (R::AXES[v] == MATRIX ? 1 : n);
-            R::template run<C, false>(k, given(0), 1, n, at);
+                at[v] = {whole[v] + m * (R::AXES[v] == MATRIX ? 1 : n)};
+            R::template run_axes<C, false>(k, given(0), n, at);
         }
     }
 

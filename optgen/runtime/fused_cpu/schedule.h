@@ -20,7 +20,7 @@ struct Taking {
     }
     static i64 bytes(const Job& job) { return tensor(job).bytes; }
     static i64 scratch(const Job& job) {
-        return optgen_swept_by->of(C()).scratch(OUTLINE<R, C>, job) * i64(sizeof(C));
+        return optgen_swept_by->of(C()).scratch(outline<R, C>(job), job) * i64(sizeof(C));
     }
     static void begin(const Job& job) { tensor(job).begin(); }
     static void finish(const Job& job, int pass) {
@@ -36,7 +36,7 @@ struct Taking {
             it.whole,         it.row_sums, it.column_sums};
         const Reach& reach = REACHES<R>.of[job.way][pass];
         optgen_swept_by->of(C()).run(
-            OUTLINE<R, C>, tensor, it.passes()[pass], reach, pass == 0, scratch, block);
+            outline<R, C>(job), tensor, it.passes()[pass], reach, pass == 0, scratch, block);
     }
     static constexpr Methods METHODS{bytes, scratch, begin, sweep, finish};
 };

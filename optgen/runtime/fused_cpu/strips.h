@@ -18,11 +18,11 @@ struct Strips {
     const u64 apart;             // those whose rows do not follow one another
     const Tile& tile;
 
-    void run(int k, C* const* at) const {
+    void run(int k, const Place* at) const {
         const i64 length = converted ? SHORT_SPAN : STRIP, all = tile.columns;
         const i64 together = apart ? 1 : most(1, length / all);
         const i64 gap = tensor.job.columns - all;
-        C* seen[MOST_VALUES];
+        Place seen[MOST_VALUES];
         for (int v = 0; v < rule.values; ++v) seen[v] = at[v];
         i64 element = tile.element;
         for (i64 row = 0; row < tile.rows; row += together) {
@@ -30,7 +30,7 @@ struct Strips {
             for (i64 column = 0; column < all; column += length) {
                 const i64 columns = least(length, all - column), n = rows * columns;
                 begin(k, element, n, seen);
-                rule.run(tensor.given, k, rows, columns, seen);
+                rule.run(false, tensor.given, k, rows, columns, seen);
                 end(element, n, seen);
                 element += n;
                 advance(TENSOR, n, seen);
@@ -38,8 +38,10 @@ struct Strips {
             }
             advance(ROW, rows, seen);
             advance(COLUMN, -all, seen);
-            for (u64 streams = apart; streams; streams &= streams - 1)
-                seen[__builtin_ctzll(streams)] += gap;
+            for (u64 streams = apart; streams; streams &= streams - 1) {
+                Place& its = seen[__builtin_ctzll(streams)];
+                its = its.moved(gap * rule.stored);
+            }
             element += apart ? gap : 0;
         }
     }
@@ -48,7 +50,7 @@ struct Strips {
         return static_cast<char*>(tensor.address(v)) + element * bytes_of(tensor.type(v));
     }
 
-    void begin(int k, i64 element, i64 n, C* const* seen) const {
+    void begin(int k, i64 element, i64 n, const Place* seen) const {
         for (u64 streams = rule.steps[k].reads & rule.elements; streams && tensor.job.from_memory;
              streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
@@ -56,21 +58,22 @@ struct Strips {
         }
         for (u64 streams = converted; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            read<KNOWN>(tensor.type(v), tensor.address(v), element, n, seen[v]);
+            read<KNOWN>(tensor.type(v), tensor.address(v), element, n, static_cast<C*>(seen[v].at));
         }
     }
 
-    void end(i64 element, i64 n, C* const* seen) const {
+    void end(i64 element, i64 n, const Place* seen) const {
         for (u64 streams = converted & stored; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            write<KNOWN>(tensor.type(v), seen[v], tensor.address(v), element, n);
+            write<KNOWN>(
+                tensor.type(v), static_cast<C*>(seen[v].at), tensor.address(v), element, n);
         }
     }
 
-    void advance(int axes, i64 n, C** seen) const {
+    void advance(int axes, i64 n, Place* seen) const {
         for (u64 values = touched & ~converted; values; values &= values - 1) {
             const int v = __builtin_ctzll(values);
-            if (rule.axes[v] == axes) seen[v] += n;
+            if (rule.axes[v] == axes) seen[v] = seen[v].moved(n * rule.bytes(v));
         }
     }
 };

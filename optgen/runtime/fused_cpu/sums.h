@@ -79,44 +79,47 @@ struct Sums {
     }
 
     // Where loops that go row by row add rows and columns up.
-    void open_sums(const Tile& tile, C** at) const {
+    void open_sums(const Tile& tile, Place* at) const {
         for (int k = 0; k < rule.step_count; ++k) {
             const Step& step = rule.steps[k];
             if (step.axes == NONE || !is_summed_in_loop(step)) continue;
             if (!(written >> __builtin_ctzll(step.reads) & 1)) continue;
             const int v = __builtin_ctzll(step.writes);
-            at[v] = buffer(v);
+            C* sums = buffer(v);
             if (step.axes == COLUMN && !job.has_whole(COLUMN) && pass.steps >> k & 1)
-                at[v] = run_sums(step.number) + (tile.column - tile.matrix * job.columns - left);
+                sums = run_sums(step.number) + (tile.column - tile.matrix * job.columns - left);
             else
-                for (i64 i = 0; i < tile.count(step.axes); ++i) at[v][i] = 0;
+                for (i64 i = 0; i < tile.count(step.axes); ++i) sums[i] = 0;
+            at[v] = {sums};
         }
     }
 
-    void add_rows(const Step& step, const Tile& tile, C* const* at) const {
+    void add_rows(const Step& step, const Tile& tile, const Place* at) const {
         double* const to = row_sums(step.number) + tile.row;
         const C* const sums = at[__builtin_ctzll(step.writes)];
         for (i64 r = 0; r < tile.rows; ++r) to[r] += double(sums[r]);
     }
 
     template <class Join>
-    void reduce(const Step& step, const Tile& tile, C** at) const {
+    void reduce(const Step& step, const Tile& tile, Place* at) const {
         const int from = __builtin_ctzll(step.reads);
+        C* const x = at[from];
         const bool of_matrix = step.axes == MATRIX && !job.has_whole(MATRIX);
         if (step.axes == NONE || of_matrix) {
             double& sum = tensor.partials[step.number + (of_matrix ? rule.numbers : 0)];
-            sum = Join::join(sum, total<Join>(at[from], tile.count(rule.axes[from])));
+            sum = Join::join(sum, total<Join>(x, tile.count(rule.axes[from])));
         } else if constexpr (HAS_AXES) {
-            if (!job.has_whole(step.axes)) reduce_shared<Join>(step, tile, at[from]);
-            else reduce_local<Join>(step, tile, at[from], at[__builtin_ctzll(step.writes)]);
+            if (!job.has_whole(step.axes)) reduce_shared<Join>(step, tile, x);
+            else reduce_local<Join>(step, tile, x, at[__builtin_ctzll(step.writes)]);
         }
     }
 
     template <class Join>
-    void reduce_local(const Step& step, const Tile& tile, C* x, C*& to) const {
+    void reduce_local(const Step& step, const Tile& tile, C* x, Place& made) const {
+        C* const to = made;
         const i64 n = tile.count(step.axes);
         const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
-        if (each == 1) to = x;
+        if (each == 1) made = {x};
         else if (step.axes == COLUMN)
             column_totals<Join>(
                 x, tile.matrices, tile.rows / tile.matrices, tile.columns / tile.matrices, to,

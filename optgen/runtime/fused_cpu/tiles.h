@@ -20,9 +20,8 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
         const Outline<C>& given_rule, const Subject<C>& given_tensor, const Pass& given_pass,
         const Reach& reach, bool first, C* scratch)
         : It{given_rule, given_tensor, given_tensor.job, given_pass, scratch, reach.written},
-          unscales(first && tensor.table.grad_scale),
-          touched(reach.touched | u64(unscales) << 1), loops(reach.loops),
-          by_strips(reach.plain && loops == 1 ? converted() : 0) {
+          unscales(first && tensor.table.grad_scale), touched(reach.touched), loops(reach.loops),
+          by_strips(reach.plain && loops == 1 && !job.stored ? converted() : 0) {
         for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
     }
 
@@ -30,7 +29,7 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     // that end within a strip are the same without strips.
     u64 converted() const {
         const bool worth = job.from_memory || job.columns > SHORT_SPAN;
-        if (!worth || !job.by_rows || job.local || job.is_flat() || unscales) return 0;
+        if (!worth || !job.by_rows || job.local || job.is_flat()) return 0;
         u64 found = 0;
         for (u64 streams = touched & rule.elements; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
@@ -76,10 +75,11 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     }
 
     APART void tile(const Tile& tile) {
-        C* at[MOST_VALUES];
-        const bool fetches = job.from_memory && !job.converted && (job.local || !job.by_rows);
-        for (int v = 0; v < rule.values; ++v) at[v] = touched >> v & 1 ? open(v, tile) : nullptr;
-        if (unscales) unscale(tile, at[1]);
+        Place at[MOST_VALUES];
+        const bool fetches = job.from_memory && job.stored && (job.local || !job.by_rows);
+        if (unscales) unscale(tile);
+        for (int v = 0; v < rule.values; ++v)
+            at[v] = touched >> v & 1 ? open(v, tile) : Place{nullptr};
         if constexpr (HAS_AXES)
             if (job.by_rows && written >> rule.streams) It::open_sums(tile, at);
         for (int k = 0, loop_count = 0; k < rule.step_count; ++k) {
@@ -95,36 +95,37 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
             else if constexpr (HAS_LARGEST) It::template reduce<Largest>(step, tile, at);
         }
         for (int v = 0; v < rule.streams; ++v)
-            if ((pass.stores & written & ~by_strips) >> v & 1 && at[v] == buffer(v))
-                put(v, tile, at[v]);
+            if ((pass.stores & written & ~by_strips) >> v & 1 && at[v].at == buffer(v))
+                put(v, tile);
     }
 
     // Where a value of a tile is read and written: in the tensor itself if that can be.
-    C* open(int v, const Tile& tile) const {
+    Place open(int v, const Tile& tile) const {
         const int axes = rule.axes[v];
-        if (!job.has_whole(axes)) return tensor.whole[v] + tile.first(axes);
-        if (v >= rule.streams) return buffer(v);
-        const u32 type = tensor.type(v);
-        if (type == ABSENT) return nullptr;
-        if (by_strips >> v & 1) return buffer(v);
-        const bool kept = !(written >> v & 1) || pass.stores >> v & 1;
-        if (type == TYPE<C> && kept)
-            return static_cast<C*>(tensor.address(v)) + tile.first(axes);
+        if (!job.has_whole(axes)) return {tensor.whole[v] + tile.first(axes)};
+        const u32 type = v < rule.streams ? tensor.type(v) : TYPE<C>;
+        if (type == ABSENT) return {nullptr};
+        if (v >= rule.streams || by_strips >> v & 1) return {buffer(v)};
+        const bool as_stored = type == TYPE<C> || (job.stored && rule.elements >> v & 1);
+        if (as_stored && (!(written >> v & 1) || pass.stores >> v & 1))
+            return Place{tensor.address(v)}.moved(tile.first(axes) * bytes_of(type));
         const i64 n = tile.count(axes) / lies_apart(axes), bytes = n * bytes_of(type);
         for (i64 r = 0; r < lies_apart(axes); ++r) {
             const i64 first = tile.first(axes) + r * job.columns;
-            if (job.from_memory)
-                ask(static_cast<char*>(tensor.address(v)) + first * bytes_of(type) + bytes, bytes);
-            read<KNOWN>(type, tensor.address(v), first, n, buffer(v) + r * n);
+            const Place from = Place{tensor.address(v)}.moved(first * bytes_of(type));
+            if (job.from_memory) ask(from.moved(bytes).at, bytes);
+            const Place to = Place{buffer(v)}.moved(r * (as_stored ? bytes : n * i64(sizeof(C))));
+            if (as_stored) __builtin_memcpy(to.at, from.at, u64(bytes));
+            else read<KNOWN>(type, from.at, 0, n, static_cast<C*>(to.at));
         }
-        return buffer(v);
+        return {buffer(v)};
     }
 
-    void put(int v, const Tile& tile, const C* from) const {
+    void put(int v, const Tile& tile) const {
         const int axes = rule.axes[v];
         const i64 n = tile.count(axes) / lies_apart(axes);
         for (i64 r = 0; r < lies_apart(axes); ++r)
-            write<KNOWN>(tensor.type(v), from + r * n, tensor.address(v),
+            write<KNOWN>(tensor.type(v), buffer(v) + r * n, tensor.address(v),
                          tile.first(axes) + r * job.columns, n);
     }
 
@@ -134,13 +135,17 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     }
 
     // Gradients are unscaled in place, as torch's fused kernels do.
-    void unscale(const Tile& tile, C* grads) const {
+    void unscale(const Tile& tile) const {
         const C scale = C(*tensor.table.grad_scale);
-        const i64 pieces = lies_apart(TENSOR), n = tile.elements / pieces;
-        const i64 stride = grads == buffer(1) ? n : job.columns;
-        for (i64 r = 0; r < pieces; ++r)
-            for (i64 i = 0; i < n; ++i) grads[r * stride + i] /= scale;
-        if (grads == buffer(1)) put(1, tile, grads);
+        const i64 n = tile.elements / lies_apart(TENSOR);
+        C* const grads = buffer(1);
+        for (i64 r = 0; r < lies_apart(TENSOR); ++r)
+            for (i64 c = 0; c < n; c += job.span) {
+                const i64 first = tile.element + r * job.columns + c, m = least(job.span, n - c);
+                read<KNOWN>(tensor.type(1), tensor.address(1), first, m, grads);
+                for (i64 i = 0; i < m; ++i) grads[i] /= scale;
+                write<KNOWN>(tensor.type(1), grads, tensor.address(1), first, m);
+            }
     }
 
     // Asks for a share of what the next tile reads: memory would rest while this one is computed
@@ -158,16 +163,16 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
     }
 
     // A value of fewer axes than the loop is one number for all of it, or for a row, or spread.
-    void loop(int k, const Step& step, const Tile& tile, C* const* at) const {
+    void loop(int k, const Step& step, const Tile& tile, const Place* at) const {
         const i64 n = tile.count(step.axes);
         if constexpr (HAS_AXES) {
             if (!job.by_rows) {
-                C* seen[MOST_VALUES];
+                Place seen[MOST_VALUES];
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
                     seen[v] = rule.axes[v] == step.axes ? at[v] : widened(v, step.axes, tile, at[v]);
                 }
-                return rule.run_spread(tensor.given, k, 1, n, seen);
+                return rule.run(true, tensor.given, k, 1, n, seen);
             }
             const u64 apart = step.axes == TENSOR && lies_apart(TENSOR) > 1 ? in_place(at) : 0;
             if (step.axes == TENSOR && (job.distant || by_strips || job.is_flat())) {
@@ -175,29 +180,29 @@ struct Part : Sums<C, HAS_AXES, HAS_LARGEST> {
                 return Strips<C>{rule, tensor, touched, by_strips, stored, apart, tile}.run(k, at);
             }
             if (step.axes == TENSOR)
-                return rule.run(tensor.given, k, tile.rows, tile.columns, at);
+                return rule.run(false, tensor.given, k, tile.rows, tile.columns, at);
         }
-        rule.run(tensor.given, k, 1, n, at);
+        rule.run(false, tensor.given, k, 1, n, at);
     }
 
     // The streams that a loop finds where they are.
-    u64 in_place(C* const* at) const {
+    u64 in_place(const Place* at) const {
         u64 found = 0;
         for (u64 streams = touched & rule.elements; streams; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
-            found |= u64(at[v] != buffer(v)) << v;
+            found |= u64(at[v].at != buffer(v)) << v;
         }
         return found;
     }
 
-    C* widened(int v, int axes, const Tile& tile, C* from) const {
+    Place widened(int v, int axes, const Tile& tile, C* from) const {
         const i64 rows = tile.rows / tile.matrices, columns = tile.columns / tile.matrices;
         const i64 n = tile.count(axes) / tile.count(rule.axes[v]);
-        if (n == 1) return from;
+        if (n == 1) return {from};
         if (rule.axes[v] == COLUMN && columns > 1)
             repeat(from, tile.matrices, rows, columns, wide_buffer(v));
         else spread(from, tile.count(rule.axes[v]), n, wide_buffer(v));
-        return wide_buffer(v);
+        return {wide_buffer(v)};
     }
 };
 
