@@ -350,7 +350,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
             #pragma omp simd if(LANES<C> == 1) reduction(+ : u_sq_sum)
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C grad = take<S, C>(grads + i);
-                const C row_factor_rsqrt = SPREAD ? take<S, C>(row_factor_rsqrts + i) : C(row_factor_rsqrts[row]);
+                const C row_factor_rsqrt = take_fewer<S, C, SPREAD>(row_factor_rsqrts, i, row);
                 C col_var_rsqrt = take<S, C>(col_var_rsqrts + i);
 
                 if (maximize != 0) {
@@ -396,7 +396,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C param = take<S, C>(params + i);
                 C grad = take<S, C>(grads + i);
-                const C row_factor_rsqrt = SPREAD ? take<S, C>(row_factor_rsqrts + i) : C(row_factor_rsqrts[row]);
+                const C row_factor_rsqrt = take_fewer<S, C, SPREAD>(row_factor_rsqrts, i, row);
                 C col_var_rsqrt = take<S, C>(col_var_rsqrts + i);
 
                 if (maximize != 0) {

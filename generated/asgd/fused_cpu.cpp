@@ -61,7 +61,7 @@ struct Rule {
 
         for (i64 first = 0; first < n; first += strip) {
             const i64 end = first + strip < n ? first + strip : n;
-            for (i64 i = first; strip < n && i < end; i += 16) {
+            for (i64 i = first; strip < n && i < end; i += LINE) {
                 ask(params + i);
                 ask(grads + i);
                 ask(axs + i);

@@ -197,7 +197,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
             for (i64 i = 0; i < n; i += LANES<C>) {
                 C param = take<S, C>(params + i);
                 C grad = take<S, C>(grads + i);
-                const C row_factor = SPREAD ? take<S, C>(row_factors + i) : C(row_factors[row]);
+                const C row_factor = take_fewer<S, C, SPREAD>(row_factors, i, row);
 
                 if (maximize != 0) {
                     // g = -g

@@ -22,7 +22,7 @@ def in_bursts(inside: Sequence[str], step: str, streams: Mapping[str, str]) -> l
     ]
     parts = [
         "const i64 end = first + strip < n ? first + strip : n;",
-        "for (i64 i = first; strip < n && i < end; i += 16) {",
+        "for (i64 i = first; strip < n && i < end; i += LINE) {",
         *indented(asks),
         "}",
         f"for (i64 i = first; i < end; {step}) {{",

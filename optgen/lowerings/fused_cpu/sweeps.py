@@ -82,10 +82,9 @@ class SweepPrinter(LoopPrinter):
     def read(self, column: Column) -> str:
         """What an array has where the loop is."""
         array = variable(plural(column.name))
-        text = f"take<S, C>({array} + i)"
         if not column.fewer:
-            return text
-        return f"SPREAD ? {text} : C({array}[{'row' if column.axes is Axes.ROW else '0'}])"
+            return f"take<S, C>({array} + i)"
+        return f"take_fewer<S, C, SPREAD>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
 
     def write(self, name: str) -> str:
         """A value goes to its array."""

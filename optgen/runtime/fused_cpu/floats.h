@@ -223,12 +223,13 @@ INLINE i64 lookahead(i64 n) { return LANES<Computed<S>> > 1 && n >= 8192 ? 1024 
 
 // In what strips a long loop of float32 asks for memory: lines of all streams in turn, well ahead.
 // Of what the caches may hold nothing is asked, and loops over 16-bit types ask by themselves.
+constexpr i64 LONG_LOOP = 1 << 21, BURST = 256, BURST_AHEAD = 384; // elements
 template <class S>
 INLINE i64 burst(i64 n) { return n; }
 template <>
-INLINE i64 burst<float>(i64 n) { return n < 1 << 21 ? n : 256; }
+INLINE i64 burst<float>(i64 n) { return n < LONG_LOOP ? n : BURST; }
 template <class S>
-INLINE void ask(const S* at) { __builtin_prefetch(at + 384); }
+INLINE void ask(const S* at) { __builtin_prefetch(at + BURST_AHEAD); }
 
 INLINE double load(const double* from, i64) { return *from; }
 INLINE void store(double* to, double x) { *to = x; }

@@ -68,8 +68,6 @@ constexpr i64 CACHES = 32 << 20, FAR_SPAN = 1 << 14, STRIP = 512;
 // What goes through buffers is taken in shorter tiles and strips: with them it fills a cache. Memory
 // is asked so many bytes ahead.
 constexpr i64 SHORT_SPAN = 1024, AHEAD = 4096;
-// Tiles of so many matrices, or a multiple, begin where a line of the cache does.
-constexpr i64 LINE = 16;
 // Rows of at least so many elements are swept one by one.
 constexpr i64 LONG_ROW = 128;
 // So many of them are added up in the type computed in before their sums go into doubles.
@@ -225,6 +223,7 @@ inline void divide_whole(Job& job) {
     job.by_rows = job.columns >= LONG_ROW && 2 * job.size() >= SPAN && few;
     job.span = job.by_rows ? LONG_SPAN : job.short_span();
     job.unit = job.by_rows ? 1 : most(1, job.short_span() / most(1, job.size()));
+    // What has one number a matrix begins, tile by tile, where a line of the cache does.
     if (job.unit > LINE) job.unit = job.unit / LINE * LINE;
     job.span = most(job.span, job.unit * job.size());
     job.blocks = (job.batch * job.size() + BLOCK - 1) / BLOCK;

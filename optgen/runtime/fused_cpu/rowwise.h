@@ -85,6 +85,14 @@ INLINE C take(const T* from) {
     }
 }
 
+// Of values that each hold for several elements: those of the next ones if there is one for every
+// element, else the one at a place.
+template <class S, class C, bool SPREAD, class T>
+INLINE C take_fewer(const T* from, i64 next, i64 place) {
+    if constexpr (SPREAD) return take<S, C>(from + next);
+    else return C(from[place]);
+}
+
 template <class S, class C, class T>
 INLINE void put(T* to, C x) {
     if constexpr (LANES<C> > 1) set_whole<S>(to, x);

@@ -21,6 +21,9 @@ using u16 = unsigned short;
 enum Type : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
 constexpr u32 EVERY_TYPE = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
 
+// So many numbers of float32 fill a line of the cache.
+constexpr i64 LINE = 16;
+
 inline u32 type_of(u64 types, int stream) { return (types >> (4 * stream)) & 15; }
 
 // The type's size in memory.
