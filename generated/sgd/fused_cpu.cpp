@@ -47,14 +47,14 @@ struct Rule {
         const auto fresh_momentum_buffer = rare<C>(bool(fresh & 1));
         const auto nesterov = rare<C>(truth(hypers.nesterov));
         const i64 ahead = lookahead<S>(n);
-        const i64 strip = burst<S>(n);
+        const i64 strip = MOMENTUM ? burst<S>(n) : n;
 
         for (i64 first = 0; first < n; first += strip) {
             const i64 end = first + strip < n ? first + strip : n;
             for (i64 i = first; strip < n && i < end; i += LINE) {
                 ask(params + i);
                 ask(grads + i);
-                if constexpr (MOMENTUM) ask(momentum_buffers + i);
+                ask(momentum_buffers + i);
             }
             for (i64 i = first; i < end; i += LANES<C>) {
                 C param = load(params + i, ahead);

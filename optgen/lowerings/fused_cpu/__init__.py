@@ -18,8 +18,9 @@ from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Context, Lowering
 from optgen.lowerings.fused_cpu.calls import call
+from optgen.lowerings.fused_cpu.columns import sweep_loop
 from optgen.lowerings.fused_cpu.expressions import constant, variable
-from optgen.lowerings.fused_cpu.loops import LoopPrinter, sweep_loop
+from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.phased import phased
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed

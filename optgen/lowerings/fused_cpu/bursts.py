@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from optgen.lowerings.fused_cpu.text import indented
 
-STREAMS = 3  # read: loops over four were slower for it, those over two were not measured
+STREAMS = 3
+"""So many are read: loops over four were slower for it, and over two by a twentieth."""
 
 
-def constants() -> list[str]:
-    """What such a loop knows before it begins."""
-    return ["const i64 strip = burst<S>(n);"]
+def constants(streams: Mapping[str, str]) -> list[str]:
+    """What such a loop knows before it begins. `streams` are arrays and flags: all are to be on."""
+    flags = [flag for flag in streams.values() if flag]
+    strip = f"{' && '.join(flags)} ? burst<S>(n) : n" if flags else "burst<S>(n)"
+    return [f"const i64 strip = {strip};"]
 
 
-def in_bursts(inside: Sequence[str], step: str, streams: Mapping[str, str]) -> list[str]:
-    """A loop over strips, and one over the elements of each; `streams` are arrays and flags."""
-    asks = [
-        f"{f'if constexpr ({flag}) ' if flag else ''}ask({array} + i);"
-        for array, flag in streams.items()
-    ]
+def in_bursts(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
+    """A loop over strips, and one over the elements of each."""
+    asks = [f"ask({array} + i);" for array in arrays]
     parts = [
         "const i64 end = first + strip < n ? first + strip : n;",
         "for (i64 i = first; strip < n && i < end; i += LINE) {",

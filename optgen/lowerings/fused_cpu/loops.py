@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import (
     Call,
     Const,
     Expr,
     Linear,
-    Program,
     Ref,
     assigns,
     rebuild,
     refs,
     walk,
 )
-from optgen.ir.plan import Plan, Sweep
+from optgen.ir.plan import Plan
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import PROPERTIES
 from optgen.lowerings.conditions import is_rare, names
 from optgen.lowerings.fused_cpu import bursts
+from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -31,37 +27,6 @@ from optgen.passes.flatten import Flatten
 from optgen.passes.rewrite import map_values
 
 _COLUMN = 12
-
-
-@dataclass(frozen=True)
-class Column:
-    """One array that a loop walks along: `when` brings it into being, as a state's flag does."""
-
-    name: str
-    loaded: bool
-    stored: bool
-    when: str | None = None
-    axes: Axes = Axes.TENSOR
-    fewer: bool = False  # it has fewer axes than the loop: one number for all of it, or spread
-    left: bool = False  # stored only for what is added up when the loop has ended
-    type: str = "C"  # of what the array has
-
-
-@dataclass(frozen=True)
-class Loop:
-    """What one loop does; `numbers` are the names that are one number for the whole tensor."""
-
-    columns: Sequence[Column]
-    body: Program
-    numbers: Mapping[str, str] = field(default_factory=dict)  # and how they are read
-    summed: Collection[str] = ()  # names that are read when the body has run
-    several: bool = False  # it may take several elements at once, in what S stores
-
-
-def sweep_loop(sweep: Sweep) -> Loop:
-    """The one loop of an elementwise rule."""
-    columns = [Column(s.name, True, s.stored, s.when) for s in sweep.streams]
-    return Loop(columns, sweep.body, several=True)
 
 
 class LoopPrinter:
@@ -92,8 +57,7 @@ class LoopPrinter:
         step = "i += LANES<C>" if self.loop.several else "++i"
         loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
         if self._bursts:
-            read = {variable(plural(c.name)): self._flag(c) for c in self.loop.columns if c.loaded}
-            loop = bursts.in_bursts(inside, step, read)
+            loop = bursts.in_bursts(inside, step, self._read())
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
@@ -135,8 +99,12 @@ class LoopPrinter:
         """What several elements at once know of those to come, and keep of those before."""
         names = (variable(c.name) for c in self.loop.columns if c.stored)
         late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
-        kept = late if self._waits else bursts.constants() if self._bursts else []
+        kept = late if self._waits else bursts.constants(self._read()) if self._bursts else []
         return ["const i64 ahead = lookahead<S>(n);", *kept]
+
+    def _read(self) -> dict[str, str]:
+        """The arrays that are read, and the flags that they ask for."""
+        return {variable(plural(c.name)): self._flag(c) for c in self.loop.columns if c.loaded}
 
     def loads(self) -> list[str]:
         """One line for an array that is read."""

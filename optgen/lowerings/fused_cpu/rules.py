@@ -11,8 +11,9 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu.calls import call, case
+from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
-from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
+from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.passes import Pass, ways
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
+from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import constant, variable
-from optgen.lowerings.fused_cpu.loops import Column, Loop, LoopPrinter
+from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.text import indented, listed
 
