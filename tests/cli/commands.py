@@ -25,6 +25,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), prog_name="optgen")
 
 
+def make_checkout(folder: Path, name: str, text: str) -> None:
+    """Make the folder at hand a checkout of one spec, freshly built."""
+    (folder / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
+    (folder / "specs").mkdir()
+    (folder / "specs" / name).write_text(text)
+    assert run("build").exit_code == 0
+
+
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Every file below a folder: its bytes, and when it was written."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli.commands import RULE, run
+from cli.commands import RULE, make_checkout
 
 
 @pytest.fixture
@@ -19,9 +19,6 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of one spec to stand in, freshly built."""
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
-    (tmp_path / "specs").mkdir()
-    (tmp_path / "specs" / "heavy.py").write_text(RULE)
     monkeypatch.chdir(tmp_path)
-    assert run("build").exit_code == 0
+    make_checkout(tmp_path, "heavy.py", RULE)
     return tmp_path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli.commands import run, snapshot
+from cli.commands import make_checkout, run, snapshot
 
 import optgen
 from optgen.spec.errors import SpecError
@@ -33,11 +33,8 @@ FILES = ("__init__.py", "forloop.py", "foreach.py", "fused_cpu.cpp", "fused_trit
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with one spec file, freshly built."""
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
-    (tmp_path / "specs").mkdir()
-    (tmp_path / "specs" / "lists.py").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
-    assert run("build").exit_code == 0
+    make_checkout(tmp_path, "lists.py", TEXT)
     return tmp_path
 
 
