@@ -49,7 +49,7 @@ def update_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     for share in shares(params, grads, row_vars, col_vars):
         params, grads, row_vars, col_vars = share
@@ -165,7 +165,7 @@ def update_sharded_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     row_var = torch.stack(row_vars)
     col_var = torch.stack(col_vars)
@@ -283,7 +283,7 @@ def update_not_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     for share in shares(params, grads, variances):
         params, grads, variances = share
@@ -359,7 +359,7 @@ def update_sharded_not_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     param_sq_sum = no_sum(params[0], len(params))
     u_sq_sum = no_sum(params[0], len(params))

@@ -47,7 +47,7 @@ def update_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     for index in range(len(params)):
         blocked = is_cut(params[index])
@@ -148,7 +148,7 @@ def update_functional_factored(
         w = step**beta2_decay
         inverse_cols = 1 / cols(params[index])
         inverse_rows = 1 / rows(params[index])
-        floor_sq = floor**2
+        floor_sq = floor * floor
 
         if maximize:
             # g = -g
@@ -206,7 +206,7 @@ def update_not_factored(
     rho = minimum(lr, 1 / sqrt(step))
     # w = t**beta2_decay
     w = step**beta2_decay
-    floor_sq = floor**2
+    floor_sq = floor * floor
 
     for index in range(len(params)):
         blocked = is_cut(params[index])
@@ -281,7 +281,7 @@ def update_functional_not_factored(
         rho = minimum(lr, 1 / sqrt(step))
         # w = t**beta2_decay
         w = step**beta2_decay
-        floor_sq = floor**2
+        floor_sq = floor * floor
 
         if maximize:
             # g = -g

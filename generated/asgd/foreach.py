@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.foreach import scale_
-from optgen.runtime.scalars import advance, maximum, store
+from optgen.runtime.scalars import advance, divide, maximum, power, store
 from optgen.runtime.slices import cuts
 
 
@@ -30,7 +30,7 @@ def update(
     eta_before = etas[0].item()
     mu_before = mus[0].item()
     # eta = lr / (1 + lambd * lr * t) ** alpha
-    store(etas, lr / (1 + lambd * lr * step) ** alpha)
+    store(etas, divide(lr, power(1 + lambd * lr * step, alpha)))
     # mu = 1 / maximum(1, t - t0)
     store(mus, 1 / maximum(1, step - t0))
 

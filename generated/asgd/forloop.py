@@ -4,7 +4,17 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, maximum, read_one, store, store_one, where
+from optgen.runtime.scalars import (
+    advance,
+    advance_one,
+    divide,
+    maximum,
+    power,
+    read_one,
+    store,
+    store_one,
+    where,
+)
 from optgen.runtime.slices import slices
 
 
@@ -28,7 +38,7 @@ def update(
     eta_before = etas[0].item()
     mu_before = mus[0].item()
     # eta = lr / (1 + lambd * lr * t) ** alpha
-    store(etas, lr / (1 + lambd * lr * step) ** alpha)
+    store(etas, divide(lr, power(1 + lambd * lr * step, alpha)))
     # mu = 1 / maximum(1, t - t0)
     store(mus, 1 / maximum(1, step - t0))
 
@@ -74,7 +84,7 @@ def update_functional(
         eta_before = read_one(etas[index], capturable)
         mu_before = read_one(mus[index], capturable)
         # eta = lr / (1 + lambd * lr * t) ** alpha
-        store_one(etas[index], lr / (1 + lambd * lr * step) ** alpha, capturable)
+        store_one(etas[index], divide(lr, power(1 + lambd * lr * step, alpha)), capturable)
         # mu = 1 / maximum(1, t - t0)
         store_one(mus[index], 1 / maximum(1, step - t0), capturable)
 

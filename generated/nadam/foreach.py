@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.foreach import scale_
-from optgen.runtime.scalars import advance, sqrt, store
+from optgen.runtime.scalars import advance, divide, sqrt, store
 from optgen.runtime.slices import cuts
 
 
@@ -38,8 +38,8 @@ def update(
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
     scaled_eps = eps * bias_correction2_sqrt
-    step_size = lr * mu_next * bias_correction2_sqrt / (1 - mu_product * mu_next)
-    grad_step_size = lr * (1 - mu) * bias_correction2_sqrt / (1 - mu_product)
+    step_size = divide(lr * mu_next * bias_correction2_sqrt, 1 - mu_product * mu_next)
+    grad_step_size = divide(lr * (1 - mu) * bias_correction2_sqrt, 1 - mu_product)
 
     for cut in cuts(params, grads, exp_avgs, exp_avg_sqs):
         params, grads, exp_avgs, exp_avg_sqs = cut

@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, sqrt, store, store_one
+from optgen.runtime.scalars import advance, advance_one, divide, sqrt, store, store_one
 from optgen.runtime.slices import slices
 
 
@@ -35,8 +35,8 @@ def update(
     mu_product = store(mu_products, mu_products[0] * mu)
     bias_correction2 = 1 - beta2**step
     bias_correction2_sqrt = sqrt(bias_correction2)
-    step_size = lr * mu_next / (1 - mu_product * mu_next)
-    grad_step_size = lr * (1 - mu) / (1 - mu_product)
+    step_size = divide(lr * mu_next, 1 - mu_product * mu_next)
+    grad_step_size = divide(lr * (1 - mu), 1 - mu_product)
 
     for param, grad, exp_avg, exp_avg_sq in slices(params, grads, exp_avgs, exp_avg_sqs):
         if maximize:
@@ -96,8 +96,8 @@ def update_functional(
         mu_product = store_one(mu_products[index], mu_products[index].clone() * mu, capturable)
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
-        step_size = lr * mu_next / (1 - mu_product * mu_next)
-        grad_step_size = lr * (1 - mu) / (1 - mu_product)
+        step_size = divide(lr * mu_next, 1 - mu_product * mu_next)
+        grad_step_size = divide(lr * (1 - mu), 1 - mu_product)
 
         if maximize:
             # g = -g

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.foreach import scale_
-from optgen.runtime.scalars import advance, sqrt
+from optgen.runtime.scalars import advance, divide, sqrt
 from optgen.runtime.slices import cuts
 
 
@@ -31,7 +31,8 @@ def update(
     # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
     rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
     if rho > 5:
-        r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        r = sqrt(divide((rho - 4) * (rho - 2) * rho_inf, (rho_inf - 4) * (rho_inf - 2) * rho))
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
         bias_correction1 = 1 - beta1**step

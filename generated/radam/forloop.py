@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, sqrt, where
+from optgen.runtime.scalars import advance, advance_one, divide, sqrt, where
 from optgen.runtime.slices import slices
 
 
@@ -29,7 +29,8 @@ def update(
     # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
     rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
     if rho > 5:
-        r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        r = sqrt(divide((rho - 4) * (rho - 2) * rho_inf, (rho_inf - 4) * (rho_inf - 2) * rho))
         bias_correction2 = 1 - beta2**step
         bias_correction2_sqrt = sqrt(bias_correction2)
         bias_correction1 = 1 - beta1**step
@@ -92,7 +93,8 @@ def update_functional(
         # rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
         rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
         if capturable:
-            r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            r = sqrt(divide((rho - 4) * (rho - 2) * rho_inf, (rho_inf - 4) * (rho_inf - 2) * rho))
             bias_correction2 = 1 - beta2**step
             bias_correction2_sqrt = sqrt(bias_correction2)
             bias_correction1_then = 1 - beta1**step
@@ -101,7 +103,8 @@ def update_functional(
             step_size_else = lr / bias_correction1_else
             step_size = where(rho > 5, step_size_then, step_size_else)
         elif rho > 5:
-            r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            # r = sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+            r = sqrt(divide((rho - 4) * (rho - 2) * rho_inf, (rho_inf - 4) * (rho_inf - 2) * rho))
             bias_correction2 = 1 - beta2**step
             bias_correction2_sqrt = sqrt(bias_correction2)
             bias_correction1 = 1 - beta1**step

@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.words import WORDS
+from optgen.ir.words import REDUCTIONS, WORDS
 
 Role = Literal["param", "grad", "state", "local"]
 
@@ -166,7 +166,7 @@ class Plan:
 
 def is_reduction(value: Expr) -> bool:
     """Whether a value is a reduction of something, as a statement of its own."""
-    return isinstance(value, Call) and WORDS[value.word].sort == "reduction"
+    return isinstance(value, Call) and value.word in REDUCTIONS
 
 
 def reads(expr: Expr) -> Iterator[Ref]:

@@ -28,10 +28,9 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         "write",
     ),
     "scalars": (
-        *("advance", "advance_one", "both", "clamp", "either", "exp", "holds", "in_type_of"),
-        *("lerp", "log"),
-        *("maximum", "minimum", "opposite", "read_one", "sign", "sqrt", "store", "store_one"),
-        "where",
+        *("advance", "advance_one", "both", "clamp", "divide", "either", "exp", "holds"),
+        *("in_type_of", "lerp", "log", "maximum", "minimum", "opposite", "power", "read_one"),
+        *("remainder", "sign", "sqrt", "store", "store_one", "where"),
     ),
     "sharded.driver": ("Update",),
     "sharded.split": ("Split",),

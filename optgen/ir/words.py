@@ -145,6 +145,9 @@ BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"
 CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_WORDS, *PROPERTIES)
 """What a spec may call by name."""
 
+CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
+"""How many of a word's operands, its first ones, are conditions."""
+
 BY_ELEMENT: tuple[str, ...] = tuple(
     w for w in WORDS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_WORDS)
 )

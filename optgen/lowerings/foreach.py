@@ -26,6 +26,7 @@ from optgen.lowerings.python.scalars import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
@@ -39,6 +40,7 @@ _PASSES: tuple[PlanPass, ...] = (
     fold_denominators,
     hoist_scalars,
     inline_scalars,
+    guard_scalars,
 )
 
 

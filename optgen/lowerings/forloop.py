@@ -32,6 +32,7 @@ from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.passes.assume import Facts, cases
+from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
@@ -47,7 +48,7 @@ def lower(algorithm: Algorithm) -> Context:
     """What templates/forloop.py.jinja lays out: both forms for each kind of parameter."""
 
     def planned(facts: Facts, order: Order) -> Plan:
-        return inline_scalars(hoist_scalars(plan(algorithm, facts, order)))
+        return guard_scalars(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     functions = []
     for facts in cases(algorithm):

@@ -37,9 +37,9 @@ def to_sympy(expr: Expr) -> sympy.Expr:
             return to_sympy(a) - to_sympy(b)
         case Call("*", (a, b)):
             return to_sympy(a) * to_sympy(b)
-        case Call("/", (a, b)):
+        case Call("/" | "divide", (a, b)):
             return to_sympy(a) / to_sympy(b)
-        case Call("**", (a, b)):
+        case Call("**" | "power", (a, b)):
             return to_sympy(a) ** to_sympy(b)
         case Call(word, args) if word in _FUNCTIONS:
             return _FUNCTIONS[word](*(to_sympy(a) for a in args))

@@ -1,15 +1,15 @@
-"""A rule for parameters of one kind: what it asks of a shape is answered, its branches decided."""
+"""A rule for parameters of one kind: what it asks of a shape is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import TypeGuard
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Stmt, expressions, rebuild, walk
+from optgen.ir.nodes import Call, Const, Expr, expressions, rebuild, walk
 from optgen.ir.words import FACTS
+from optgen.passes.rewrite import map_expressions
 
 Facts = Mapping[str, bool]
 
@@ -34,7 +34,11 @@ def assume(algorithm: Algorithm, facts: Facts) -> Algorithm:
     if not facts:
         return algorithm
     states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))
-    return replace(algorithm, states=states, rule=_decided(algorithm.rule, facts))
+    return replace(
+        algorithm,
+        states=states,
+        rule=map_expressions(algorithm.rule, lambda expr: _answered(expr, facts)),
+    )
 
 
 def _exists(state: State, facts: Facts) -> bool:
@@ -47,38 +51,9 @@ def _without_fact(state: State, facts: Facts) -> State:
     return replace(state, when=None) if fact in facts else state
 
 
-def _decided(program: Program, facts: Facts) -> Program:
-    out: list[Stmt] = []
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            out.append(replace(stmt, value=_answered(stmt.value, facts)))
-            continue
-        condition = _answered(stmt.condition, facts)
-        then, orelse = _decided(stmt.then, facts), _decided(stmt.orelse, facts)
-        match condition:
-            case Const(bool() as holds):
-                out += then if holds else orelse
-            case _:
-                out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
-    return tuple(out)
-
-
 def _answered(expr: Expr, facts: Facts) -> Expr:
-    """An expression with every fact in it answered, and with what follows from that."""
+    """Return an expression with every fact in it answered."""
     match expr:
         case Call(word, _) if word in facts:
             return Const(facts[word], expr.place)
-        case Call("not", (a,)):
-            inner = _answered(a, facts)
-            return Const(not inner.value) if _is_truth(inner) else replace(expr, args=(inner,))
-        case Call("and" | "or" as word, (a, b)):
-            left, right = _answered(a, facts), _answered(b, facts)
-            for one, other in ((left, right), (right, left)):
-                if _is_truth(one):
-                    return one if one.value is (word == "or") else other
-            return replace(expr, args=(left, right))
     return rebuild(expr, lambda child: _answered(child, facts))
-
-
-def _is_truth(expr: Expr) -> TypeGuard[Const]:
-    return isinstance(expr, Const) and isinstance(expr.value, bool)

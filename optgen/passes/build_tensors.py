@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import count
 
-from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children
+from optgen.ir.kinds import Axes, Home
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free
 from optgen.passes.instructions import Op, Operand, Step
@@ -34,10 +35,13 @@ class TensorBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
+    mixed: set[str] = field(default_factory=set)  # variables that may be of another type
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
         self.names = {r.name for r in self.plan.kinds}
+        self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
+        self.mixed |= {call.target.name for call in self.plan.calls}
 
     def _begin(self, value: Expr) -> None:
         """Start with a statement."""
@@ -114,9 +118,9 @@ class TensorBuilder:
         match coefficient:
             case Const(1):
                 return
-            case Call("/", (Const(1), below)):
+            case Call("/" | "divide", (Const(1), below)):
                 self._emit("div", name, source or name, (below,))
-            case Call("neg", (Call("/", (Const(1), below)),)):
+            case Call("neg", (Call("/" | "divide", (Const(1), below)),)):
                 self._emit("div", name, source or name, (negate(below),))
             case _:
                 self._emit("mul", name, source or name, (coefficient,))
@@ -178,6 +182,8 @@ class TensorBuilder:
                 self._where(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._word(Call(_MIRRORED[word], (*others, first)), name)
+            case "lerp" if self._is_of_another_type(call):
+                self._materialise(_written_out(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
                 self._word(Call("lerp", (start, end, call.args[2])), name)
@@ -192,7 +198,7 @@ class TensorBuilder:
         if self._fills(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
             made = self._materialise(tensor, name)
-            if made == name:
+            if made == name and self._has_room(name, (condition,)):
                 self._fill(name, self._inverse(condition) if number is b else condition, number)
                 return
         values = self._eithers((a, b), "value")
@@ -227,8 +233,32 @@ class TensorBuilder:
     def _either(self, expr: Expr, name: str) -> Operand:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
+    def _is_of_another_type(self, expr: Expr) -> bool:
+        """Whether a value may be of another type than the parameter, which torch's lerp refuses.
+
+        Numbers, rows and columns that a reduction left are wider, and so is what is made of them;
+        what a matrix word made may be narrower.
+        """
+        small = (r for r in refs(expr) if self.plan.kinds[r].home is Home.DEVICE)
+        return any(
+            ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR for ref in small
+        )
+
     def _is_tensor(self, expr: Expr) -> bool:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
+
+    def _has_room(self, target: str, args: tuple[Operand, ...]) -> bool:
+        """Whether a tensor has all axes that an operation with these gives a result."""
+        own = self._axes_of((target,))
+        return own | self._axes_of(args) == own
+
+    def _axes_of(self, operands: tuple[Operand, ...]) -> int:
+        """Return the axes that a result of these operands has, as bits."""
+        found = 0
+        for operand in operands:
+            if isinstance(operand, str):
+                found |= self.axes.get(operand, Axes.TENSOR)
+        return found
 
     def _temporary(self, name: str) -> str:
         """A name nothing in the rule has, nor another temporary of this statement."""
@@ -246,8 +276,9 @@ class TensorBuilder:
         inplace: bool = False,
     ) -> None:
         if source == target and (target in self.stored or target in self.owned):
-            inplace = word not in ALWAYS_NEW
+            inplace = word not in ALWAYS_NEW and self._has_room(target, args)
         self.made = {e: name for e, name in self.made.items() if name != target}
+        self.axes[target] = self._axes_of((source, *args))
         self.steps.append(Op(word, target, source, args, scalar, inplace))
         if target not in self.stored:
             self.owned.add(target)
@@ -263,6 +294,15 @@ def _operand_name(factor: Expr) -> str:
             return f"{a}_sq"
         case _:
             return "operand"
+
+
+def _written_out(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
+    """Return a lerp as arithmetic: start + weight * (end - start)."""
+    start, end, weight = lerp.args
+    first, last = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
+    way = Linear((last, replace(first, coefficient=negate(first.coefficient))))
+    step = Term(ONE, (weight, way)) if is_tensor(weight) else Term(weight, (way,))
+    return Linear((first, step))
 
 
 def _filled(number: Expr) -> Expr:

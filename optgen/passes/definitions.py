@@ -7,11 +7,11 @@ from optgen.ir.plan import Plan
 
 
 def definitions(plan: Plan) -> dict[Ref, Expr]:
-    """Every scalar that has one definition, in terms of inputs and of scalars that have several."""
+    """Return every scalar with one definition, be it in several branches, and what it is."""
     found: dict[Ref, Expr] = {}
     several: set[Ref] = set()
     for stmt in assigns(plan.scalars):
-        if stmt.target in found:
+        if found.get(stmt.target, stmt.value) != stmt.value:
             several.add(stmt.target)
         found[stmt.target] = stmt.value
     return {ref: value for ref, value in found.items() if ref not in several}

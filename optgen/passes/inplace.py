@@ -85,6 +85,8 @@ class _InPlace(TensorBuilder):
             case value:
                 self._local(name, value)
         self.aliases[name] = aliased
+        if name not in self.stored:
+            (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
 
     def _changes(self, stmt: Assign, source: str) -> bool:
         """Whether a matrix word is to take a tensor that will be another one by then."""
@@ -125,7 +127,9 @@ class _InPlace(TensorBuilder):
         others = tuple(t for t in terms if t is not own)
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
-        elif (weight := self._lerp_weight(own, others)) is not None:
+        elif (weight := self._lerp_weight(own, others)) is not None and not (
+            self._is_of_another_type(others[0].factors[0])
+        ):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:
             operands = [self._operands(t) for t in others]

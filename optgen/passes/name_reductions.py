@@ -46,6 +46,7 @@ class _Namer:
     taken: set[str]
     declared: set[str]
     made: list[Assign] = field(default_factory=list)
+    results: set[str] = field(default_factory=set)  # names that matrix words give a value
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
         """A block; what an arm names is not known after it."""
@@ -54,6 +55,8 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
+                if _is_matrix_word(value):
+                    self.results.add(stmt.target.name)
                 out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))
                 if ends_phase(value):
@@ -91,7 +94,8 @@ class _Namer:
         word = rebuild(word, lambda child: self._inner(child, known))
         assert isinstance(word, Call)
         first, *rest = word.args
-        if not isinstance(first, Ref) or first.name in self.declared:
+        # Between two words a trip stands: what one has made, it stores for the next.
+        if not isinstance(first, Ref) or first.name in self.declared | self.results:
             local = Ref(self._free(_spoken(first) + "_matrix"))
             self.made.append(Assign(local, first))
             word = replace(word, args=(local, *rest))
@@ -103,6 +107,8 @@ class _Namer:
         if expr not in known:
             known[expr] = Ref(self._name(expr))
             self.made.append(Assign(known[expr], expr))
+            if _is_matrix_word(expr):
+                self.results.add(known[expr].name)
         return known[expr]
 
     def _name(self, expr: Expr) -> str:

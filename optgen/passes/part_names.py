@@ -1,8 +1,9 @@
-"""A name that stands for things known at different times becomes two names.
+"""A value that is known at another time than others of its name gets a name of its own.
 
-All versions of a name are one variable to a printer. But a number known early is computed before
-the first trip through memory, for all parameters that share it, and what a reduction makes of it
-after one. And a state of rows or columns is stored where it gets its last value, only there.
+All versions of a name are one variable to a printer. But numbers, rows and columns are computed as
+soon as they are known: before the first trip through memory or between two of them, whatever stands
+around them in the rule. So every value but the first of such a name has a name of its own. And a
+state of rows or columns is stored where it gets its last value, only there.
 """
 
 from __future__ import annotations
@@ -33,15 +34,13 @@ from optgen.passes.rewrite import map_expressions
 
 
 def part_names(algorithm: Algorithm) -> Algorithm:
-    """The same rule, with versions; late numbers and passing states have names of their own."""
+    """Return the same rule, with versions, in which these values have names of their own."""
     algorithm = _with_old_states(algorithm)
-    apart = {*_late_numbers(algorithm), *_passing_states(algorithm)}
-    names = _new_names(algorithm, {ref.name: None for ref in apart})
-
-    def parted(ref: Ref) -> Ref:
-        return replace(ref, name=names[ref.name]) if ref in apart else ref
-
-    return replace(algorithm, rule=rename_program(algorithm.rule, parted))
+    apart = [*_later_values(algorithm), *_passing_states(algorithm)]
+    names = _new_names(algorithm, [ref.name for ref in apart])
+    renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
+    rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
+    return replace(algorithm, rule=rule)
 
 
 def _with_old_states(algorithm: Algorithm) -> Algorithm:
@@ -54,8 +53,9 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
     read = {
         ref for expr in _of_elements(algorithm.rule, kinds) for ref in refs(expr) if ref in states
     }
-    names = _new_names(algorithm, {ref.name: None for ref in read}, "_before")
-    copies = {ref: Ref(names[ref.name], 1) for ref in states if ref in read}
+    old = [ref for ref in states if ref in read]
+    names = _new_names(algorithm, [ref.name for ref in old], "_before")
+    copies = {ref: Ref(name, 1) for ref, name in zip(old, names, strict=True)}
 
     def change(expr: Expr) -> Expr:
         of_elements = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
@@ -83,19 +83,26 @@ def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
         yield from inside(expr)
 
 
-def _late_numbers(algorithm: Algorithm) -> Iterable[Ref]:
-    """What a reduction made, under a name that an early number has too."""
-    numbers = {r: k for r, k in kinds_of(algorithm).items() if k.axes is Axes.NONE}
-    early = {ref.name for ref, kind in numbers.items() if kind.is_scalar}
-    return (ref for ref, kind in numbers.items() if not kind.is_scalar and ref.name in early)
+def _later_values(algorithm: Algorithm) -> list[Ref]:
+    """Return every value but the first of a local name that is a number, or rows or columns."""
+    declared, kinds = declared_kinds(algorithm), kinds_of(algorithm)
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
+    first = {ref.name: ref for ref in reversed(written)}
+    return [
+        ref
+        for ref in written
+        if ref.name not in declared
+        and kinds[ref].axes is not Axes.TENSOR
+        and ref != first[ref.name]
+    ]
 
 
-def _passing_states(algorithm: Algorithm) -> Iterable[Ref]:
-    """Values of a state of rows or columns that are not its last in this step."""
+def _passing_states(algorithm: Algorithm) -> list[Ref]:
+    """Return the values of a state of rows or columns that are not its last in this step."""
     states = {state.symbol for state in algorithm.factor_states()}
     last = {name: _last(algorithm.rule, name) for name in states}
-    written = {a.target for a in assigns(algorithm.rule) if a.target.name in states}
-    return (ref for ref in written if ref.version != last[ref.name])
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in states)
+    return [ref for ref in written if ref.version != last[ref.name]]
 
 
 def _last(program: Program, name: str) -> int:
@@ -109,12 +116,13 @@ def _last(program: Program, name: str) -> int:
     return version
 
 
-def _new_names(algorithm: Algorithm, names: Iterable[str], ending: str = "") -> dict[str, str]:
+def _new_names(algorithm: Algorithm, names: Iterable[str], ending: str = "") -> list[str]:
+    """Return a free name for each of these, made of it and of an ending or a number."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
-    found: dict[str, str] = {}
-    for name in sorted(names):
+    found: list[str] = []
+    for name in names:
         numbered = (f"{name}{ending}{i}" for i in count(2))
         candidates = chain([f"{name}{ending}"] if ending else [], numbered)
-        found[name] = next(n for n in candidates if is_free(n, taken))
-        taken.add(found[name])
+        found.append(next(n for n in candidates if is_free(n, taken)))
+        taken.add(found[-1])
     return found

@@ -16,10 +16,12 @@ from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
+from optgen.passes.fold_constants import fold_constants
 from optgen.passes.keep_scalars import keep_scalars
 from optgen.passes.levels import kinds_of
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
+from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.part_names import part_names
 from optgen.passes.phases import Cut, uncut
@@ -49,9 +51,9 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: a matrix word stands where no plan can cut the rule.
     """
-    named = rename(
-        expand_reductions(assume(add_maximize(name_items(drop_unread(algorithm))), facts or {}))
-    )
+    assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
+    folded = replace(assumed, rule=fold_constants(assumed.rule))
+    named = rename(expand_reductions(name_properties(folded)))
     versioned = part_names(name_reductions(to_ssa(named)))
     kinds = kinds_of(versioned)
     if order == "whole":

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
-from optgen.ir.words import WORDS
+from optgen.ir.words import CONDITIONS
 
 ROUNDED = "rounded"
 """The word that printers of a compiled language are asked for, and for no other."""
@@ -22,7 +22,7 @@ _WHOLE = 256  # up to here every number type has every whole number
 def round_state(value: Expr, state: str) -> Expr:
     """The value assigned to a scalar state, with every rounding written out."""
     if isinstance(value, Call) and derives(value, state):
-        value = replace(value, args=tuple(_operand(arg, state) for arg in value.args))
+        value = replace(value, args=_operands(value, state))
     return value if _is_exact(value, state) else Call(ROUNDED, (value,))
 
 
@@ -31,12 +31,17 @@ def derives(expr: Expr, state: str) -> bool:
     return any(ref.name == state for ref in refs(expr))
 
 
-def _operand(expr: Expr, state: str) -> Expr:
-    """An operand beside one that derives from the state; truth values stay what they are."""
-    if not isinstance(expr, Call) or WORDS[expr.word].sort not in ("comparison", "logic"):
-        return round_state(expr, state)
-    if derives(expr, state):
-        return replace(expr, args=tuple(_operand(arg, state) for arg in expr.args))
+def _operands(call: Call, state: str) -> tuple[Expr, ...]:
+    """Return the operands of a word of which one derives from the state: numbers are rounded."""
+    asked = CONDITIONS.get(call.word, 0)
+    conditions = (_condition(arg, state) for arg in call.args[:asked])
+    return (*conditions, *(round_state(arg, state) for arg in call.args[asked:]))
+
+
+def _condition(expr: Expr, state: str) -> Expr:
+    """Return a truth value as it is; what it compares is rounded where the state is compared."""
+    if isinstance(expr, Call) and derives(expr, state):
+        return replace(expr, args=_operands(expr, state))
     return expr
 
 

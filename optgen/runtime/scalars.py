@@ -7,7 +7,7 @@ where everything else sees floats.
 
 import math
 from collections.abc import Callable
-from typing import TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -177,6 +177,52 @@ def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
     """The value a fraction `weight` of the way from a to b."""
     return a + weight * (b - a)
+
+
+@overload
+def divide(a: float, b: float) -> float: ...
+@overload
+def divide(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def divide(a: Scalar, b: Scalar) -> Scalar: ...
+def divide(a: Scalar, b: Scalar) -> Scalar:
+    """Return a / b; infinite, or not a number, where b is zero."""
+    return _computed(lambda: a / b, torch.div, a, b)
+
+
+@overload
+def power(a: float, b: float) -> float: ...
+@overload
+def power(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def power(a: Scalar, b: Scalar) -> Scalar: ...
+def power(a: Scalar, b: Scalar) -> Scalar:
+    """Return a**b; infinite where a float overflows, not a number where the root is none."""
+    return _computed(lambda: a**b, torch.pow, a, b)
+
+
+@overload
+def remainder(a: float, b: float) -> float: ...
+@overload
+def remainder(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def remainder(a: Scalar, b: Scalar) -> Scalar: ...
+def remainder(a: Scalar, b: Scalar) -> Scalar:
+    """Return a % b, with the sign of b; not a number where b is zero."""
+    return _computed(lambda: a % b, torch.remainder, a, b)
+
+
+def _computed(
+    plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
+) -> Any:
+    """Return a result as Python computes it, or torch's where Python has none."""
+    try:
+        result = plainly()
+    except ArithmeticError:
+        result = None
+    if result is not None and not isinstance(result, complex):
+        return result
+    return by_torch(*(torch.as_tensor(x, dtype=torch.float64) for x in (a, b))).item()
 
 
 def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:

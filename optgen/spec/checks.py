@@ -44,8 +44,16 @@ def _unknown_hyper(
 
 
 def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
-    """A row or column state is there only where the parameter has rows and columns."""
+    """A row or column state is there only where the parameter has rows and columns.
+
+    A state of one number is always there: it costs nothing.
+    """
     for state in algorithm.states:
+        if state.shape == "scalar" and state.when is not None:
+            message = (
+                f"`{state.symbol}` is one number for each parameter, which is always there"
+            )
+            source.error_at(state.place, message, "leave when= out")
         if state.when in holding:
             message = f"every parameter of this rule is {state.when}"
             source.error_at(state.place, message, "leave when= out")

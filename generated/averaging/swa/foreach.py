@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from optgen.runtime.scalars import divide
 from optgen.runtime.slices import cuts
 
 
@@ -15,7 +16,7 @@ def update(
     count: float | Tensor,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    scaled_count = 1 / (count + 1)
+    scaled_count = divide(1, count + 1)
 
     for cut in cuts(averages, params):
         averages, params = cut

@@ -4,6 +4,7 @@
 
 from torch import Tensor
 
+from optgen.runtime.scalars import divide
 from optgen.runtime.slices import slices
 
 
@@ -14,7 +15,7 @@ def update(
     count: float | Tensor,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    scaled_count = 1 / (count + 1)
+    scaled_count = divide(1, count + 1)
 
     for average, param in slices(averages, params):
         # average = lerp(average, param, 1 / (count + 1))

@@ -21,7 +21,13 @@ _INFIX = {
     "*": (6, "*"),
     "/": (6, "/"),
 }
-_SELECT, _LOGIC, _PREFIX, _ATOM = 0, 1, 7, 9
+_SELECT, _LOGIC, _COMPARED, _PREFIX, _ATOM = 0, 1, 3, 7, 9
+
+_NOT_FINITE = {
+    "inf": "__builtin_inf()",
+    "-inf": "-__builtin_inf()",
+    "nan": '__builtin_nan("")',
+}
 
 CALLS: Mapping[str, str] = {
     "%": "mod({0}, {1})",
@@ -76,15 +82,26 @@ def constant(name: str) -> str:
 
 @dataclass(frozen=True)
 class Printer:
-    """Prints expressions. `read` may say how something is read where the text will stand."""
+    """Prints expressions. `read` may say how something is read where the text will stand.
+
+    `ask` says how a condition with a name is asked where elements are computed.
+    """
 
     tensors: bool
     read: Callable[[Expr], str | None] = lambda expr: None
+    ask: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
         """An expression's text, in parentheses if it binds less than `within`."""
         text, binding = self._bare(expr)
         return f"({text})" if binding < within else text
+
+    def _truth(self, expr: Expr, within: int = 0) -> str:
+        """Return a condition's text; one that has a name is asked in its own way."""
+        asked = self.ask(expr)
+        if asked is None:
+            return self(expr, within)
+        return f"({asked})" if " " in asked and _COMPARED < within else asked
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
         known = self.read(expr)
@@ -92,25 +109,26 @@ class Printer:
             return known, _ATOM
         match expr:
             case Const():
-                return self._constant(expr), _ATOM
+                text = self._constant(expr)
+                return text, _PREFIX if text.startswith("-") else _ATOM
             case Ref(name):
                 return variable(name), _ATOM
             case Linear(terms):
                 return self._sum(terms)
             case Call("neg", (a,)):
-                return f"-{self(a, _PREFIX)}", _PREFIX
+                return _negated(self(a, _PREFIX)), _PREFIX
             case Call("not", (a,)):
-                return f"!{self(a, _PREFIX)}", _PREFIX
+                return f"!{self._truth(a, _PREFIX)}", _PREFIX
             case Call("where", (condition, a, b)):
                 if self.tensors:
-                    return f"where<C>({self(condition)}, {self(a)}, {self(b)})", _ATOM
+                    return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
                 return f"{self(condition, 1)} ? {self(a, 1)} : {self(b, 1)}", _SELECT
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
                 # Always both sides, where vectors are made. Compilers ask for parentheses.
                 sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
-                return f"{self(a, _PREFIX)} {sign} {self(b, _PREFIX)}", _LOGIC
+                return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 left, right = self(a, binding), self(b, binding + 1)
@@ -136,8 +154,7 @@ class Printer:
         if isinstance(value, int):
             return str(value)
         if isinstance(value, float):
-            text = {"inf": "__builtin_inf()", "nan": '__builtin_nan("")'}.get(repr(value))
-            text = text or repr(value)
+            text = _NOT_FINITE.get(repr(value), repr(value))
             return f"C({text})" if self.tensors else text
         raise TypeError(f"no number: {value!r}")
 
@@ -157,7 +174,7 @@ class Printer:
         for term in terms:
             minus, rest = self._term(term)
             joint = " - " if minus else " + "
-            text = f"{text}{joint}{rest}" if text else f"-{rest}" if minus else rest
+            text = f"{text}{joint}{rest}" if text else _negated(rest) if minus else rest
         if len(terms) > 1:
             return text, 5
         return text, _ATOM if text.isidentifier() else 6
@@ -173,6 +190,11 @@ class Printer:
             below = " * ".join(self(d, 7) for d in term.divisors)
             text += f" / ({below})" if len(term.divisors) > 1 else f" / {below}"
         return minus, text
+
+
+def _negated(text: str) -> str:
+    """Return a minus in front of a text that binds tightly; two in a row would be a decrement."""
+    return f"-({text})" if text.startswith("-") else f"-{text}"
 
 
 def _is_whole(expr: Expr) -> bool:

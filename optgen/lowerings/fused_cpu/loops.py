@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from optgen.ir.nodes import (
     Call,
     Const,
@@ -9,19 +11,19 @@ from optgen.ir.nodes import (
     Linear,
     Ref,
     assigns,
+    children,
     rebuild,
-    refs,
     walk,
 )
 from optgen.ir.plan import Plan
 from optgen.ir.variables import is_free, plural
-from optgen.ir.words import PROPERTIES
+from optgen.ir.words import CONDITIONS, PROPERTIES
 from optgen.lowerings.conditions import is_rare, names
 from optgen.lowerings.fused_cpu import bursts
 from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.statements import Statements, masks
 from optgen.lowerings.fused_cpu.text import WIDTH, folded, indented, listed
 from optgen.passes.flatten import Flatten
 from optgen.passes.rewrite import map_values
@@ -37,7 +39,7 @@ class LoopPrinter:
         self._hypers = {h.name: h for h in plan.algorithm.hypers}
         self._fresh = program.fresh
         self._scalars = Printer(tensors=False, read=self.read_scalar)
-        self._elements = Printer(tensors=True, read=self._read_element)
+        self._elements = Printer(tensors=True, read=self._read_element, ask=self._answer)
         self._conditions: dict[str, str] = {}
         whens = (c.when.removeprefix("not ") for c in loop.columns if c.when)
         self.flags = {name: constant(name) for name in whens}
@@ -46,7 +48,7 @@ class LoopPrinter:
         fitting = sum(c.loaded for c in loop.columns) == bursts.STREAMS
         self._bursts = loop.several and fitting and not self._waits
         self._column = _COLUMN + 4 * self._bursts
-        self._read_by_elements = {r for a in assigns(loop.body) for r in refs(a.value)}
+        self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
         self.body = self._body()
 
     def lines(self) -> list[str]:
@@ -159,10 +161,11 @@ class LoopPrinter:
     def _body(self) -> list[str]:
         flatten = Flatten(self._is_settled)
         body = flatten(map_values(self.loop.body, _by_reciprocals))
+        self._masks = masks(body)
         loaded = frozenset(c.name for c in self.loop.columns if c.loaded)
         kept = frozenset(self.loop.summed) | {c.name for c in self.loop.columns if c.stored}
         return Statements(
-            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, "auto"
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, self._masks
         ).lines(self._column)
 
     def _load(self, column: Column) -> str:
@@ -216,6 +219,26 @@ class LoopPrinter:
             if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
         raise AssertionError("numbers do not end")
+
+    def _answer(self, condition: Expr) -> str | None:
+        """Return how a condition with a name is asked: one answer for a tensor, or elements'."""
+        match condition:
+            case Const():
+                return None
+            case _ if self._plan.kind(condition).is_scalar:
+                return f"{self._named(condition)} != 0"
+            case Ref(name):
+                return variable(name) if name in self._masks else f"{variable(name)} != 0"
+        return None
+
+    def _numbers_in(self, value: Expr) -> Iterator[Ref]:
+        """Yield the names that a value reads, but for those of conditions that have names."""
+        if isinstance(value, Ref):
+            yield value
+        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        for position, child in enumerate(children(value)):
+            if position >= asked or not self._plan.kind(child).is_scalar:
+                yield from self._numbers_in(child)
 
     def read_scalar(self, expr: Expr) -> str | None:
         """How a number that is known before the loop is read."""

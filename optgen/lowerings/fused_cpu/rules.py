@@ -71,6 +71,7 @@ class PhasedRule:
             "about": self.about,
             "asks_sizes": str(self.program.asks_sizes or bool(self.plan.facts)).lower(),
             "last": str(self.last).lower(),
+            "has_axes": self.has_axes,
             "inputs": ", ".join(self.program.parameters()),
             "functions": ["\n".join(indented(lines)) for lines in self._functions()],
             **laid_out(blocks),

@@ -37,7 +37,7 @@ class Statements:
     program: Program
     declared: frozenset[str]
     kept: frozenset[str] = frozenset()  # read after the program
-    truth: str = ""  # the type of what is true or false and never changes, if it has its own
+    masks: frozenset[str] = frozenset()  # answers of a type of their own, given once
 
     def lines(self, column: int) -> list[str]:
         """The whole program; its lines will stand at that column."""
@@ -61,15 +61,15 @@ class Statements:
                 if position == 0 or program[position - 1].quote != stmt.quote:
                     lines += map(comment, stmt.quote)
                 name = stmt.target.name
-                declaration = "" if name in declared else self._declaration(stmt, times[name])
+                declaration = "" if name in declared else self._declaration(name, times[name])
                 lines += folded(f"{declaration}{variable(name)} = {self.value(stmt)};", column)
                 declared.add(name)
         return lines
 
-    def _declaration(self, stmt: Assign, times: int) -> str:
+    def _declaration(self, name: str, times: int) -> str:
         if times > 1:
             return f"{self.type} "
-        return f"const {self.truth if self.truth and _is_truth(stmt.value) else self.type} "
+        return f"const {'auto' if name in self.masks else self.type} "
 
     def _if(self, stmt: If, declared: set[str], later: frozenset[str], column: int) -> list[str]:
         lines = [f"{self.condition(stmt.condition)} {{"]
@@ -82,6 +82,13 @@ class Statements:
                 return [*lines, f"}} else {first}", *rest]
         arm = indented(self._block(stmt.orelse, set(declared), later, column + 4))
         return [*lines, "} else {", *arm, "}"]
+
+
+def masks(program: Program) -> frozenset[str]:
+    """Return the names that are given one value, true or false for each element."""
+    times = Counter(a.target.name for a in assigns(program))
+    answers = (a.target.name for a in assigns(program) if _is_truth(a.value))
+    return frozenset(name for name in answers if times[name] == 1)
 
 
 def _is_truth(value: Expr) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.ir.variables import capitals, escaped
+from optgen.ir.words import CONDITIONS
+from optgen.lowerings.python.text import python_literal
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -97,10 +99,14 @@ def constant(name: str) -> str:
 
 @dataclass(frozen=True)
 class Printer:
-    """Prints expressions. `read` says how a fact or a name is read where the text will stand."""
+    """Prints expressions. `read` says how a fact or a name is read where the text will stand.
+
+    `ask` names a condition that the scalar program has answered.
+    """
 
     read: Callable[[Expr], str | None]
     tensors: bool
+    ask: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
         """An expression's text, in parentheses if it binds less than `within`."""
@@ -113,8 +119,8 @@ class Printer:
             return known, _ATOM if known.isidentifier() or known.endswith(")") else 4
         match expr:
             case Const(value):
-                negative = isinstance(value, int | float) and value < 0
-                return repr(value), _PREFIX if negative else _ATOM
+                text = python_literal(value)
+                return text, _PREFIX if text.startswith("-") else _ATOM
             case Ref():
                 return variable(expr.name), _ATOM
             case Linear(terms):
@@ -131,7 +137,7 @@ class Printer:
                 left = binding + 1 if binding == 4 else binding
                 return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                asked = {"where": 1, "and": 2, "or": 2, "not": 1}.get(word, 0)
+                asked = CONDITIONS.get(word, 0)
                 texts = (self.condition(a) for a in args[:asked])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[asked:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
@@ -139,7 +145,10 @@ class Printer:
 
     def condition(self, expr: Expr) -> str:
         """A truth value; one that has a name may be a number of the row."""
-        return f"{self(expr)} != 0" if isinstance(expr, Ref) and not self.read(expr) else self(expr)
+        name = self.ask(expr)
+        if name is None and isinstance(expr, Ref) and not self.read(expr):
+            name = self(expr)
+        return self(expr) if name is None else f"{name} != 0"
 
     def argument(self, expr: Expr) -> str:
         """An argument of a word. Triton takes a bare number there for a float32."""

@@ -35,7 +35,7 @@ class FinishText:
 
     def __init__(self, plan: Plan, finish: Finish, row: Row, slots: Slots) -> None:
         self._plan, self._body, self._row, self._slots = plan, finish.body, row, slots
-        self._printer = Printer(read_property, tensors=False)
+        self._printer = Printer(read_property, tensors=False, ask=row.answer)
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
         self._stages: dict[Ref, int] = {}
         for _ in range(2):  # a name may be given its value in either arm

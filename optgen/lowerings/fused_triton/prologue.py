@@ -36,7 +36,7 @@ class Prologue:
 
     def lines(self) -> list[str]:
         """The body of the kernel."""
-        body, stored = self._block(self._plan.scalars, set())
+        body, stored = self._block(self._plan.scalars, set(map(variable, self._counters())))
         rest = [name for name in self._row.entries if name not in stored]
         exprs = [*expressions(self._plan.scalars), *self._row.entries.values()]
         loads = [*self._loads(), *load_properties(exprs)]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, refs
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import is_free
+from optgen.ir.words import CONDITIONS
 from optgen.lowerings.conditions import names
 from optgen.lowerings.fused_triton.expressions import constant, variable
 
@@ -55,15 +56,31 @@ class Row:
         """The numbers a body reads: name, meaning, and whether the scalar program knows it."""
         for stmt in body:
             if isinstance(stmt, Assign):
-                for ref in refs(stmt.value):
-                    if self._plan.kinds[ref].axes is Axes.NONE:
-                        yield variable(ref.name), ref, self._plan.kinds[ref].is_scalar
+                yield from self._read_value(stmt.value)
                 continue
             name, meaning = self._flag(stmt.condition)
             if name:
                 yield name, meaning, True
             yield from self._read(stmt.then)
             yield from self._read(stmt.orelse)
+
+    def _read_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
+        """The same of a value: the names in it, and the conditions that are one answer."""
+        if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
+            yield variable(value.name), value, self._plan.kinds[value].is_scalar
+        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        for position, child in enumerate(children(value)):
+            if position < asked and self._is_answer(child):
+                yield *self._entry(child), True
+            else:
+                yield from self._read_value(child)
+
+    def _is_answer(self, condition: Expr) -> bool:
+        return not isinstance(condition, Const) and self._plan.kind(condition).is_scalar
+
+    def answer(self, condition: Expr) -> str | None:
+        """Return the name of a condition that the scalar program answers; None of any other."""
+        return self._entry(condition)[0] if self._is_answer(condition) else None
 
     def condition(self, expr: Expr) -> str:
         """A branch of the sweep as its kernel writes it."""
@@ -80,14 +97,19 @@ class Row:
     def _flag(self, expr: Expr) -> tuple[str, Expr]:
         """The entry that holds a condition's truth, and what it means; no name for a constexpr."""
         match expr:
-            case Ref(name) | Call("truth", (Ref(name),)):
-                # A number is its own truth, unless it may be None.
-                optional = (hyper := self._plan.algorithm.hyper(name)) and hyper.optional
-                if name in self._constexpr:
-                    return "", expr
-                return (self._named(expr), expr) if optional else (variable(name), Ref(name))
+            case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr:
+                return "", expr
             case Call("not", (inner,)) if not self._flag(inner)[0]:
                 return "", expr
+        return self._entry(expr)
+
+    def _entry(self, expr: Expr) -> tuple[str, Expr]:
+        """The entry that holds a condition's truth; a number is its own, unless it may be None."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                hyper = self._plan.algorithm.hyper(name)
+                if not (hyper and hyper.optional):
+                    return variable(name), Ref(name, expr.version if isinstance(expr, Ref) else 0)
         return self._named(expr), expr
 
     def _named(self, expr: Expr) -> str:

@@ -89,7 +89,7 @@ def _if_present(stream: Stream, line: str) -> list[str]:
 
 def print_sweep(body: Program, row: Row) -> list[str]:
     """The lines of a kernel that update one tile."""
-    printer = Printer(lambda expr: None, tensors=True)
+    printer = Printer(lambda expr: None, tensors=True, ask=row.answer)
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):

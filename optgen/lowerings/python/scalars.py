@@ -93,13 +93,13 @@ def _old_values(plan: Plan) -> dict[str, Assign]:
     """The scalar states whose old value is only read to be kept under another name."""
     reads = Counter(r for r in _reads(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
-    states = {s.symbol for s in plan.algorithm.scalar_states()}
-    states -= {a.target.name for a in assigns(branches)}
+    kept = {s.symbol for s in plan.algorithm.scalar_states()}
+    states = kept - {a.target.name for a in assigns(branches)}
     return {
-        name: stmt
+        stmt.value.name: stmt
         for stmt in plan.scalars
         if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
-        if (name := stmt.value.name) in states and reads[Ref(name)] == 1
+        if stmt.target.name not in kept and stmt.value.name in states and reads[stmt.value] == 1
     }
 
 

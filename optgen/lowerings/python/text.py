@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,12 @@ _PROPERTIES = {
 }
 
 
+def python_literal(value: object) -> str:
+    """Return a number, a text, a truth value or None as Python, and as Triton, reads it."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if infinite else repr(value)
+
+
 @dataclass(frozen=True)
 class PythonText:
     """Prints expressions. `names` replaces variables; `functions` spells words differently."""
@@ -32,8 +39,8 @@ class PythonText:
     def _text(self, expr: Expr) -> tuple[str, int]:
         match expr:
             case Const(value):
-                negative = isinstance(value, int | float) and value < 0
-                return repr(value), PRECEDENCE["neg"] if negative else ATOM
+                text = python_literal(value)
+                return text, PRECEDENCE["neg"] if text.startswith("-") else ATOM
             case Ref(name):
                 return self.names.get(name, name), ATOM
             case Call("truth", (a,)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
@@ -188,5 +187,4 @@ def _per_tensor(op: Op) -> str:
     names = list(dict.fromkeys(tensors))
     lists = ", ".join(plural(n) for n in names)
     rows = lists if len(names) == 1 else f"zip({lists}, strict=True)"
-    call = _call(op if op.word in _IN_PLACE else replace(op, inplace=False))
-    return f"{plural(op.target)} = [{call} for {', '.join(names)} in {rows}]"
+    return f"{plural(op.target)} = [{_call(op)} for {', '.join(names)} in {rows}]"

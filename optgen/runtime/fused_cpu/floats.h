@@ -175,7 +175,7 @@ INLINE Vector sign(Vector x) { return by_class(x, x, 0xa9a9a888); }
 #else
 INLINE Vector or_nan(Vector there, Vector x) { return x != x ? x : there; }
 INLINE Vector sign(Vector x) {
-    const Words one = bits<Words>(x) & 0x80000000 | bits<Words>(1.0f - Vector{});
+    const Words one = (bits<Words>(x) & 0x80000000) | bits<Words>(1.0f - Vector{});
     return abs(x) > 0 ? bits<Vector>(one) : Vector{};
 }
 #endif

@@ -1,0 +1,74 @@
+"""Arithmetic on numbers alone is done here, and a branch whose condition is known is decided.
+
+So no printer meets a number without a name beside it, or a minus in front of a minus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeGuard
+
+import torch
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Stmt, rebuild
+from optgen.ir.words import WORDS
+
+_FOLDED = ("arithmetic", "comparison", "function")
+_LARGEST_INT = 2**31  # every printed language has the whole numbers below it
+
+
+def fold_constants(program: Program) -> Program:
+    """Return a program with its expressions folded; an arm that is never taken is left out."""
+    out: list[Stmt] = []
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            out.append(replace(stmt, value=fold(stmt.value)))
+            continue
+        condition = fold(stmt.condition)
+        then, orelse = fold_constants(stmt.then), fold_constants(stmt.orelse)
+        if _is_truth(condition):
+            out += then if condition.value else orelse
+        else:
+            out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
+    return tuple(out)
+
+
+def fold(expr: Expr) -> Expr:
+    """Return an expression with all that follows from its numbers and truth values worked out."""
+    expr = rebuild(expr, fold)
+    match expr:
+        case Const(int() as value) if abs(value) >= _LARGEST_INT:
+            return replace(expr, value=float(value))
+        case Call("neg", (Call("neg", (a,)),)) | Call("not", (Call("not", (a,)),)):
+            return a
+        case Call("not", (a,)) if _is_truth(a):
+            return Const(not a.value, expr.place)
+        case Call("and" | "or" as word, (a, b)):
+            for one, other in ((a, b), (b, a)):
+                if _is_truth(one):
+                    return one if one.value is (word == "or") else other
+        case Call("truth", (a,)) if _is_number(a):
+            return Const(a.value != 0, expr.place)
+        case Call(word, args) if WORDS[word].sort in _FOLDED and all(map(_is_number, args)):
+            return _computed(expr)
+    return expr
+
+
+def _computed(call: Call) -> Const:
+    """Return what a word makes of numbers, in float64 as everywhere; a whole number stays one."""
+    values = [arg.value for arg in call.args if isinstance(arg, Const)]
+    numbers = [torch.tensor(value, dtype=torch.float64) for value in values]
+    result = WORDS[call.word].meaning(*numbers).item()
+    whole = all(isinstance(value, int) for value in values) and call.word != "/"
+    if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
+        result = int(result)
+    return Const(result, call.place)
+
+
+def _is_truth(expr: Expr) -> TypeGuard[Const]:
+    return isinstance(expr, Const) and isinstance(expr.value, bool)
+
+
+def _is_number(expr: Expr) -> TypeGuard[Const]:
+    value = expr.value if isinstance(expr, Const) else None
+    return isinstance(value, int | float) and not isinstance(value, bool)

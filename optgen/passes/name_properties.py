@@ -1,0 +1,49 @@
+"""A property of the parameter that a condition asks for has a name: conditions read names only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import declared_kinds
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, rebuild
+from optgen.ir.variables import is_free
+from optgen.ir.words import PROPERTIES, WORDS
+
+
+def name_properties(algorithm: Algorithm) -> Algorithm:
+    """Return the same rule, without versions; the names are given before its first statement."""
+    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    names: dict[str, Assign] = {}
+
+    def named(expr: Expr) -> Expr:
+        if not isinstance(expr, Call) or expr.word not in PROPERTIES:
+            return rebuild(expr, named)
+        if expr.word not in names:
+            wanted = f"param_{expr.word}"
+            numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
+            target = Ref(next(n for n in numbered if is_free(n, taken)))
+            taken.add(target.name)
+            names[expr.word] = Assign(target, expr)
+        return names[expr.word].target
+
+    def in_conditions(expr: Expr) -> Expr:
+        is_condition = isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+        return named(expr) if is_condition else rebuild(expr, in_conditions)
+
+    def changed(program: Program) -> Program:
+        return tuple(
+            replace(stmt, value=in_conditions(stmt.value))
+            if isinstance(stmt, Assign)
+            else replace(
+                stmt,
+                condition=named(stmt.condition),
+                then=changed(stmt.then),
+                orelse=changed(stmt.orelse),
+            )
+            for stmt in program
+        )
+
+    rule = changed(algorithm.rule)
+    return replace(algorithm, rule=(*names.values(), *rule))

@@ -1,0 +1,66 @@
+"""Arithmetic on numbers alone is folded, in float64; what a name has a say in stays."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from spec_texts import UPDATE, read, spec
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref
+from optgen.passes.fold_constants import fold, fold_constants
+
+LR = Ref("lr")
+
+
+def call(word: str, *args: Expr | float) -> Call:
+    return Call(word, tuple(a if isinstance(a, Call | Const | Ref) else Const(a) for a in args))
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        (call("*", 2, 3), 6),
+        (call("/", 6, 3), 2.0),
+        (call("**", 2, -3), 0.125),
+        (call("abs", call("-", 2, 5)), 3),
+        (call("%", -7, 3), 2),
+        (call("maximum", 0.5, call("sqrt", 4)), 2.0),
+        (call("<", 1, 2), True),
+        (call("not", call("<", 1, 2)), False),
+        (call("/", 1, 0), math.inf),
+        (call("neg", 2), -2),
+        (Const(2**40), 2.0**40),
+    ],
+)
+def test_numbers_are_computed(expr: Expr, expected: float) -> None:
+    folded = fold(expr)
+    assert folded == Const(expected)
+    assert isinstance(folded, Const)
+    assert type(folded.value) is type(expected)
+
+
+def test_the_sign_of_a_zero_is_kept() -> None:
+    folded = fold(call("neg", 0))
+    assert isinstance(folded, Const)
+    assert repr(folded.value) == "-0.0"
+
+
+def test_two_signs_cancel_and_a_name_stays() -> None:
+    assert fold(call("neg", call("neg", LR))) == LR
+    assert fold(call("*", LR, call("+", 1, 1))) == call("*", LR, 2)
+    assert fold(call("*", 0, LR)) == call("*", 0, LR)  # lr may be infinite
+
+
+def test_a_known_side_decides_a_condition() -> None:
+    flag = Ref("flag")
+    assert fold(call("and", call("<", 2, 1), flag)) == Const(False)
+    assert fold(call("or", flag, call("<", 2, 1))) == flag
+
+
+def test_a_branch_with_a_known_condition_is_decided() -> None:
+    (algorithm,) = [read(spec("if not (lr > 0 and 1 > 2):", "    g = 2 * g", UPDATE))]
+    first, last = fold_constants(algorithm.rule)
+    assert isinstance(first, Assign)
+    assert first.target == Ref("g")
+    assert isinstance(last, Assign)
