@@ -1,0 +1,46 @@
+"""Draw rules and run them for as long as asked: python -m fuzz --seconds 600 (make fuzz)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+
+def main() -> int:
+    """Hunt, print what is found, and return 1 if anything is."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long to draw rules")
+    parser.add_argument("--rules", type=int, default=10**9, help="how many to draw at most")
+    parser.add_argument("--seed", default=str(int(time.time())), help="rules are the same for one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
+    parser.add_argument("--lowerings", default="", help="some of them, with commas")
+    parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
+    return _run(parser.parse_args())
+
+
+def _run(asked: argparse.Namespace) -> int:
+    import warnings
+
+    import interpreter  # noqa: F401  (mends Triton's interpreter)
+
+    from fuzz.run import Run
+
+    warnings.simplefilter("ignore")
+    return Run(asked).run()
+
+
+if __name__ == "__main__":
+    if os.environ.get("TRITON_INTERPRET") != "1":  # it must be chosen before anything is imported
+        os.environ["TRITON_INTERPRET"] = "1"
+        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        cache = TESTS.parent / "build" / "fuzz-cache"
+        os.environ.setdefault("OPTGEN_CACHE_DIR", str(cache))
+        os.execv(sys.executable, [sys.executable, "-m", "fuzz", *sys.argv[1:]])
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""Numbers with the error that rounding may have put into them, for the evaluator to compute with.
+
+A bound is what reordering and rounding every operation may change, to first order: operands are
+taken to be off by a unit in the last place wherever they are computed with. What compares, rounds
+or leaves the range of its type may differ by more; it is marked, and nothing is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DOUBLE = torch.finfo(torch.float64).eps
+_ZERO, _TRUE = torch.zeros((), dtype=torch.float64), torch.tensor(True)
+_DTYPES = {torch.finfo(d).eps: d for d in (torch.float64, torch.float32, torch.bfloat16)}
+_SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
+_LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
+
+_unsure: list[bool] = []
+
+
+@contextmanager
+def watched() -> Iterator[list[bool]]:
+    """A list that is filled where a branch is taken that rounding might not take."""
+    before = list(_unsure)
+    _unsure.clear()
+    try:
+        yield _unsure
+    finally:
+        _unsure[:] = before
+
+
+class Doubtful:
+    """Answers, and of which of them rounding cannot change anything."""
+
+    __slots__ = ("sure", "v")
+
+    def __init__(self, v: Tensor, sure: Tensor) -> None:
+        self.v, self.sure = v, sure
+
+    @property
+    def ndim(self) -> int:
+        """As a tensor's."""
+        return self.v.ndim
+
+    def __bool__(self) -> bool:
+        if not bool(self.sure.all()):
+            _unsure.append(True)
+        return bool(self.v)
+
+
+class Bounded:
+    """Values, their bounds, whether they are comparable, and the unit of what they are kept in."""
+
+    __slots__ = ("e", "eps", "ok", "v")
+    __array_priority__ = 1000
+
+    def __init__(self, v: Tensor, e: Tensor = _ZERO, ok: Tensor = _TRUE, eps: float = DOUBLE):
+        self.v, self.e, self.ok, self.eps = v, e, ok, eps
+
+    # What the evaluator asks of a tensor.
+    @property
+    def ndim(self) -> int:
+        return self.v.ndim
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.v.shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.v.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return _DTYPES[self.eps]
+
+    def numel(self) -> int:
+        return self.v.numel()
+
+    def detach(self) -> Bounded:
+        return self
+
+    double = detach
+
+    def to(self, dtype: torch.dtype) -> Bounded:
+        """As kept in a type."""
+        if dtype == torch.float64:
+            return self
+        eps = torch.finfo(dtype).eps
+        v = self.v.to(dtype).double()
+        return Bounded(v, self.e + eps * v.abs(), self.ok, max(eps, self.eps))
+
+    def __ne__(self, other: object) -> Any:
+        return compare(lambda a, b: a != b, self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __radd__(self, other: Tensor) -> Bounded:
+        return Bounded(other + self.v, self.e, self.ok, self.eps)
+
+
+def lift(x: Any) -> Bounded:
+    """A plain number, which is exact, or what is bounded already."""
+    if isinstance(x, Bounded):
+        return x
+    return Bounded(torch.as_tensor(x).double())
+
+
+def answers(x: Any) -> Doubtful:
+    """Plain answers, which are sure, or doubtful ones."""
+    return x if isinstance(x, Doubtful) else Doubtful(torch.as_tensor(x), _TRUE)
+
+
+def made(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
+    """A result, comparable where it stays in the range of its type."""
+    dtype, size = _DTYPES[eps], v.abs()
+    fits = (size < _LARGE[dtype]) & ((size > _SMALL[dtype]) | (v == 0)) & e.isfinite()
+    return Bounded(v, e, ok & fits, eps)
+
+
+def is_short(*values: Tensor) -> bool:
+    """Whether single numbers are so short that plain arithmetic on them is exact."""
+    return all(x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0 for x in values)
+
+
+def operand(x: Bounded, eps: float) -> Tensor:
+    """The bound of what is computed with."""
+    return x.e + eps * x.v.abs()
+
+
+def as_compared(x: Bounded, eps: float) -> Tensor:
+    """The bound of what is compared: a number is rounded to the type of the tensor beside it."""
+    if x.eps < eps and bool((x.v.to(_DTYPES[eps]).double() != x.v).any()):
+        return x.e + eps * x.v.abs()
+    return x.e
+
+
+def compare(meaning: Any, a: Any, b: Any) -> Doubtful:
+    """A comparison, sure where the difference is more than the bounds."""
+    a, b = lift(a), lift(b)
+    eps = max(a.eps, b.eps)
+    e = as_compared(a, eps) + as_compared(b, eps)
+    sure = (((a.v - b.v).abs() > e) | (e == 0)) & a.ok & b.ok
+    return Doubtful(meaning(a.v, b.v), sure)

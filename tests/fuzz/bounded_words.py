@@ -1,0 +1,241 @@
+"""What the words of the language mean of bounded numbers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from fuzz.bounded import (
+    Bounded,
+    Doubtful,
+    answers,
+    as_compared,
+    compare,
+    is_short,
+    lift,
+    made,
+    operand,
+)
+from optgen.ir.words import WORDS
+
+Meaning = Callable[..., Any]
+PLAIN = {name: word.meaning for name, word in WORDS.items()}
+
+
+@contextmanager
+def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
+    """The words mean bounded numbers in here; with `coarse_matrices` none says what matrix words
+    make, which compute in 16 bits."""
+    words = {name: replace(WORDS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
+    if coarse_matrices:
+        words["orthogonalize"] = replace(WORDS["orthogonalize"], meaning=_unknown)
+    with mock.patch.dict(WORDS, words):
+        yield
+
+
+def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
+    a, b = lift(a), lift(b)
+    v, eps = PLAIN[word](a.v, b.v), max(a.eps, b.eps)
+    ok = a.ok & b.ok
+    if is_short(a.v, b.v, v) and not (a.e + b.e):
+        return made(v, a.e, ok, eps)
+    return made(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
+
+
+def _sum(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+    return operand(a, eps) + operand(b, eps)
+
+
+def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+    ea, eb = operand(a, eps), operand(b, eps)
+    return ea * b.v.abs() + eb * a.v.abs() + ea * eb
+
+
+def _quotient(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+    """Nothing is known where the divisor may be nothing."""
+    ea, eb = operand(a, eps), operand(b, eps)
+    least = b.v.abs() - eb
+    return torch.where(least > 0, (ea + v.abs() * eb) / least, torch.inf)
+
+
+def _power(a: Any, b: Any) -> Bounded:
+    """The bounds of both move the result; a whole exponent that is exact does not."""
+    a, b = lift(a), lift(b)
+    v, eps = PLAIN["**"](a.v, b.v), max(a.eps, b.eps)
+    ok = a.ok & b.ok
+    if is_short(a.v, b.v, v) and not (a.e + b.e) and float(b.v) % 1 == 0 and float(b.v) >= 0:
+        return made(v, a.e, ok, eps)
+    ea = operand(a, eps)
+    whole = b.ndim == 0 and not b.e and float(b.v) % 1 == 0
+    eb = torch.zeros_like(b.v) if whole else operand(b, eps)
+    e = torch.zeros_like(v)
+    if whole and float(b.v) < 0:  # there is a pole between the ends
+        ok = ok & (a.v.abs() > ea)
+    for x in (a.v - ea, a.v + ea):
+        for y in (b.v,) if whole else (b.v - eb, b.v + eb):
+            e = e.maximum((PLAIN["**"](x, y) - v).abs())
+    return made(v, e.nan_to_num(torch.inf) + 4 * eps * v.abs(), ok, eps)
+
+
+def _remainder(a: Any, b: Any) -> Bounded:
+    """Nothing is known where the quotient may be on either side of a whole number."""
+    a, b = lift(a), lift(b)
+    v, eps, ok = PLAIN["%"](a.v, b.v), max(a.eps, b.eps), a.ok & b.ok
+    if is_short(a.v, b.v, v) and not (a.e + b.e):
+        return made(v, a.e, ok, eps)
+    ea, eb = as_compared(a, eps), as_compared(b, eps)
+    q = a.v / b.v
+    off = (ea + q.abs() * eb) / b.v.abs() + 2 * eps * q.abs()
+    sure = ((q - q.round()).abs() > off) | (off == 0)
+    e = operand(a, eps) + (q.abs() + 1) * operand(b, eps) + 2 * eps * v.abs()
+    return made(v, e, ok & sure, eps)
+
+
+def _moved(word: str, x: Any) -> Bounded:
+    """A function of one number: how far its bound moves it, where it has a value throughout."""
+    x = lift(x)
+    v, e = PLAIN[word](x.v), operand(x, x.eps)
+    low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
+    moved = (low - v).abs().maximum((high - v).abs())
+    return made(v, moved.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps)
+
+
+def _same(word: str, *xs: Any) -> Bounded:
+    """A function that moves no further than what moves most of what it takes."""
+    given = [lift(x) for x in xs]
+    eps = max(x.eps for x in given)
+    e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in given])
+    ok = functools.reduce(torch.logical_and, [x.ok for x in given])
+    return made(PLAIN[word](*(x.v for x in given)), e, ok, eps)
+
+
+def _sign(x: Any) -> Bounded:
+    x = lift(x)
+    sure = (x.v.abs() > x.e) | (x.e == 0)
+    return made(x.v.sign(), torch.zeros_like(x.v), x.ok & sure, x.eps)
+
+
+def _where(condition: Any, a: Any, b: Any) -> Bounded:
+    """Of what is not chosen nothing matters, unless the choice is in doubt."""
+    c, a, b = answers(condition), lift(a), lift(b)
+    eps = max(a.eps, b.eps)
+    ea, eb = as_compared(a, eps), as_compared(b, eps)
+    v = PLAIN["where"](c.v, a.v, b.v)
+    either = ea.maximum(eb) + (a.v - b.v).abs()
+    e = torch.where(c.sure, torch.where(c.v, ea, eb), either)
+    ok = torch.where(c.sure, torch.where(c.v, a.ok, b.ok), a.ok & b.ok)
+    return made(v, e, ok, eps)
+
+
+def _lerp(a: Any, b: Any, w: Any) -> Bounded:
+    minus, times, plus = (MEANINGS[word] for word in "-*+")
+    moved: Bounded = plus(a, times(w, minus(b, a)))
+    return moved
+
+
+def _and(a: Any, b: Any) -> Doubtful:
+    a, b = answers(a), answers(b)
+    no = (a.sure & ~a.v) | (b.sure & ~b.v)
+    return Doubtful(a.v & b.v, no | (a.sure & b.sure))
+
+
+def _or(a: Any, b: Any) -> Doubtful:
+    a, b = answers(a), answers(b)
+    yes = (a.sure & a.v) | (b.sure & b.v)
+    return Doubtful(a.v | b.v, yes | (a.sure & b.sure))
+
+
+def _not(a: Any) -> Doubtful:
+    a = answers(a)
+    return Doubtful(~a.v, a.sure)
+
+
+def _reduced(word: str, x: Any) -> Bounded:
+    """A sum or a mean: of as many bounds, and the order of the sum is anybody's."""
+    x = lift(x)
+    v = PLAIN[word](x.v)
+    whole = torch.zeros_like(x.v)
+    terms = x.numel() / max(v.numel(), 1) + 2
+    e = PLAIN[word](whole + x.e) + x.eps * terms * PLAIN[word](x.v.abs())
+    ok = PLAIN[word](((whole == 0) & ~x.ok).double()) == 0
+    return made(v, e, ok, x.eps)
+
+
+def _norm(word: str, x: Any) -> Bounded:
+    mean = "mean" if word == "rms" else "sum"
+    root: Bounded = MEANINGS["sqrt"](MEANINGS[mean](MEANINGS["*"](x, x)))
+    return root
+
+
+def _max_abs(x: Any) -> Bounded:
+    x = lift(x)
+    e = (x.e + torch.zeros_like(x.v)).amax() if x.numel() else x.v.new_zeros(())
+    return made(PLAIN["max_abs"](x.v), e, x.ok.all(), x.eps)
+
+
+def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
+    """How far a few moves of what it takes move the largest element: no matrix is well known."""
+    x, steps, least = lift(x), lift(steps), lift(eps)
+    poly = tuple(lift(c).v for c in coefficients)
+    word = PLAIN["orthogonalize"]
+    v = word(x.v, poly, steps.v, least.v)
+    spread = (operand(x, x.eps) + x.eps * x.v.abs().amax((-2, -1), keepdim=True)) * torch.ones(())
+    moved = torch.zeros_like(v)
+    for sign in (1, -1):
+        for turn in (0, 1):
+            signs = torch.ones_like(x.v).flatten()
+            signs[turn::2] = -1
+            other = word(x.v + sign * spread * signs.view(x.shape), poly, steps.v, least.v)
+            moved = moved.maximum((other - v).abs())
+    e = 100 * (moved + x.eps * v.abs()).amax((-2, -1), keepdim=True) + torch.zeros_like(v)
+    ok = x.ok.expand(v.shape).all(-1, keepdim=True).all(-2, keepdim=True)
+    return made(v, e.nan_to_num(torch.inf), ok, x.eps)
+
+
+def _unknown(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
+    x = lift(x)
+    poly = tuple(lift(c).v for c in coefficients)
+    v = PLAIN["orthogonalize"](x.v, poly, lift(steps).v, lift(eps).v)
+    return Bounded(v, torch.zeros_like(v), torch.zeros_like(v, dtype=torch.bool), x.eps)
+
+
+def _compared(word: str, a: Any, b: Any) -> Any:
+    if any(isinstance(x, str | None) for x in (a, b)):  # choices
+        return PLAIN[word](a, b)
+    return compare(PLAIN[word], a, b)
+
+
+def _meanings() -> dict[str, Meaning]:
+    part = functools.partial
+    found: dict[str, Meaning] = {
+        "+": part(_binary, "+", _sum),
+        "-": part(_binary, "-", _sum),
+        "*": part(_binary, "*", _product),
+        "/": part(_binary, "/", _quotient),
+        "**": _power,
+        "%": _remainder,
+        "sign": _sign,
+        "where": _where,
+        "lerp": _lerp,
+        "and": _and,
+        "or": _or,
+        "not": _not,
+        "max_abs": _max_abs,
+        "orthogonalize": _orthogonalize,
+    }
+    found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
+    found |= {word: part(_moved, word) for word in ("sqrt", "exp", "log")}
+    found |= {word: part(_same, word) for word in ("neg", "abs", "maximum", "minimum", "clamp")}
+    sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
+    found |= {word: part(_reduced, word) for word in sums}
+    return found | {word: part(_norm, word) for word in ("norm", "rms")}
+
+
+MEANINGS = _meanings()

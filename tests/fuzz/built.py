@@ -1,0 +1,182 @@
+"""Rules as optimizer classes, and the C++ of many of them in one compilation."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import optgen
+from optgen import emit
+from optgen.ir.algorithm import Algorithm
+from optgen.passes.maximize import add_maximize
+from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import compiler, levels, sweeps
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.source import complete
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/\w+\.h"\n')
+_OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
+_FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
+TYPES = levels.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
+
+
+@dataclass
+class Built:
+    """A rule that the compiler has accepted."""
+
+    text: str
+    algorithm: Algorithm
+    cls: Any
+    refused_by_cpp: str = ""  # what the C++ compiler says of it
+    library: tuple[Path, str] | None = field(default=None, repr=False)  # and the rule's suffix
+
+    @property
+    def source(self) -> str:
+        """The C++ of the rule, as it is printed."""
+        return (self.folder / "fused_cpu.cpp").read_text()
+
+    @property
+    def folder(self) -> Path:
+        """Where the generated text lies."""
+        return Path(str(sys.modules[self.cls.lowerings].__file__)).parent
+
+
+def load(text: str) -> Built:
+    """Read a spec's text, and generate all lowerings of it, without the formatter."""
+    spec = Spec("Random", text, "<drawn>", 1)
+    with mock.patch.object(emit, "find_ruff", lambda: None):
+        cls: Any = optgen.load(spec)
+    (algorithm,) = read_spec(spec)
+    return Built(text, add_maximize(algorithm), cls)
+
+
+def compile_together(rules: Sequence[Built], *flags: str) -> None:
+    """Build the C++ of rules; what does not compile is noted where it is.
+
+    With `-fsyntax-only` for a flag it is only looked at.
+    """
+    groups: dict[str, list[Built]] = {}
+    for rule in rules:
+        include = _INCLUDE.search(rule.source)
+        assert include is not None
+        groups.setdefault(include[0], []).append(rule)
+    for include, group in groups.items():
+        _compile(include, group, flags)
+
+
+def _compile(include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
+    """Compile; leave out the rules that the compiler complains of, and compile again."""
+    folder = Path(tempfile.mkdtemp(prefix="batch-", dir=_scratch()))
+    command = compiler.find()
+    assert command is not None
+    while rules:
+        source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
+        parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
+        source.write_text("".join([f"#define OPTGEN_TYPES {TYPES}\n", complete(include), *parts]))
+        done = subprocess.run(
+            [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode == 0:
+            for i, rule in enumerate(rules):
+                rule.library = library, f"_r{i}"
+            return
+        named = {int(i) for i in re.findall(r"\bdrawn(\d+):\d+:\d+: error", done.stderr)}
+        named |= {int(i) for i in re.findall(r"\w_r(\d+)\b", done.stderr)} if not named else set()
+        for i in named or set(range(len(rules))):
+            rules[i].refused_by_cpp = _first_error(done.stderr, i)
+        rules = [rule for rule in rules if not rule.refused_by_cpp]
+
+
+def _first_error(said: str, i: int) -> str:
+    lines = [line for line in said.splitlines() if "error" in line]
+    own = [line for line in lines if re.search(rf"drawn{i}:|_r{i}\b", line)]
+    first = re.sub(rf"_r{i}\b", "", (own or lines or [said])[0])
+    return first.partition("error: ")[2] or first
+
+
+def _renamed(source: str, i: int) -> str:
+    """A rule's C++ with names of its own."""
+    names = sorted({a or b for a, b in _OWN.findall(source)})
+    define = "".join(f"#define {name} {name}_r{i}\n" for name in names)
+    undefine = "".join(f"#undef {name}\n" for name in names)
+    return f'{define}#line 1 "drawn{i}"\n{source}\n{undefine}'
+
+
+class _BatchKernel(Kernel):
+    """A rule of a library of many: its names end in a suffix."""
+
+    suffix = ""
+
+    def _fact(self, name: str) -> bool:
+        return super()._fact(name + self.suffix)
+
+    def _text(self, name: str) -> str:
+        if not self._fact(name):
+            return ""
+        held = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
+        return (held.value or b"").decode()
+
+    def _function(self, name: str) -> Any:
+        return super()._function(name + self.suffix)
+
+
+@contextlib.contextmanager
+def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
+    """Steps in C++ take these rules' kernels from the libraries of many."""
+    known = {rule.cls.lowerings: rule for rule in rules}
+    build = fused_cpu._load
+
+    def load_kernel(owner: Any, module: Any, in_parts: bool, types: int) -> Any:
+        rule = known.get(module.__name__)
+        if rule is None or in_parts:
+            return build(owner, module, in_parts, types)
+        return _kernel(rule, owner)
+
+    with mock.patch.object(fused_cpu, "_load", load_kernel):
+        yield
+
+
+def _kernel(rule: Built, owner: Any) -> Any:
+    if rule.library is None:
+        return rule.refused_by_cpp
+    path, suffix = rule.library
+    kind = type("Suffixed", (_BatchKernel,), {"suffix": suffix})
+    source = rule.source
+    swept_by = _sweeps() if "schedule.h" in source or "walk.h" in source else None
+    return kind(owner, path, levels.ALL, source, swept_by)
+
+
+@functools.cache
+def _sweeps() -> Path:
+    """What sweeps tensors of any rule, built once."""
+    traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_LARGEST 1\n"
+    return levels.build("sweeps", traits + sweeps._source(), TYPES, 0)
+
+
+@functools.cache
+def _scratch() -> str:
+    """A folder that ends with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="optgen-fuzz-")
+    _kept.append(folder)
+    return folder.name
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []

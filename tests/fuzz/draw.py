@@ -1,0 +1,225 @@
+"""A spec drawn by lot: its text, and settings to run it with."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from fuzz.expressions import Expressions, Known
+from fuzz.statements import Statements
+from fuzz.trial import Setting
+
+FILE = '''from optgen.spec import *
+
+SCALE = 0.75
+
+
+def blend(x, y):
+    """Half of one and a part of the other."""
+    half = 0.5 * x
+    x = half + y
+    return x - 0.25 * half
+
+
+def turned(x, y):
+    x, y = y, x
+    return 0.5 * x - SCALE * y
+
+
+@optimizer(paper="https://example.org")
+def Random(
+{signature}
+):
+    """Drawn by lot."""
+{body}
+'''
+INITS = ("0", "0", "0", "0.5", "1.5", "-1", "1e-3")
+
+
+@dataclass
+class State:
+    """A state as the signature declares it."""
+
+    symbol: str
+    nature: str
+    options: str = ""
+    holds: str = ""  # the condition under which it is there
+
+
+@dataclass
+class Draft:
+    """What is drawn before the rule: the signature, and what its names offer."""
+
+    lot: Random
+    nasty: bool
+    family: str
+    counts: bool
+    states: list[State] = field(default_factory=list)
+    required: bool = False
+
+    HYPERS = {
+        "lr": "hyper(0.1, ge=0)",
+        "c": "hyper(0.5)",
+        "eps": "hyper(0.25, gt=0)",
+        "betas": "hyper((0.5, 0.75), ge=0, lt=1)",
+        "opt": "hyper(None, optional=True)",
+        "pair": "hyper((None, 0.5), optional=True)",
+        "fa": "flag(False)",
+        "fb": "flag(True)",
+        "fix": "fixed(True)",
+        "mode": 'choice("a", "b", None)',
+        "poly": "hyper((1.5, -0.5, 0.0))",
+    }
+    SETTINGS: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=lambda: {
+            "lr": (0.1, 0.01, 0.5),
+            "c": (0.5, -0.5, 0.0, 2.0),
+            "eps": (0.25, 1.0),
+            "betas": ((0.5, 0.75), (0.0, 0.25), (0.9, 0.5)),
+            "opt": (None, 0.5, 0.0),
+            "pair": ((None, 0.5), (1.5, 0.25)),
+            "fa": (False, True),
+            "fb": (True, False),
+            "mode": ("a", "b", None),
+        }
+    )
+
+
+def draw(seed: str | int) -> tuple[str, list[Setting]]:
+    """A spec's text and the settings to run it with; always the same for a seed."""
+    lot = Random(seed)
+    draft = Draft(
+        lot,
+        nasty=lot.random() < 0.45,
+        family=lot.choice(("elements", "elements", "numbers", "axes", "axes")),
+        counts=lot.random() < 0.8,
+    )
+    draft.required = draft.family == "axes" and lot.random() < 0.5
+    draft.states = _states(draft)
+    body = _body(draft)
+    text = _whole(draft, body)
+    return text, _settings(draft, text)
+
+
+def _states(draft: Draft) -> list[State]:
+    lot, found = draft.lot, []
+    for symbol in ("m", "v", "w")[: lot.choice((0, 1, 1, 2, 2, 3))]:
+        init = lot.choice((*INITS, '"p"', '"eps"'))
+        dtype = ', dtype="float32"' if lot.random() < 0.06 else ""
+        holds = lot.choice(("", "", "", "fa", "not fb", "c")) if symbol == "w" else ""
+        if draft.family == "axes" and not draft.required and lot.random() < 0.15:
+            holds = "factored(p)"
+        found.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
+    for symbol in ("s", "q")[: lot.choice((0, 0, 1, 2))]:
+        init = lot.choice((*INITS, '"lr"', '"c"'))
+        holds = lot.choice(("", "", "", "", "fa")) if symbol == "q" else ""
+        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"', holds))
+    if draft.family == "axes":
+        for symbol, shape in (("r", "row"), ("k", "col")):
+            if lot.random() < 0.5:
+                holds = "" if draft.required else "factored(p)"
+                options = f'init={lot.choice(INITS)}, shape="{shape}"'
+                nature = "rows" if shape == "row" else "columns"
+                found.append(State(symbol, nature, options, holds))
+    lot.shuffle(found)
+    return found
+
+
+def _body(draft: Draft) -> list[str]:
+    lot = draft.lot
+    known = Known(
+        numbers=["lr", "c", "eps", "beta1", "beta2", "betas[1]", *["t"] * draft.counts],
+        tensors=["p", "g", "g"],
+    )
+    for state in draft.states:
+        if not state.holds:
+            names = getattr(known, state.nature)
+            names += [state.symbol] * 2
+    conditions = [
+        "fa", "not fa", "fb", "not fb", "c", "opt is None", "opt is not None", "pair[0] is None",
+        'mode == "b"', 'mode != "a"', "mode is None", "numel(p) > 5", "ndim(p) > 1",
+        "ndim(p) == 1", "fix", "lr > 0.05", "opt", "c > 0",
+    ]  # fmt: skip
+    conditions += ["factored(p)"] * (not draft.required)
+    conditions += ["t > 1", "t <= 2", "t == 2", "t % 2 == 0", "t - 1 > 0.5"] * draft.counts
+    conditions += [
+        asked
+        for s in draft.states
+        if not s.holds
+        for asked in ([f"fresh({s.symbol})"] + [f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
+    ]
+    writer = Statements(
+        Expressions(
+            lot,
+            known,
+            nasty=draft.nasty,
+            reduces=draft.family != "elements",
+            axes=draft.required,
+            conditions=conditions,
+        ),
+        [(s.symbol, s.nature, s.holds) for s in draft.states],
+        "poly" if draft.family == "axes" and lot.random() < 0.35 else "",
+    )
+    return writer.rule(lot.choice((1, 2, 3, 4, 5, 7) if draft.nasty else (1, 1, 2, 3, 4)))
+
+
+def _whole(draft: Draft, body: list[str]) -> str:
+    lines = ["    beta1, beta2 = betas", *body]
+    if draft.required:
+        asked = draft.lot.choice(("factored(p)", "ndim(p) >= 2", "ndim(p) > 1"))
+        lines.insert(0, f'    require({asked}, "{{shape}}")')
+    text = "\n".join(lines)
+    text = _without_unread(text, [s.symbol for s in draft.states])
+    read = set(re.findall(r"[A-Za-z_]\w*", text))
+    for state in draft.states:
+        read |= set(re.findall(r'"(\w+)"', state.options)) | set(re.findall(r"\w+", state.holds))
+    hypers = [f"    {n}={d}," for n, d in Draft.HYPERS.items() if n in read]
+    given = f"    p, g, {'t, ' * draft.counts}/,"
+    signature = [given, *map(_declared, draft.states), *["    *,"] * bool(hypers), *hypers]
+    return FILE.replace("{signature}", "\n".join(signature)).replace("{body}", text)
+
+
+def _declared(state: State) -> str:
+    when = f', when="{state.holds.removesuffix("(p)")}"' if state.holds else ""
+    return f'    {state.symbol}=state("key_{state.symbol}", {state.options}{when}),'
+
+
+def _without_unread(text: str, kept: list[str]) -> str:
+    """The rule, with an underscore before names that it never reads: an author must say that."""
+    whole = "def f():\n" + text
+    names = [n for n in ast.walk(ast.parse(whole)) if isinstance(n, ast.Name)]
+    read = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+    written = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    for name in written - read - {"p", *kept}:
+        text = re.sub(rf"(?<!\")\b{name}\b", f"_{name}", text)
+    return text
+
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (5,), (2, 3), (), (3, 1), (1, 4), (2, 2, 3), (1,), (2, 3), (1, 1), (2, 1, 2), (17,),
+)  # fmt: skip
+
+
+def _settings(draft: Draft, text: str) -> list[Setting]:
+    lot = draft.lot
+    signature = text.partition("):\n    \"\"\"Drawn")[0]
+    offered = {
+        name: values
+        for name, values in draft.SETTINGS.items()
+        if re.search(rf"^    {name}=", signature, re.M)
+    }
+    offered["maximize"] = (False, True)
+    shapes = [s for s in SHAPES if len(s) > 1 or not draft.required]
+    found = []
+    for dtype in ("float64", "float64", "float64", lot.choice(("float32", "bfloat16"))):
+        first = not found
+        hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
+        if not first and "mode" in offered and hypers["mode"] == "a":
+            hypers.pop("mode")
+        chosen = tuple(lot.sample(shapes, 3))
+        found.append(Setting(hypers, chosen, dtype, lot.randrange(1000)))
+    return found

@@ -1,0 +1,165 @@
+"""Expressions drawn by lot of the names that are known where they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from fuzz import grammar
+
+
+@dataclass
+class Known:
+    """The names that may be read at one point, by nature."""
+
+    numbers: list[str] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list)
+    lates: list[str] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+
+    NATURES = ("numbers", "tensors", "lates", "rows", "columns", "answers", "masks")
+
+    def copy(self) -> Known:
+        """The same names, to be changed apart."""
+        return Known(*(list(getattr(self, nature)) for nature in self.NATURES))
+
+    def meet(self, other: Known) -> Known:
+        """The names known on both ways to a point."""
+        both = [
+            [n for n in getattr(self, nature) if n in getattr(other, nature)]
+            for nature in self.NATURES
+        ]
+        return Known(*both)
+
+
+@dataclass
+class Expressions:
+    """Draws expressions; a depth bounds how many forms stand in one another."""
+
+    lot: Random
+    known: Known
+    nasty: bool = False
+    reduces: bool = False  # whether the rule may look at whole parameters
+    axes: bool = False  # whether rows and columns are there at this point
+    conditions: Sequence[str] = ()  # what the signature offers to ask
+
+    def pick(self, *options: str) -> str:
+        """One of these."""
+        return self.lot.choice(options)
+
+    def chance(self, share: float) -> bool:
+        """True in this share of draws."""
+        return self.lot.random() < share
+
+    def fill(self, form: str, depth: int) -> str:
+        """A form with an expression for every letter."""
+        drawn: dict[str, str] = {}
+        for letter in re.findall(r"\$(\w)", form):
+            if letter not in drawn:
+                drawn[letter] = self._draws[letter](self, depth - 1)
+        return re.sub(r"\$(\w)", lambda found: drawn[found[1]], form)
+
+    def constant(self, depth: int = 0) -> str:
+        odd = self.chance(0.3 if self.nasty else 0.05)
+        return f"({self.pick(*(grammar.ODD_CONSTANTS if odd else grammar.TIDY_CONSTANTS))})"
+
+    def exponent(self, depth: int = 0) -> str:
+        return f"({self.pick(*grammar.EXPONENTS)})"
+
+    def wild(self, depth: int = 0) -> str:
+        return f"({self.pick(*grammar.WILD_EXPONENTS)})"
+
+    def whole(self, depth: int = 0) -> str:
+        return self.pick(*grammar.WHOLE)
+
+    def number(self, depth: int = 2) -> str:
+        """A number that is known before a step looks at a tensor."""
+        if depth <= 0 or self.chance(0.3):
+            return self.pick(*self.known.numbers) if self.chance(0.8) else self.constant()
+        odd = self.chance(0.5 if self.nasty else 0.2)
+        return self.fill(self.pick(*(grammar.ODD_NUMBERS if odd else grammar.NUMBERS)), depth)
+
+    def tensor(self, depth: int = 3) -> str:
+        if depth <= 0 or self.chance(0.2):
+            return self.pick(*self.known.tensors)
+        if self.reduces and self.chance(0.2):
+            return self.fill(self.pick(*(grammar.ALONG if self._along() else grammar.MIXED)), depth)
+        if self.chance(0.02 if self.nasty else 0.0):
+            return self.fill(self.pick(*grammar.WILD_TENSORS), depth)
+        odd = self.chance(0.5 if self.nasty else 0.2)
+        return self.fill(self.pick(*(grammar.ODD_TENSORS if odd else grammar.TENSORS)), depth)
+
+    def _along(self) -> bool:
+        return self.axes and self.chance(0.6)
+
+    def late(self, depth: int = 1) -> str:
+        """A number that a reduction makes."""
+        if self.known.lates and self.chance(0.35 if depth > 0 else 0.8):
+            return self.pick(*self.known.lates)
+        forms = grammar.LATES_OF_AXES if self.axes and self.chance(0.25) else grammar.LATES
+        return self.fill(self.pick(*forms) if depth > 0 else f"{forms[0][:-4]}($x)", depth)
+
+    def reduced(self, depth: int = 1) -> str:
+        """What is reduced: a tensor that mostly nothing else is reduced for."""
+        before = self.reduces
+        self.reduces = before and self.chance(0.15)
+        made = self.tensor(min(depth, 1))
+        self.reduces = before
+        return made
+
+    def row(self, depth: int = 1) -> str:
+        return self._line(self.known.rows, depth, lambda form: form)
+
+    def column(self, depth: int = 1) -> str:
+        return self._line(self.known.columns, depth, turned)
+
+    def _line(self, names: list[str], depth: int, turn: Callable[[str], str]) -> str:
+        if names and self.chance(0.35 if depth > 0 else 0.8):
+            return self.pick(*names)
+        forms = grammar.ROWS if depth > 0 else grammar.ROWS[:3]
+        return self.fill(turn(self.pick(*forms)), depth)
+
+    def condition(self, depth: int = 1) -> str:
+        """Something that has one answer before a step looks at a tensor."""
+        if depth > 0 and self.chance(0.35):
+            return self.fill(self.pick(*grammar.CONDITIONS), depth)
+        if self.chance(0.3):
+            return f"({self.fill(self.pick(*grammar.COMPARED), min(depth, 1))})"
+        return f"({self.pick(*self.conditions, *self.known.answers)})"
+
+    def mask(self, depth: int = 1) -> str:
+        """What `where` takes: a comparison of tensors, or one joined with others."""
+        if depth > 0 and self.chance(0.4):
+            return self.fill(self.pick(*grammar.JOINED_MASKS), depth)
+        if self.known.masks and self.chance(0.2):
+            return self.pick(*self.known.masks)
+        late = self.reduces and self.chance(0.25)
+        return self.fill(self.pick(*(grammar.LATE_MASKS if late else grammar.MASKS)), min(depth, 1))
+
+    _draws = {
+        **dict.fromkeys("ab", tensor),
+        **dict.fromkeys("nk", number),
+        **dict.fromkeys("qp", condition),
+        **dict.fromkeys("mo", mask),
+        "l": late,
+        "r": row,
+        "c": column,
+        "x": reduced,
+        "u": constant,
+        "e": exponent,
+        "v": wild,
+        "w": whole,
+    }
+
+
+def turned(form: str) -> str:
+    """A form of rows as one of columns."""
+    pairs = {"row": "col", "col": "row", "cols": "rows", "rows": "cols", "$r": "$c", "$c": "$r"}
+    return re.sub(
+        r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda found: pairs[found[0]], form
+    )

@@ -1,0 +1,64 @@
+"""What running a rule has found, and which findings are probably one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuzz.trial import Setting
+
+CLASSES = ("wrong", "crashed", "does not compile")
+_PYTHON = ("forloop", "foreach", "functional", "sharded")
+"""Lowerings that mostly fail together."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that a lowering gets wrong: how, what it says, and with which setting."""
+
+    kind: str  # one of CLASSES
+    lowering: str
+    message: str
+    text: str
+    setting: Setting | None = None
+
+    @property
+    def signature(self) -> tuple[str, str, str]:
+        """Equal for what is probably one cause: names and numbers are left out."""
+        said = "" if self.kind == "wrong" else self.message
+        said = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", said)
+        lowering = "python" if self.kind == "crashed" and self.lowering in _PYTHON else self.lowering
+        return self.kind, lowering, said[:160]
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """The same, and for a short rule that is wrong the words and operators it has."""
+        return *self.signature, *(_words(self.text) if self.kind == "wrong" else ())
+
+
+def _words(text: str) -> list[str]:
+    """What a rule is made of, without names and numbers."""
+    rule = next(
+        n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.decorator_list
+    )
+    found = set()
+    for statement in rule.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                found.add(node.func.id)
+            elif isinstance(node, ast.operator | ast.unaryop | ast.cmpop | ast.If | ast.Tuple):
+                found.add(type(node).__name__)
+    return sorted(found)
+
+
+def of_exception(error: Exception, lowering: str, text: str, setting: Any = None) -> Finding:
+    """What an exception that a rule should not raise says, with where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
+    where = last.filename.rpartition("/")[2]
+    said = str(error).partition("\n")[0]
+    return Finding("crashed", lowering, f"{type(error).__name__}: {said} ({where})", text, setting)

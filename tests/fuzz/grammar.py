@@ -1,0 +1,98 @@
+"""The forms that expressions are drawn from, by nature, in the words of docs/spec-language.md.
+
+A letter behind `$` stands for an expression of a nature, the same one wherever it stands in a form:
+a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
+or column), x what is reduced, q a condition, m what `where` takes, w a whole exponent, e any one,
+u a constant. Values stay moderate: roots are of what is not negative, most divisors keep from 0.
+"""
+
+TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
+ODD_CONSTANTS = (
+    "0", "-1", "-0.5", "2*3", "1 - 1", "-(-2)", "1/3", "2**-3", "5 % 3", "-0.0", "7e-1", "abs(2*3)",
+    "-2 % 3", "2**0.5", "- -1", "+2", "sqrt(4)", "maximum(1, 2)", "0 * 3", "1 / 8 / 2", "-SCALE",
+)  # fmt: skip
+WHOLE = ("2", "3", "1", "0", "4", "7", "-0", "2.0")
+EXPONENTS = ("2", "3", "0.5", "1.5", "-1", "-2", "-0.5", "0", "-3", "0.25", "2.5", "1/3")
+WILD_EXPONENTS = ("40", "-40", "1e3", "2**63", "-2**63", "(-2)**3", "17", "-17", "5.5")
+
+NUMBERS = (
+    "($n + $k)", "($n - $k)", "($n * $k)", "($n / (abs($k) + 1))", "(-$n)", "sqrt(abs($n))",
+    "maximum($n, $k)", "minimum($n, $k)", "abs($n)", "($n / 2)",
+)  # fmt: skip
+ODD_NUMBERS = (
+    "(-(-$n))", "- -$n", "-(-(-$n))", "($n % 2)", "($n % (abs($k) + 0.5))", "exp(-abs($n))",
+    "log(abs($n) + 0.5)", "sign($n)", "clamp($n, -1, 2)", "lerp($n, $k, $u)", "(+$n)",
+    "where($q, $n, $k)", "(abs($n) + 0.5)**$e", "(abs($n) + 0.5)**clamp($k, -2, 2)",
+    "$u**clamp($n, -3, 3)", "$n**$w", "($n / $u)", "(0 * $n)", "(1 * $n)", "($n - $n)", "$n**0",
+    "($n + $k - $n)", "abs(2*3)", "2**clamp($n, 0, 2)", "($n / $k)", "clamp($n, $k, 3)",
+    "-$n**2", "(-$n)**2", "($n - ($k - $n))", "(1 - $n**2)", "where(not $q, $n, 0)",
+)  # fmt: skip
+
+TENSORS = (
+    "($a + $b)", "($a - $b)", "($n * $a)", "($a * $n)", "($a + $n)", "($n - $a)", "($a * $b)",
+    "($a / (abs($b) + 0.5))", "($a / (sqrt($b**2) + 0.25))", "(-$a)", "lerp($a, $b, $n)",
+    "($n * $a + (1 - $n) * $b)", "$a**2", "sqrt(abs($a))", "abs($a)", "sign($a)",
+    "maximum($a, $b)", "minimum($a, $n)", "where($m, $a, $b)", "clamp($a, -1, $n**2)",
+    "($a / ($n**2 + 1))",
+)  # fmt: skip
+ODD_TENSORS = (
+    "$a**$w", "(abs($a) + 0.5)**$e", "(abs($a) + 0.5)**clamp($n, -2, 2)", "$u**clamp($a, -2, 2)",
+    "(abs($n) + 0.5)**clamp($a, -2, 2)", "abs($a)**$e", "abs($a)**(abs($n) + 0.5)", "($a % 0.5)",
+    "($a % -1.5)", "($a % (abs($n) + 0.5))", "($a % (abs($b) + 0.5))", "($n % (abs($a) + 0.5))",
+    "exp(-abs($a))", "exp(clamp($a, -2, 2))", "log(abs($a) + 0.5)", "(-(-$a))", "- -$a",
+    "-(-(-$a))", "($a - $a)", "(0 * $a + $b)", "(1 * $a)", "($a / $u)", "($a / abs($n))",
+    "($n / (1 + $a**2))", "where($m, $n, $b)", "where($m, $a, 0)", "where($m, $n, $k)",
+    "where($q, $a, $b)", "where($q, $n, $a)", "(sqrt(abs($a)) / sqrt($b**2 + 1))",
+    "lerp($a, $n, $b)", "lerp($n, $a, $k)", "clamp($a, $b, $b + 1)", "clamp($n, $a, 2)",
+    "($a / (abs($b) / (abs($n) + 0.5) + 1))", "($a**0 + $b)", "(($a + $b) - $a)", "-$a**2",
+    "(2 + 0*$a)", "sqrt($a**2)", "($a * $a / (abs($a) + 1))", "(abs($a) + 0.5)**$w", "$a**-0",
+    "(abs($a) + 0.5)**-$w", "maximum($a, $n)", "minimum($n, $a)", "sign($a) * sqrt(abs($a))",
+    "exp(log(abs($a) + 1))", "($a / ($b**2 + 1) / (abs($n) + 1))", "($a - ($b - $a))",
+    "sqrt(maximum($a, 0))", "log(exp(clamp($a, -1, 1)))", "blend($a, $b)", "turned($a, $b)",
+    "blend($a, $n)", "turned(blend($a, $b), $a)", "(+$a)", "where($m, -$a, -(-$b))",
+)  # fmt: skip
+WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
+
+MIXED = (
+    "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
+    "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",
+    "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)", "($a % (1 + abs($l)))",
+    "(abs($a) + 0.5)**clamp($l, -1, 2)", "($l - $a)", "lerp($l, $a, 0.5)", "minimum($l, $a)",
+)  # fmt: skip
+ALONG = (
+    "($a * $r)", "($a - $c)", "($a - $r)", "($a / sqrt(1 + $r**2))", "($r * $c)",
+    "($a + $r * $c)", "where($r > $c, $a, $b)", "where($a > $r, $a, $c)", "lerp($a, $r, $n)",
+    "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",
+    "where($m, $r, $a)", "lerp($r, $c, $l)", "($a * $r / (abs($c) + 1))", "($r + $c)", "$a % (1 + abs($r))",
+)  # fmt: skip
+
+LATES = (
+    "mean($x)", "rms($x)", "max_abs($x)", "norm($x)", "sum($x)", "(sum($x) / numel(p))",
+    "($n * mean($x))", "($n / (1 + rms($x)))", "maximum($n, mean($x))", "where(mean($x) > 0, $n, 0.5)",
+    "clamp(norm($x), 0.1, 2)", "(abs(mean($x)) + 0.5)**$e", "(-(-rms($x)))", "(mean($x) % 1)",
+    "(mean($x) - $l)", "sqrt(abs(sum($x)))", "lerp($n, rms($x), 0.5)", "where($q, mean($x), $n)",
+    "minimum(rms($x), $l)", "exp(-rms($x))", "sign(sum($x))", "log(1 + norm($x))", "- -mean($x)",
+)  # fmt: skip
+LATES_OF_AXES = (
+    "mean($r)", "max_abs($c)", "norm($r)", "sum($c)", "rms($c)", "rms($r * $c)", "max_abs($r)",
+)  # fmt: skip
+ROWS = (
+    "row_mean($x)", "row_mean($x)", "(row_sum($x) / cols(p))", "row_sum($x)", "($n * row_mean($x))",
+    "sqrt(row_mean($x**2))", "(row_mean($x) - mean($x))", "row_mean($x * $c)", "($r + row_mean($x))",
+    "lerp($r, row_mean($x), 0.25)", "($r / (1 + col_mean($r)**2))", "($r * $l)",
+    "where($r > 0.2, $r, $n)", "maximum($r, row_sum($x))", "(-(-$r))", "row_mean(2 + 0*g)",
+    "row_mean(g**0)", "row_sum(p - p)", "row_mean(1*$x)", "row_mean($c)", "(abs($r) + 0.5)**$e",
+    "($r % 1.5)", "abs($r)", "where($q, $r, row_mean($x))", "clamp($r, -1, 1)", "sign($r)",
+)  # fmt: skip
+CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
+COMPARED = (
+    "$n < $u", "$n > $u", "$n >= $u", "$n <= $k", "$n != $u", "0.1 < $n < 2", "$n > $k", "not $n > $u",
+)  # fmt: skip
+MASKS = (
+    "$a > $n", "$a <= $b", "$n < $a", "$a >= 0", "$a != 0", "$a == 0", "-0.5 < $a <= $n", "$a < $b",
+)  # fmt: skip
+LATE_MASKS = ("$a > $l", "$l < 0.3", "abs($a) >= $l", "$l > $n")
+JOINED_MASKS = (
+    "($q and $m)", "($m or $q)", "(not ($m))", "($m and $o)", "(not ($q or $m))", "($q and not ($m))",
+    "($m or $o)",
+)  # fmt: skip

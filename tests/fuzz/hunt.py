@@ -1,0 +1,148 @@
+"""Draw rules, build and run them, and keep what is found."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuzz import built, trial
+from fuzz.draw import draw
+from fuzz.finding import Finding, of_exception
+from fuzz.trial import LOWERINGS, Setting
+from optgen.spec.errors import SpecError
+
+BATCH = 20
+_SECONDS = 30  # for one rule: more is a hang
+
+
+class HangError(Exception):
+    """A rule took longer than any should."""
+
+
+@dataclass
+class Tally:
+    """How many rules came to which end; `refusals` counts what the reader said."""
+
+    drawn: int = 0
+    refused: int = 0
+    compared: int = 0
+    incomparable: int = 0  # ran, and no step of it could be compared
+    ends: Counter[str] = field(default_factory=Counter)  # by the kind of what was found
+    refusals: Counter[str] = field(default_factory=Counter)
+    steps: trial.Count = field(default_factory=trial.Count)
+    spent: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ends.items()))
+        share = self.steps.incomparable / max(self.steps.compared + self.steps.incomparable, 1)
+        return (
+            f"{self.drawn} drawn, {self.refused} refused, {self.compared} compared, "
+            f"{self.incomparable} not comparable, {ends or 'none wrong'} "
+            f"({share:.0%} of steps not compared)"
+        )
+
+    def add(self, other: Tally) -> None:
+        """Count another's in."""
+        for name in ("drawn", "refused", "compared", "incomparable"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("ends", "refusals", "spent"):
+            getattr(self, name).update(getattr(other, name))
+        self.steps.compared += other.steps.compared
+        self.steps.incomparable += other.steps.incomparable
+
+
+def hunt(
+    seeds: Sequence[str],
+    note: Callable[[str], None] = lambda text: None,
+    lowerings: Sequence[str] = LOWERINGS,
+) -> tuple[Tally, list[Finding]]:
+    """Draw a rule for every seed, and run all of them; `note` hears each rule before it runs."""
+    tally, findings = Tally(), list[Finding]()
+    rules: list[tuple[built.Built, list[Setting]]] = []
+    for seed in seeds:
+        text, settings = draw(seed)
+        note(text)
+        tally.drawn += 1
+        started = time.process_time()
+        rule = accepted(text, tally, findings)
+        tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
+        if rule:
+            rules.append((rule, settings))
+    started = time.perf_counter()
+    built.compile_together([rule for rule, _ in rules])
+    tally.spent["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
+    with built.batch_kernels([rule for rule, _ in rules]):
+        for rule, settings in rules:
+            note(rule.text)
+            findings += tried(rule, settings, lowerings, tally)
+    return tally, findings
+
+
+def accepted(text: str, tally: Tally, findings: list[Finding]) -> built.Built | None:
+    """The rule built, unless it is refused or the compiler falls over it."""
+    try:
+        with limited():
+            return built.load(text)
+    except SpecError as error:
+        tally.refused += 1
+        tally.refusals[error.message] += 1
+    except Exception as error:
+        tally.ends["crashed"] += 1
+        findings.append(of_exception(error, "load", text))
+    return None
+
+
+def tried(
+    rule: built.Built, settings: Sequence[Setting], lowerings: Sequence[str], tally: Tally
+) -> list[Finding]:
+    """What is wrong with a rule with any of these settings, once for a lowering."""
+    found: list[Finding] = []
+    count = trial.Count()
+    if rule.refused_by_cpp:
+        found.append(Finding("does not compile", "fused_cpu", rule.refused_by_cpp, rule.text))
+    for setting in settings:
+        left = [name for name in lowerings if suits(rule, name, setting)]
+        left = [name for name in left if name not in {f.lowering for f in found}]
+        for name in left:
+            started = time.process_time()
+            try:
+                with limited():
+                    found += trial.run(rule, setting, [name], count)
+            except HangError as error:
+                found.append(of_exception(error, name, rule.text, setting))
+            tally.spent[name] += time.process_time() - started  # type: ignore[assignment]
+    tally.compared += count.compared > 0
+    tally.incomparable += count.compared == 0
+    tally.steps.compared += count.compared
+    tally.steps.incomparable += count.incomparable
+    for kind in {f.kind for f in found}:
+        tally.ends[kind] += 1
+    return found
+
+
+def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
+    """Whether a lowering says more of a rule than the others do."""
+    if lowering == "sharded":
+        return not rule.cls.rule.elementwise and setting.dtype == "float64"
+    return lowering != "functional" or setting.dtype == "float64"
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Raise an error where something takes too long."""
+
+    def ring(*_: Any) -> None:
+        raise HangError(f"longer than {_SECONDS} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

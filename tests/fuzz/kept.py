@@ -1,0 +1,45 @@
+"""Findings as files: a spec, and above it how it was found."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from pathlib import Path
+
+from fuzz.finding import Finding
+from fuzz.trial import Setting
+
+FOUND = Path(__file__).with_name("found")
+_FIELDS = ("lowering", "kind", "message", "hypers", "shapes", "dtype", "seed")
+
+
+def write(finding: Finding, folder: Path = FOUND) -> Path:
+    """Write a finding down, under a name that its rule and lowering give it."""
+    digest = hashlib.sha256(finding.text.encode()).hexdigest()[:8]
+    kind = finding.kind.replace(" ", "_")
+    setting = finding.setting or Setting()
+    values = {
+        "lowering": finding.lowering,
+        "kind": finding.kind,
+        "message": finding.message[:300],
+        "hypers": dict(setting.hypers),
+        "shapes": setting.shapes,
+        "dtype": setting.dtype,
+        "seed": setting.seed,
+    }
+    head = "".join(f"# {name}: {value!r}\n" for name, value in values.items())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{finding.lowering}_{kind}_{digest}.py"
+    path.write_text(head + finding.text.rstrip("\n") + "\n", encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> Finding:
+    """A finding as it was written down."""
+    text = path.read_text(encoding="utf-8")
+    found = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
+    values = {name: ast.literal_eval(value) for name, value in found.items()}
+    setting = Setting(*(values[name] for name in ("hypers", "shapes", "dtype", "seed")))
+    rule = re.sub(r"\A(# .*\n)+", "", text)
+    return Finding(values["kind"], values["lowering"], values["message"], rule, setting)

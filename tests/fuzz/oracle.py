@@ -1,0 +1,127 @@
+"""One step of one parameter by the rule: what is right, and how far rounding may lead from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.bounded import Bounded, lift, watched
+from fuzz.bounded_words import bounded_meanings
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate, exists, facts_of
+
+_SLACK = 4.0
+"""A bound is of first order, and a word may be computed by several operations."""
+
+
+@dataclass
+class Right:
+    """What a value may be: `comparable` says of which elements anything is known."""
+
+    value: Tensor
+    bound: Tensor
+    comparable: Tensor
+
+    def first_wrong(self, found: Tensor) -> str:
+        """Where and how a tensor differs; nothing if it does not."""
+        found = found.detach().double()
+        if found.shape != self.value.shape:
+            return f"shape {tuple(found.shape)} for {tuple(self.value.shape)}"
+        far = self.comparable & ~((found - self.value).abs() <= self.bound)
+        if not bool(far.any()):
+            return ""
+        place = far.flatten().nonzero()[0].item()
+        a, b, e = (x.flatten()[place].item() for x in (found, self.value, self.bound))
+        return f"{a!r} for {b!r}, which rounding moves by {e:.1e}, at {place} of {far.numel()}"
+
+
+@dataclass
+class Step:
+    """The parameter and the states, by key, after a step."""
+
+    values: dict[str, Right]
+    sure: bool  # that no branch depends on rounding
+
+    def moderate(self) -> bool:
+        """Whether all values are good to go on with."""
+        return all(
+            bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values()
+        )
+
+
+PARAM = ""
+"""The parameter's key among the values of a step."""
+
+
+def step_by_rule(
+    algorithm: Algorithm,
+    hypers: Mapping[str, Any],
+    param: Tensor,
+    grad: Tensor,
+    state: Mapping[str, Any],
+) -> Step:
+    """One step from values as a checkpoint has them."""
+    low = param.dtype != torch.float64
+    eps = torch.finfo(param.dtype).eps
+    if any(s.dtype for s in algorithm.states):
+        eps = max(eps, torch.finfo(torch.float32).eps)
+    number = torch.finfo(torch.get_default_dtype()).eps  # of scalar state
+    shapes = {s.key: s.shape for s in algorithm.states}
+    taken: dict[str, Any] = {}
+    for key, value in state.items():
+        own = number if shapes.get(key) == "scalar" else eps
+        taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
+    given = [Bounded(x.double(), eps=eps) for x in (param, grad)]
+    with bounded_meanings(coarse_matrices=low), watched() as unsure:
+        made, states = evaluate(
+            algorithm, hypers, *given, taken, torch.get_default_dtype()  # type: ignore[arg-type]
+        )
+    kept = {
+        PARAM: _stored(made, param.dtype, param.shape),
+        **{k: _stored(v, _dtype(algorithm, k, param), None) for k, v in states.items()},
+    }
+    return Step(kept, not unsure)
+
+
+def _dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
+    state = next((s for s in algorithm.states if s.key == key), None)
+    if state is None or state.shape == "scalar":
+        return torch.get_default_dtype()
+    return getattr(torch, state.dtype) if state.dtype else param.dtype
+
+
+def _stored(value: Any, dtype: torch.dtype, shape: torch.Size | None) -> Right:
+    x = lift(value)
+    eps = max(torch.finfo(dtype).eps, x.eps)
+    bound = _SLACK * (x.e + eps * x.v.abs()) + torch.finfo(dtype).tiny
+    fits = x.v.abs() < torch.finfo(dtype).max / 2
+    wide = torch.Size(shape if shape is not None else x.v.shape)
+    return Right(*(y.expand(wide) for y in (x.v, bound, x.ok & fits)))
+
+
+def fresh_states(
+    algorithm: Algorithm, hypers: Mapping[str, Any], param: Tensor
+) -> dict[str, Tensor]:
+    """Every state of a parameter as it is before its first step."""
+    found = {}
+    for state in algorithm.states:
+        if not exists(state, {**hypers, **facts_of(param)}):
+            continue
+        start = {"p": param}.get(str(state.init))
+        if start is None:
+            start = hypers[state.init] if isinstance(state.init, str) else state.init
+        shape = () if state.shape == "scalar" else _shape(param, state.shape)
+        dtype = _dtype(algorithm, state.key, param)
+        found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
+    return found
+
+
+def _shape(param: Tensor, shape: str) -> list[int]:
+    sizes = list(param.shape)
+    if shape in ("row", "col"):
+        sizes[-1 if shape == "row" else -2] = 1
+    return sizes

@@ -1,0 +1,178 @@
+"""Hunt in processes that are forked from a warm one, so that a crash or a hang ends only one."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from fuzz import kept
+from fuzz.finding import Finding
+from fuzz.hunt import BATCH, Tally, hunt
+from fuzz.shrink import shrunk
+from fuzz.trial import LOWERINGS
+
+_SILENT = 240  # seconds without a word: the process hangs where no alarm reaches it
+_EXAMPLES = {"wrong": 8}
+"""How many of one signature are shrunk in a run: of what is wrong it says little."""
+
+
+@dataclass
+class _Job:
+    process: BaseProcess
+    said: Connection
+    folder: Path
+
+    @property
+    def rule(self) -> Path:
+        """Holds the rule that it is at."""
+        return self.folder / "rule.txt"
+
+
+class Run:
+    """A run of the command: jobs, counts and what was found."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        self.lowerings = asked.lowerings.split(",") if asked.lowerings else LOWERINGS
+        self.started = time.monotonic()
+        self.tally = Tally()
+        self.jobs: list[_Job] = []
+        self.drawn = 0
+        self.shrunk: Counter[tuple[str, ...]] = Counter()
+        self.causes: dict[tuple[str, ...], Path] = {}
+        self.scratch = Path(tempfile.mkdtemp(prefix="optgen-fuzz-run-"))
+
+    def run(self) -> int:
+        """Start jobs until time is up, and wait for those that run."""
+        try:
+            while self.jobs or self.goes_on():
+                while self.goes_on() and len(self.jobs) < self.asked.processes:
+                    self.start()
+                self.gather()
+        finally:
+            for job in self.jobs:
+                job.process.kill()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        print(self.report())
+        return 1 if self.causes else 0
+
+    def goes_on(self) -> bool:
+        """Whether to draw more."""
+        seconds = time.monotonic() - self.started
+        return seconds < self.asked.seconds and self.drawn < self.asked.rules
+
+    def start(self) -> None:
+        """Fork a process for the next rules."""
+        seeds = [f"{self.asked.seed}/{self.drawn + i}" for i in range(BATCH)]
+        self.drawn += BATCH
+        here, there = multiprocessing.Pipe(duplex=False)
+        folder = Path(tempfile.mkdtemp(dir=self.scratch))
+        job = _Job(
+            multiprocessing.get_context("fork").Process(
+                target=self.work, args=(seeds, there, folder)
+            ),
+            here,
+            folder,
+        )
+        job.process.start()
+        there.close()
+        self.jobs.append(job)
+
+    def work(self, seeds: list[str], said: Connection, folder: Path) -> None:
+        """In the forked process: hunt, shrink what is new, and tell."""
+        os.environ["OPTGEN_CACHE_DIR"] = str(folder)
+        _share_libraries(folder)
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
+        made = []
+        for finding in findings:
+            limit = _EXAMPLES.get(finding.kind, 1)
+            if self.shrunk[finding.signature] >= limit:
+                continue
+            self.shrunk[finding.signature] += 1
+            (folder / "rule.txt").write_text(finding.text)
+            made.append(finding if self.asked.no_shrink else shrunk(finding, 60))
+        said.send((tally, Counter(f.signature for f in findings), made))
+        said.close()
+        os._exit(0)
+
+    def gather(self) -> None:
+        """Take what jobs tell, and see whether any has died or hangs."""
+        wait([job.said for job in self.jobs], timeout=5)
+        for job in list(self.jobs):
+            result = None
+            if job.said.poll():
+                with contextlib.suppress(EOFError):
+                    result = job.said.recv()
+            elif job.process.is_alive():
+                if not _silent(job):
+                    continue
+                os.kill(job.process.pid or 0, signal.SIGKILL)
+            self.jobs.remove(job)
+            job.process.join()
+            if result:
+                self.take(*result)
+            else:
+                self.died(job)
+            shutil.rmtree(job.folder, ignore_errors=True)
+            print(self.line(), flush=True)
+
+    def take(self, tally: Tally, seen: Counter[tuple[str, ...]], made: list[Finding]) -> None:
+        """Count a job's results in, and write down what is new."""
+        self.tally.add(tally)
+        for finding in made:
+            self.shrunk[finding.signature] += 1
+            self.keep(finding)
+
+    def keep(self, finding: Finding) -> None:
+        if finding.cause in self.causes:
+            return
+        path = kept.write(finding, self.asked.out or kept.FOUND)
+        self.causes[finding.cause] = path
+        print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
+
+    def died(self, job: _Job) -> None:
+        """A rule took its process along."""
+        text = job.rule.read_text() if job.rule.exists() else ""
+        code = job.process.exitcode
+        if text:
+            self.tally.ends["crashed"] += 1
+            self.keep(Finding("crashed", "process", f"the process ended with {code}", text))
+
+    def line(self) -> str:
+        """How far it is."""
+        return f"{time.monotonic() - self.started:5.0f} s: {self.tally}"
+
+    def report(self) -> str:
+        """What it came to, and where time went."""
+        spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
+        refusals = "".join(f"\n  {n:4} {said}" for said, n in self.tally.refusals.most_common(15))
+        return (
+            f"seed {self.asked.seed}: {self.tally}\n{len(self.causes)} causes written down; "
+            f"time: {spent}\nrefused:{refusals}"
+        )
+
+
+def _silent(job: _Job) -> bool:
+    at = job.rule.stat().st_mtime if job.rule.exists() else time.time()
+    return time.time() - at > _SILENT
+
+
+def _share_libraries(folder: Path) -> None:
+    """The libraries that every rule needs are built once; generated text ends with the job."""
+    shared = Path(__file__).parents[2] / "build" / "fuzz-cache"
+    for path in shared.glob("*.so*") if shared.is_dir() else ():
+        if path.name.startswith(("sweeps", "tensor")):
+            (folder / path.name).symlink_to(path)

@@ -1,0 +1,262 @@
+"""Make the text of a finding short: the rule that is left is still found, in the same way."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from fuzz import built, trial
+from fuzz.finding import Finding, of_exception
+from fuzz.hunt import limited
+from fuzz.trial import Setting
+from optgen.spec.errors import SpecError
+
+Check = Callable[[str, Setting | None], bool]
+
+
+def shrunk(finding: Finding, seconds: float = 60.0) -> Finding:
+    """The same finding of a rule as short as can be found in some time."""
+
+    def fails(text: str, setting: Setting | None) -> bool:
+        again = refound(replace(finding, text=text, setting=setting))
+        return again is not None and again.signature == finding.signature
+
+    shorter = Shrinker(finding.text, finding.setting, fails, time.monotonic() + seconds).run()
+    return refound(replace(finding, text=shorter[0], setting=shorter[1])) or finding
+
+
+def refound(finding: Finding) -> Finding | None:
+    """What the lowering of a finding says now of its rule and setting; nothing if all is well."""
+    text = finding.text
+    try:
+        with limited(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _refound(finding)
+    except SpecError:
+        return None
+    except Exception as error:
+        return of_exception(error, "load", text)
+
+
+def _refound(finding: Finding) -> Finding | None:
+    rule = built.load(finding.text)
+    if finding.lowering == "load":
+        return None
+    if finding.lowering == "fused_cpu":
+        looked = finding.kind == "does not compile"
+        built.compile_together([rule], *["-fsyntax-only"] * looked)
+        if rule.refused_by_cpp:
+            return Finding("does not compile", "fused_cpu", rule.refused_by_cpp, finding.text)
+    if finding.setting is None or finding.kind == "does not compile":
+        return None
+    with built.batch_kernels([rule]):
+        found = trial.run(rule, finding.setting, [finding.lowering])
+    return found[0] if found else None
+
+
+class Shrinker:
+    """Tries shorter texts and settings until none fails any more, or time is up."""
+
+    def __init__(self, text: str, setting: Setting | None, fails: Check, until: float) -> None:
+        self.text, self.setting, self.fails, self.until = text, setting, fails, until
+        self.seen: set[tuple[str, Setting | None]] = set()
+
+    def run(self) -> tuple[str, Setting | None]:
+        """The shortest text and setting found."""
+        while self.once():
+            pass
+        return self.text, self.setting
+
+    def once(self) -> bool:
+        """Take one step down, if there is one."""
+        for text, setting in self.candidates():
+            if time.monotonic() > self.until:
+                return False
+            key = text, setting
+            if repr(key) in self.seen or not text:
+                continue
+            self.seen.add(repr(key))  # type: ignore[arg-type]
+            if self.fails(text, setting):
+                self.text, self.setting = key
+                return True
+        return False
+
+    def candidates(self) -> Iterator[tuple[str, Setting | None]]:
+        """Shorter ones, those that leave most out first."""
+        for setting in _settings(self.setting):
+            yield self.text, setting
+        for text in texts(self.text):
+            yield text, self.setting
+
+
+def _settings(setting: Setting | None) -> Iterator[Setting]:
+    if setting is None:
+        return
+    if setting.hypers:
+        yield replace(setting, hypers={})
+    for shape in setting.shapes if len(setting.shapes) > 1 else ():
+        yield replace(setting, shapes=(shape,))
+    for name in setting.hypers:
+        yield replace(setting, hypers={k: v for k, v in setting.hypers.items() if k != name})
+    if setting.dtype != "float64":
+        yield replace(setting, dtype="float64")
+
+
+def texts(text: str) -> Iterator[str]:
+    """Texts with a part left out or put simpler, and what nothing needs then left out too."""
+    tree = ast.parse(text)
+    count = sum(1 for _ in _changes(tree))
+    for index in range(count):
+        again = copy.deepcopy(tree)
+        change = next(c for i, c in enumerate(_changes(again)) if i == index)
+        change()
+        shorter = tidied(again)
+        if shorter and len(shorter) < len(text):
+            yield shorter
+
+
+def rule_of(tree: ast.Module) -> ast.FunctionDef:
+    """The decorated function."""
+    return next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list)
+
+
+def _changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
+    rule = rule_of(tree)
+    yield from _of_blocks(rule)
+    for call in (*rule.args.defaults, *rule.args.kw_defaults):
+        if isinstance(call, ast.Call):
+            for keyword in call.keywords:
+                yield lambda call=call, keyword=keyword: call.keywords.remove(keyword)  # type: ignore[misc]
+    if len(rule.args.posonlyargs) == 3:
+        yield rule.args.posonlyargs.pop
+    for part in sorted(_parents(rule), key=lambda pair: -_size(pair[0])):
+        yield from _of_expression(*part)
+
+
+def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
+    """Statements left out; one arm of a branch in its place."""
+    for owner in ast.walk(rule):
+        for name in ("body", "orelse"):
+            block = getattr(owner, name, None)
+            if not isinstance(block, list) or not block or isinstance(owner, ast.Lambda):
+                continue
+            for statement in block:
+                if _is_docstring(statement):
+                    continue
+
+                def drop(block: list[ast.stmt] = block, statement: ast.stmt = statement) -> None:
+                    block.remove(statement)
+
+                yield drop
+                if isinstance(statement, ast.If):
+                    for arm in (statement.body, statement.orelse):
+
+                        def take(
+                            block: list[ast.stmt] = block,
+                            statement: ast.stmt = statement,
+                            arm: list[ast.stmt] = arm,
+                        ) -> None:
+                            place = block.index(statement)
+                            block[place : place + 1] = arm
+
+                        yield take
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _size(node: ast.AST) -> int:
+    return sum(1 for _ in ast.walk(node))
+
+
+def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, int | None]]:
+    """Every expression of the rule, and where it stands."""
+    for statement in rule.body:
+        for parent in ast.walk(statement):
+            for name, value in ast.iter_fields(parent):
+                for place, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                    if isinstance(node, ast.expr) and not isinstance(
+                        getattr(node, "ctx", None), ast.Store
+                    ):
+                        yield node, parent, name, place
+
+
+def _of_expression(
+    node: ast.expr, parent: ast.AST, name: str, place: int | None
+) -> Iterator[Callable[[], None]]:
+    """A part of an expression, or a plain name or number, in its place."""
+    if isinstance(parent, ast.Call) and name == "func":
+        return
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+        if isinstance(node, ast.Tuple | ast.Name) and name == "value":
+            return
+    parts = [n for n in ast.walk(node) if isinstance(n, ast.expr) and n is not node]
+    simple = [ast.Name("g", ast.Load()), ast.Name("p", ast.Load()), ast.Constant(2), ast.Constant(1)]
+    if isinstance(node, ast.Name | ast.Constant):
+        parts, simple = [], simple if isinstance(node, ast.Name) and node.id not in "pg" else []
+    for part in [*simple, *parts]:
+
+        def put(part: ast.expr = part) -> None:
+            if place is None:
+                setattr(parent, name, part)
+            else:
+                getattr(parent, name)[place] = part
+
+        yield put
+
+
+def tidied(tree: ast.Module) -> str:
+    """The text without what nothing reads; "" if nothing is left of the rule."""
+    rule = rule_of(tree)
+    for owner in ast.walk(rule):
+        if isinstance(owner, ast.If) and not owner.body:
+            owner.body = [ast.Pass()]
+    _drop_unread(tree, rule)
+    if not [s for s in rule.body if not _is_docstring(s)]:
+        return ""
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _drop_unread(tree: ast.Module, rule: ast.FunctionDef) -> None:
+    """Leave out hyperparameters and states that the rule does not name, and mark its locals."""
+    names = [n for s in rule.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+    spoken, read = {n.id for n in names}, {n.id for n in names if isinstance(n.ctx, ast.Load)}
+    texts_of = [*rule.args.defaults, *rule.args.kw_defaults]
+    strings = [n.value for d in texts_of if d for n in ast.walk(d) if isinstance(n, ast.Constant)]
+    named = {str(s).removeprefix("not ") for s in strings}
+    kept = [
+        (a, d)
+        for a, d in zip(rule.args.kwonlyargs, rule.args.kw_defaults, strict=True)
+        if a.arg in read or a.arg in named
+    ]
+    rule.args.kwonlyargs = [a for a, _ in kept]
+    rule.args.kw_defaults = [d for _, d in kept]
+    first = len(rule.args.args) - len(rule.args.defaults)
+    pairs = list(zip(rule.args.args[first:], rule.args.defaults, strict=True))
+    pairs = [(a, d) for a, d in pairs if a.arg in spoken]
+    rule.args.args = [a for a, _ in pairs]
+    rule.args.defaults = [d for _, d in pairs]
+    given = {a.arg for a in (*rule.args.args, *rule.args.posonlyargs)}
+    for name in names:
+        if name.id not in read and name.id not in given and not name.id.startswith("_"):
+            name.id = f"_{name.id}"
+    called = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    tree.body = [
+        n
+        for n in tree.body
+        if not (isinstance(n, ast.FunctionDef) and n is not rule and n.name not in called)
+        and not (isinstance(n, ast.Assign) and _unused(n, tree))
+    ]
+
+
+def _unused(constant: ast.Assign, tree: ast.Module) -> bool:
+    target = constant.targets[0]
+    loads = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
+    return isinstance(target, ast.Name) and target.id not in loads

@@ -1,0 +1,346 @@
+"""Statements drawn by lot: assignments, several at once, branches in branches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fuzz.expressions import Expressions, Known
+
+OWN = {
+    "tensors": ("x", "y", "z", "u"),
+    "numbers": ("a", "b", "a2"),
+    "lates": ("d", "e"),
+    "rows": ("h", "h2"),
+    "columns": ("j", "j2"),
+    "answers": ("ok", "late_on"),
+    "masks": ("big", "low"),
+}
+"""The names of a rule's own, by nature: a name has one throughout."""
+
+USES = {
+    "tensors": "({x} - {name})",
+    "numbers": "({x} * (1 + {name}))",
+    "lates": "({x} / (1 + abs({name})))",
+    "rows": "({x} + {name})",
+    "columns": "({x} * {name})",
+    "masks": "where({name}, {x}, g)",
+}
+"""How the last statement reads a name that no other reads."""
+
+
+@dataclass
+class Statements:
+    """Draws the statements of a rule."""
+
+    draw: Expressions
+    states: Sequence[tuple[str, str, str]]  # symbol, nature, and when it is there
+    poly: str = ""  # the coefficients of matrix words, if the rule has any
+    optional: int = 0
+    holding: list[str] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    @property
+    def known(self) -> Known:
+        """The names that may be read here."""
+        return self.draw.known
+
+    def rule(self, count: int) -> list[str]:
+        """The whole rule: what is drawn, then what the signature demands."""
+        lines = [line for _ in range(count) for line in self.statement(1, 3)]
+        if self.poly:
+            lines += self.matrices(1)
+        for state in self.states:
+            lines += self.completed(state, "\n".join(lines))
+        lines += self.update("\n".join(lines))
+        return lines
+
+    def completed(self, state: tuple[str, str, str], text: str) -> list[str]:
+        """What reads and writes a state, where nothing does so far."""
+        symbol, nature, holds = state
+        written = re.search(rf"^ *(\w+, )?{symbol}(, \w+)? =", text, re.M)
+        read = re.search(rf"[=(].*\b{symbol}\b|(if|elif) .*\b{symbol}\b", text)
+        if written and read:
+            return []
+        if not holds:
+            return ["    " + self.changed(symbol, nature)]
+        with_axes = holds == "factored(p)"
+        return [f"    if {holds}:", "        " + self.changed(symbol, nature, with_axes)]
+
+    def changed(self, symbol: str, nature: str, axes: bool = False) -> str:
+        """A state that takes up something new."""
+        before = self.draw.axes
+        self.draw.axes = axes or before
+        value = self.value(nature, 1)
+        self.draw.axes = before
+        form = self.draw.pick(
+            f"{symbol} = 0.5 * {symbol} + 0.25 * {value}",
+            f"{symbol} = beta1 * {symbol} + (1 - beta1) * {value}",
+            f"{symbol} = lerp({symbol}, {value}, 0.25)",
+            f"{symbol} = {symbol} * beta2 + {value}",
+        )
+        return form
+
+    def update(self, text: str) -> list[str]:
+        """The parameter goes a step along what nothing has read yet, and along the gradient."""
+        pick, lines = self.draw.pick, []
+        x = self.draw.tensor(2)
+        for nature, names in OWN.items():
+            known = getattr(self.known, nature)
+            for name in names:
+                if name not in known or re.search(rf"[=(].*\b{name}\b|f .*\b{name}\b", text):
+                    continue
+                if self.draw.chance(0.2):
+                    continue
+                if nature == "answers":
+                    lines += [f"    if {name}:", f"        g = {self.draw.tensor(1)}"]
+                else:
+                    x = USES[nature].format(x=x, name=name)
+        if not re.search(r"[=(].*\bg\b", "\n".join([text, x, *lines])):
+            x = f"({x} + g)"
+        states = [s for s, n, holds in self.states if not holds and n == "numbers"]
+        factor = f" * {pick(*states)}" if states and self.draw.chance(0.6) else ""
+        last = pick(
+            f"p = p - lr * {x}{factor}",
+            f"p = p - lr * {x}{factor}",
+            f"p = p - lr * {x}{factor}",
+            f"p = p - lr * {x} / (sqrt(abs({self.draw.tensor(1)})) + 0.5){factor}",
+            f"p = (1 - lr * 0.5) * p - {x}{factor}",
+            f"p = (p - lr * {x}{factor}) % 1.5",
+            f"p = {x}{factor}",
+        )
+        return [*lines, "    " + last]
+
+    def statement(self, level: int, depth: int) -> list[str]:
+        """One statement, or a branch with several."""
+        indent = "    " * level
+        kinds = ["tensor"] * 3 + ["state"] * 4 + ["number"] * 2 + ["pair", "answer", "momentum"]
+        kinds += ["branch"] * (2 if depth > 1 else depth > 0)
+        kinds += ["late", "late"] * self.draw.reduces
+        kinds += ["row", "column"] * self.draw.axes
+        kinds += ["kept"] * any(holds for *_, holds in self.states)
+        kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
+        kinds += ["matrix"] * (bool(self.poly) and level == 1 and self.draw.axes)
+        kind = self.draw.pick(*kinds)
+        if kind == "branch":
+            return self.branch(level, depth)
+        if kind == "matrix":
+            return self.matrices(level)
+        if kind == "kept":
+            return self.kept(level, depth)
+        if kind == "factored":
+            return self.factored(level, depth)
+        return [indent + line for line in self.simple(kind)]
+
+    def simple(self, kind: str) -> list[str]:
+        """One assignment of a kind."""
+        if kind == "pair":
+            return self.pair()
+        if kind == "state":
+            return self.state()
+        if kind == "momentum":
+            return self.momentum()
+        if kind == "answer":
+            if self.draw.chance(0.5):
+                return [self.assign("answers", self.draw.condition(1))]
+            return [self.assign("masks", self.draw.mask(1))]
+        nature = {"tensor": "tensors", "number": "numbers", "late": "lates", "row": "rows"}
+        return [self.own(nature.get(kind, "columns"))]
+
+    def value(self, nature: str, depth: int = 2) -> str:
+        """An expression of a nature."""
+        if nature == "tensors":
+            return self.draw.tensor(depth + 1)
+        if nature == "numbers":
+            return self.draw.number(depth)
+        if nature == "lates":
+            return self.draw.late(1)
+        return self.draw.row() if nature == "rows" else self.draw.column()
+
+    def own(self, nature: str) -> str:
+        """A name of the rule's own, or `g` or `p`, gets a value."""
+        value = self.value(nature)
+        extra = ("g", "p") if nature == "tensors" and self.draw.chance(0.4) else ()
+        return self.assign(nature, value, *extra)
+
+    def assign(self, nature: str, value: str, *names: str) -> str:
+        """An assignment to one of these names, or to one of the nature's."""
+        name = self.draw.pick(*(names or OWN[nature]))
+        return self.assigned(nature, name, value)
+
+    def assigned(self, nature: str, name: str, value: str) -> str:
+        known = getattr(self.known, nature)
+        if name not in known:
+            known += [name] * 2
+        value = f"0.5 * {name}" if value.strip("()") == name else value
+        return f"{name} = {value}"
+
+    def state(self) -> list[str]:
+        """A state, or the parameter, gets a value."""
+        there = [(s, n) for s, n, holds in self.states if self.holds(holds)]
+        there = [(s, n) for s, n in there if n not in ("rows", "columns") or self.draw.axes]
+        if not there:
+            return [self.own("tensors")]
+        symbol, nature = self.draw.lot.choice(there)
+        if self.draw.chance(0.35):
+            return [self.changed(symbol, nature)]
+        return [self.assigned(nature, symbol, self.value(nature))]
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition is known to hold here."""
+        return not condition or condition in self.holding or (
+            condition == "factored(p)" and self.draw.axes
+        )
+
+    def momentum(self) -> list[str]:
+        """What papers write."""
+        there = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
+        if not there:
+            return [self.own("numbers")]
+        m, pick = pick_of(self, there), self.draw.pick
+        form = pick(
+            f"{m} = beta1 * {m} + (1 - beta1) * g",
+            f"{m} = beta2 * {m} + (1 - beta2) * g**2",
+            f"{m} = lerp({m}, g, 1 - beta1)",
+            f"{m} = maximum(beta2 * {m}, abs(g) + eps)",
+            f"{m} = {m} + g * g",
+            f"{m} = maximum({m}, g**2)",
+            f"{m} = -(-{m}) + g",
+        )
+        follow = pick(
+            f"p = p - lr * {m}",
+            f"p = p - lr * g / (sqrt(abs({m})) + eps)",
+            f"p = p - lr * {m} / (sqrt({m}**2) / (1 - beta2) + eps)",
+            f"p = p * (1 - lr * c) - lr * sign({m})",
+        )
+        return [form, follow] if self.draw.chance(0.4) else [form]
+
+    def pair(self) -> list[str]:
+        """Two at once: swapped, or of values that read one another."""
+        nature = self.draw.pick(*["numbers"] * 2, *["tensors"] * 3, *["rows"] * self.draw.axes)
+        states = [s for s, n, holds in self.states if n == nature and self.holds(holds)]
+        known = getattr(self.known, nature)
+        own = [n for n in known if n in OWN[nature]]
+        names = list(dict.fromkeys([*states, *own, *(["p", "g"] if nature == "tensors" else [])]))
+        fixed = ("lr", "c", "eps", "beta1", "beta2", "betas[1]", "t", "opt")
+        names = [n for n in names if n not in fixed]
+        if len(names) < 2:
+            return [self.own("tensors")]
+        a, b = self.draw.lot.sample(names, 2)
+        if self.draw.chance(0.45):
+            return [f"{a}, {b} = {b}, {a}"]
+        if self.draw.chance(0.3):
+            x = OWN[nature][0]
+            if x not in (a, b):
+                return [self.assigned(nature, x, a), f"{a} = {b}", f"{b} = {x} + 1"]
+        return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
+
+    # Branches.
+    def block(self, level: int, depth: int, *holding: str) -> list[str]:
+        """The statements of one arm, where some conditions hold."""
+        before = len(self.holding)
+        self.holding += holding
+        for symbol, nature, holds in self.states:
+            if holds and holds in holding:
+                names = getattr(self.known, nature)
+                names += [symbol] * 2
+        if "opt is not None" in holding:
+            self.known.numbers.append("opt")
+        count = int(self.draw.pick("1", "1", "2", "3"))
+        lines = [s for _ in range(count) for s in self.statement(level, depth - 1)]
+        del self.holding[before:]
+        return lines
+
+    def branch(self, level: int, depth: int) -> list[str]:
+        """An if with its elifs and maybe an else."""
+        indent = "    " * level
+        before = self.draw.known
+        ends, lines = [], []
+        arms = int(self.draw.pick("1", "1", "1", "2", "2", "3"))
+        for arm in range(arms):
+            condition = self.draw.condition(2)
+            if self.draw.chance(0.1):
+                condition = "opt is not None"
+            self.draw.known = before.copy()
+            word = "elif" if arm else "if"
+            lines += [f"{indent}{word} {condition}:"]
+            lines += self.block(level + 1, depth, condition)
+            ends.append(self.draw.known)
+        self.draw.known = before.copy()
+        if self.draw.chance(0.5):
+            lines += [f"{indent}else:", *self.block(level + 1, depth)]
+        ends.append(self.draw.known)
+        met = ends[0]
+        for end in ends[1:]:
+            met = met.meet(end)
+        self.draw.known = met
+        self.forget()
+        return lines
+
+    def forget(self) -> None:
+        """States and numbers that are not there behind the branch."""
+        for symbol, nature, holds in self.states:
+            if not self.holds(holds):
+                names = getattr(self.known, nature)
+                names[:] = [n for n in names if n != symbol]
+
+    def kept(self, level: int, depth: int) -> list[str]:
+        """A branch in which a state is there."""
+        symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
+        if holds == "factored(p)":
+            return self.factored(level, depth)
+        if holds in self.holding:
+            return ["    " * level + self.changed(symbol, nature)]
+        before = self.draw.known
+        self.draw.known = before.copy()
+        lines = [f"{'    ' * level}if {holds}:"]
+        for state, kind, other in self.states:
+            if other == holds and state == symbol:
+                getattr(self.known, kind).append(state)
+        self.holding.append(holds)
+        lines += ["    " * (level + 1) + self.changed(symbol, nature)]
+        self.holding.pop()
+        lines += self.block(level + 1, 1, holds)
+        self.draw.known = self.draw.known.meet(before)
+        self.forget()
+        return lines
+
+    def factored(self, level: int, depth: int) -> list[str]:
+        """A branch in which rows and columns are there."""
+        if self.draw.axes:
+            return ["    " * level + self.own("tensors")]
+        before = self.draw.known
+        indent = "    " * level
+        self.draw.known, self.draw.axes = before.copy(), True
+        lines = [f"{indent}if factored(p):"]
+        if self.draw.chance(0.3):
+            lines += [f"{indent}    g = g - {self.draw.row()}"]
+        else:
+            lines += self.block(level + 1, depth, "factored(p)")
+        if self.poly and level == 1 and self.draw.chance(0.3):
+            lines += self.matrices(level + 1)
+        after, self.draw.axes = self.draw.known, False
+        self.draw.known = before.copy()
+        if self.draw.chance(0.4):
+            lines += [f"{indent}else:", *self.block(level + 1, depth)]
+        self.draw.known = self.draw.known.meet(after)
+        self.forget()
+        return lines
+
+    def matrices(self, level: int) -> list[str]:
+        """Matrix words, one after the other or one inside the other."""
+        indent = "    " * level
+        if not self.draw.axes:
+            return []
+        x = self.draw.tensor(1)
+        word = f"orthogonalize({x}, {self.poly}, {self.draw.pick('1', '2')}, 0.01)"
+        if self.draw.chance(0.2):
+            word = f"orthogonalize({word}, {self.poly}, 1, 0.5)"
+        return [indent + self.assign("tensors", word, "x", "y", "z", "g")]
+
+
+def pick_of(writer: Statements, names: list[str]) -> str:
+    """One of these names."""
+    return writer.draw.pick(*names)
+

@@ -1,0 +1,240 @@
+"""Run a rule in the lowerings, step by step from the same values, and compare with the rule."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+from unittest import mock
+
+import torch
+from parts import step_in_parts
+from torch import Tensor
+
+from fuzz.built import Built
+from fuzz.finding import Finding, of_exception
+from fuzz.oracle import PARAM, Step, fresh_states, step_by_rule
+from optgen import use_lowering
+from optgen.ir.words import WORDS
+from optgen.runtime import matrix, unfused
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a rule is run with: the constructor's arguments, shapes, a type and a seed."""
+
+    hypers: Mapping[str, Any] = field(default_factory=dict)
+    shapes: tuple[tuple[int, ...], ...] = ((5,), (2, 3), ())
+    dtype: str = "float64"
+    seed: int = 0
+
+
+@dataclass
+class Count:
+    """How many tensors of how many steps were compared, and how many could not be."""
+
+    compared: int = 0
+    incomparable: int = 0
+
+
+def run(
+    rule: Built, setting: Setting, lowerings: Sequence[str], count: Count | None = None
+) -> list[Finding]:
+    """What is wrong with a rule in some lowerings."""
+    with _types(setting.dtype), _exact_matrices(setting.dtype):
+        return _Trial(rule, setting, count or Count()).run(lowerings)
+
+
+class _Trial:
+    def __init__(self, rule: Built, setting: Setting, count: Count) -> None:
+        self.rule, self.setting, self.count = rule, setting, count
+        self.dtype = getattr(torch, setting.dtype)
+        self.generator = torch.Generator().manual_seed(setting.seed)
+        self.findings: list[Finding] = []
+
+    def run(self, lowerings: Sequence[str]) -> list[Finding]:
+        start = [self.drawn(shape) for shape in self.setting.shapes]
+        running = {}
+        for name in lowerings:
+            with self.noting(name):
+                running[name] = _Run(self.rule, name, start, self.setting.hypers)
+        if not running:
+            return self.findings
+        group = next(iter(running.values())).optimizer.param_groups[0]
+        hypers = {h.name: group[h.name] for h in self.rule.algorithm.hypers}
+        values = [(param, dict[str, Any]()) for param in start]
+        for number in range(STEPS):
+            grads = [self.drawn(shape) for shape in self.setting.shapes]
+            right: list[Step] = []
+            with self.noting("oracle"):
+                right += [
+                    step_by_rule(self.rule.algorithm, hypers, param, grad, state)
+                    for (param, state), grad in zip(values, grads, strict=True)
+                ]
+            if not right:
+                break
+            for name in list(running):
+                if not self.step(name, running[name], grads, right, number):
+                    del running[name]
+            values = [self.next(hypers, *each) for each in zip(values, right, strict=True)]
+            for each in running.values():
+                each.become(values)
+        return self.findings
+
+    def step(
+        self, name: str, one: _Run, grads: list[Tensor], right: list[Step], number: int
+    ) -> bool:
+        """Take a step; say whether the lowering can go on."""
+        before = len(self.findings)
+        with self.noting(name):
+            one.step(grads)
+            for index, step in enumerate(right):
+                found = one.values(index)
+                if found.keys() != step.values.keys():
+                    kind = f"keys {sorted(found)} for {sorted(step.values)}"
+                    self.findings.append(self.finding(name, "wrong", kind))
+                    break
+                if not step.sure:
+                    self.count.incomparable += 1
+                    continue
+                self.compare(name, found, step, f"step {number + 1}, parameter {index}")
+                if len(self.findings) > before:
+                    break
+        return len(self.findings) == before
+
+    def compare(self, name: str, found: dict[str, Tensor], step: Step, where: str) -> None:
+        known = all(bool(r.comparable.all()) for r in step.values.values())
+        self.count.compared += known
+        self.count.incomparable += not known
+        for key, right in step.values.items():
+            wrong = right.first_wrong(found[key])
+            if wrong:
+                what = f"{key or 'the parameter'} {wrong}, {where}"
+                self.findings.append(self.finding(name, "wrong", what))
+                return
+
+    def next(
+        self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], right: Step
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Values to go on from: those of the rule, or new ones where these went astray."""
+        param = before[0]
+        taken = {key: each.value for key, each in right.values.items()}
+        if not right.moderate():
+            param = self.drawn(param.shape)
+            fresh = fresh_states(self.rule.algorithm, hypers, param)
+            return param, fresh | ({"step": float(taken["step"])} if "step" in taken else {})
+        shapes = {s.key: s for s in self.rule.algorithm.states}
+        state = {}
+        for key, value in taken.items():
+            if key == "step":
+                state[key] = float(value)
+            elif key != PARAM:
+                own = shapes[key]
+                kept = torch.get_default_dtype() if own.shape == "scalar" else self.dtype
+                state[key] = value.to(getattr(torch, own.dtype) if own.dtype else kept)
+        return taken[PARAM].to(self.dtype), state
+
+    @contextlib.contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.findings.append(of_exception(error, name, self.rule.text, self.setting))
+
+    def finding(self, name: str, kind: str, what: str) -> Finding:
+        return Finding(kind, name, what, self.rule.text, self.setting)
+
+    def drawn(self, shape: Sequence[int]) -> Tensor:
+        """Normally distributed numbers, a few of them 0, in the type of the setting."""
+        made = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
+        rare = torch.rand(tuple(shape), generator=self.generator) < 0.04
+        return made.masked_fill(rare, 0.0).to(self.dtype)
+
+
+class _Run:
+    """One lowering's optimizer and its parameters."""
+
+    def __init__(self, rule: Built, name: str, start: list[Tensor], hypers: Mapping[str, Any]):
+        functional = name == "functional"
+        self.name, self.rule = name, rule
+        self.params = [
+            torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start
+        ]
+        self.optimizer = rule.cls(self.params, **hypers, differentiable=functional)
+        self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
+
+    def step(self, grads: list[Tensor]) -> None:
+        for param, grad in zip(self.params, grads, strict=True):
+            param.grad = grad.clone()
+        parts = in_parts(self.rule) if self.name == "sharded" else contextlib.nullcontext()
+        with parts, use_lowering(self.forced):
+            self.optimizer.step()
+
+    def values(self, index: int) -> dict[str, Tensor]:
+        param = self.params[index]
+        state = self.optimizer.state[param]
+        return {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
+
+    def become(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
+        """Go on from these values."""
+        for param, (value, state) in zip(self.params, values, strict=True):
+            with torch.no_grad():
+                param.copy_(value)
+                for key, each in state.items():
+                    if key != "step":
+                        self.optimizer.state[param][key].copy_(each)
+
+
+@contextlib.contextmanager
+def in_parts(rule: Built) -> Iterator[None]:
+    """Steps in lists are taken by two ranks that hold parts, where the rule has a form for it."""
+
+    def load(package: str, module: str, function: str) -> Any:
+        lists = import_module(f"{package}.{module}")
+        update = getattr(lists, function.replace("update", "update_sharded"), None)
+        known = rule.cls.rule
+
+        def step(*columns: list[Tensor], **given: Any) -> None:
+            first = columns[0][0]
+            states = [state.shape for state in known.states if state.suits(first)]
+            shapes = ["like", "like", *states, *["scalar"] * (known.step is not None)]
+            step_in_parts(update, 0, shapes, columns, **given)
+
+        def fits(*columns: list[Tensor], **given: Any) -> None:
+            whole = columns[0][0].dim() == 0
+            (getattr(lists, function) if whole else step)(*columns, **given)
+
+        return fits if update else getattr(lists, function)
+
+    with mock.patch.object(unfused, "load", load):
+        yield
+
+
+@contextlib.contextmanager
+def _types(dtype: str) -> Iterator[None]:
+    """Scalar state is as wide as the parameters, or float32."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if dtype == "float64" else torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _in_full_precision(
+    tensors: Sequence[Tensor], coefficients: Any, steps: float, eps: float
+) -> list[Tensor]:
+    least = torch.tensor(eps, dtype=torch.float64)
+    meaning = WORDS["orthogonalize"].meaning
+    return [meaning(x, coefficients, steps, least) for x in tensors]
+
+
+def _exact_matrices(dtype: str) -> contextlib.AbstractContextManager[Any]:
+    if dtype != "float64":
+        return contextlib.nullcontext()
+    return mock.patch.object(matrix, "orthogonalize", _in_full_precision)
