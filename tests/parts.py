@@ -37,12 +37,11 @@ def step_in_parts(
         ]
         for own in cuts
     ]
-    _together(
-        [
-            update(*lists, **given, split=Split(whole, (own,)))
-            for lists, own in zip(parts, cuts, strict=True)
-        ]
-    )
+    updates = [
+        update(*lists, **given, split=Split(whole, (own,)))
+        for lists, own in zip(parts, cuts, strict=True)
+    ]
+    _together([update for update in updates if update is not None])  # None: each part goes alone
     for column, along, *found in zip(columns, cut, *parts, strict=True):
         for tensor, *held in zip(column, *found, strict=True):
             if not along:
@@ -58,7 +57,7 @@ def _part(tensor: Tensor, cut: Cut | None) -> Tensor:
 
 def _together(updates: list[Any]) -> None:
     answers: list[Any] = [None] * len(updates)
-    while True:
+    while updates:
         asked = [_resumed(update, answer) for update, answer in zip(updates, answers, strict=True)]
         if asked[0] is None:
             assert asked == [None] * len(asked)

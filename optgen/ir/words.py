@@ -165,12 +165,15 @@ PRECEDENCE = {
     "!=": 4,
     "+": 5,
     "-": 5,
-    "*": 6,
-    "/": 6,
     "%": 6,
-    "neg": 7,
-    "**": 8,
+    "*": 7,
+    "/": 7,
+    "neg": 8,
+    "**": 9,
 }
-"""How tightly an operator binds, as in Python; names and calls bind tightest, at `ATOM`."""
+"""How tightly an operator binds, as in Python; names and calls bind tightest, at `ATOM`.
 
-ATOM = 9
+A remainder binds as tightly as a product there, but a minus in front would take its left side only.
+"""
+
+ATOM = 10

@@ -42,6 +42,7 @@ class TensorBuilder:
         self.names = {r.name for r in self.plan.kinds}
         self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
         self.mixed |= {call.target.name for call in self.plan.calls}
+        self.mixed |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
 
     def _begin(self, value: Expr) -> None:
         """Start with a statement."""

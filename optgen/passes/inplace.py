@@ -128,7 +128,7 @@ class _InPlace(TensorBuilder):
         if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
             self._overwrite(name, terms)
         elif (weight := self._lerp_weight(own, others)) is not None and not (
-            self._is_of_another_type(others[0].factors[0])
+            self._is_of_another_type(Linear((own, *others)))
         ):
             self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
         else:

@@ -50,9 +50,7 @@ def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str])
     """
     for state in algorithm.states:
         if state.shape == "scalar" and state.when is not None:
-            message = (
-                f"`{state.symbol}` is one number for each parameter, which is always there"
-            )
+            message = f"`{state.symbol}` is one number for each parameter, which is always there"
             source.error_at(state.place, message, "leave when= out")
         if state.when in holding:
             message = f"every parameter of this rule is {state.when}"
