@@ -8,7 +8,7 @@ FRAMEWORKS ?= .venv-frameworks
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests test-frameworks format types bench docs clean
+.PHONY: demo test check tests fuzz test-frameworks format types bench docs clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -24,6 +24,11 @@ check: $(VENV)/installed types ## format, lint, types, import law, tiny, generat
 
 tests: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+# SECONDS=, SEED=, PROCESSES= and OUT= choose; what is found is shrunk and written to tests/fuzz/found.
+fuzz: $(VENV)/installed ## rules drawn by lot, in every lowering, for SECONDS=600
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
     parser.add_argument("--lowerings", default="", help="some of them, with commas")
     parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
+    parser.add_argument("--replay", type=Path, nargs="+", help="run found files or folders again")
     return _run(parser.parse_args())
 
 
@@ -29,9 +30,13 @@ def _run(asked: argparse.Namespace) -> int:
 
     import interpreter  # noqa: F401  (mends Triton's interpreter)
 
+    from fuzz.replay import replay
     from fuzz.run import Run
 
     warnings.simplefilter("ignore")
+    if asked.replay:
+        folders = (path.glob("*.py") if path.is_dir() else [path] for path in asked.replay)
+        return replay(sorted(path for paths in folders for path in paths))
     return Run(asked).run()
 
 

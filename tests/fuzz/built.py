@@ -20,6 +20,7 @@ import torch
 import optgen
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
+from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime import fused_cpu
 from optgen.runtime.fused_cpu import compiler, levels, sweeps
@@ -32,6 +33,7 @@ _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
 TYPES = levels.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
+WIDE = levels.of_dtypes((torch.float64, torch.float32))
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Built:
     text: str
     algorithm: Algorithm
     cls: Any
+    types: int = 0  # that its C++ knows, a bit each
     refused_by_cpp: str = ""  # what the C++ compiler says of it
     library: tuple[Path, str] | None = field(default=None, repr=False)  # and the rule's suffix
 
@@ -55,13 +58,17 @@ class Built:
         return Path(str(sys.modules[self.cls.lowerings].__file__)).parent
 
 
-def load(text: str) -> Built:
-    """Read a spec's text, and generate all lowerings of it, without the formatter."""
-    spec = Spec("Random", text, "<drawn>", 1)
-    with mock.patch.object(emit, "find_ruff", lambda: None):
+def load(text: str, only: str = "") -> Built:
+    """Read a spec's text, and generate all lowerings of it or one, without the formatter."""
+    spec = Spec(f"random_{only}" if only else "Random", text, "<drawn>", 1)
+    written = [one for one in LOWERINGS if not only or one.name in ("optimizer", only)]
+    with (
+        mock.patch.object(emit, "find_ruff", return_value=None),
+        mock.patch.object(emit, "LOWERINGS", tuple(written)),
+    ):
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
-    return Built(text, add_maximize(algorithm), cls)
+    return Built(text, add_maximize(algorithm), cls, types=TYPES)
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:
@@ -69,16 +76,16 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
 
     With `-fsyntax-only` for a flag it is only looked at.
     """
-    groups: dict[str, list[Built]] = {}
+    groups: dict[tuple[str, int], list[Built]] = {}
     for rule in rules:
         include = _INCLUDE.search(rule.source)
         assert include is not None
-        groups.setdefault(include[0], []).append(rule)
-    for include, group in groups.items():
-        _compile(include, group, flags)
+        groups.setdefault((include[0], rule.types), []).append(rule)
+    for (include, types), group in groups.items():
+        _compile(f"#define OPTGEN_TYPES {types}\n", include, group, flags)
 
 
-def _compile(include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
+def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
     """Compile; leave out the rules that the compiler complains of, and compile again."""
     folder = Path(tempfile.mkdtemp(prefix="batch-", dir=_scratch()))
     command = compiler.find()
@@ -86,7 +93,7 @@ def _compile(include: str, rules: list[Built], flags: tuple[str, ...]) -> None:
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
         parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        source.write_text("".join([f"#define OPTGEN_TYPES {TYPES}\n", complete(include), *parts]))
+        source.write_text("".join([define, complete(include), *parts]))
         done = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
             capture_output=True,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from fuzz.branches import Rules
 from fuzz.expressions import Expressions, Known
-from fuzz.statements import Statements
 from fuzz.trial import Setting
 
 FILE = '''from optgen.spec import *
@@ -152,7 +152,7 @@ def _body(draft: Draft) -> list[str]:
         if not s.holds
         for asked in ([f"fresh({s.symbol})"] + [f"{s.symbol} > 0.7"] * (s.nature == "numbers"))
     ]
-    writer = Statements(
+    writer = Rules(
         Expressions(
             lot,
             known,
@@ -206,7 +206,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 
 def _settings(draft: Draft, text: str) -> list[Setting]:
     lot = draft.lot
-    signature = text.partition("):\n    \"\"\"Drawn")[0]
+    signature = text.partition('):\n    """Drawn')[0]
     offered = {
         name: values
         for name, values in draft.SETTINGS.items()
@@ -215,11 +215,12 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
     offered["maximize"] = (False, True)
     shapes = [s for s in SHAPES if len(s) > 1 or not draft.required]
     found = []
-    for dtype in ("float64", "float64", "float64", lot.choice(("float32", "bfloat16"))):
+    low = lot.choice(("float32", "bfloat16", "", ""))
+    for dtype in filter(None, ("float64", "float64", "float64", low)):
         first = not found
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
-        chosen = tuple(lot.sample(shapes, 3))
+        chosen = tuple(lot.sample(shapes, 2))
         found.append(Setting(hypers, chosen, dtype, lot.randrange(1000)))
     return found

@@ -31,7 +31,9 @@ class Finding:
         """Equal for what is probably one cause: names and numbers are left out."""
         said = "" if self.kind == "wrong" else self.message
         said = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", said)
-        lowering = "python" if self.kind == "crashed" and self.lowering in _PYTHON else self.lowering
+        lowering = (
+            "python" if self.kind == "crashed" and self.lowering in _PYTHON else self.lowering
+        )
         return self.kind, lowering, said[:160]
 
     @property

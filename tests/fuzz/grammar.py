@@ -56,19 +56,22 @@ WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", 
 MIXED = (
     "($a * $l)", "($a - $l)", "($a / (1 + abs($l)))", "where($l > 0.1, $a, $b)",
     "where(abs($a) < $l, $a, $b)", "where($m, $a, $l)", "clamp($a, -abs($l), abs($l))",
-    "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)", "($a % (1 + abs($l)))",
+    "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)",
+    "($a % (1 + abs($l)))",
     "(abs($a) + 0.5)**clamp($l, -1, 2)", "($l - $a)", "lerp($l, $a, 0.5)", "minimum($l, $a)",
 )  # fmt: skip
 ALONG = (
     "($a * $r)", "($a - $c)", "($a - $r)", "($a / sqrt(1 + $r**2))", "($r * $c)",
     "($a + $r * $c)", "where($r > $c, $a, $b)", "where($a > $r, $a, $c)", "lerp($a, $r, $n)",
     "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",
-    "where($m, $r, $a)", "lerp($r, $c, $l)", "($a * $r / (abs($c) + 1))", "($r + $c)", "$a % (1 + abs($r))",
+    "where($m, $r, $a)", "lerp($r, $c, $l)", "($a * $r / (abs($c) + 1))", "($r + $c)",
+    "$a % (1 + abs($r))",
 )  # fmt: skip
 
 LATES = (
     "mean($x)", "rms($x)", "max_abs($x)", "norm($x)", "sum($x)", "(sum($x) / numel(p))",
-    "($n * mean($x))", "($n / (1 + rms($x)))", "maximum($n, mean($x))", "where(mean($x) > 0, $n, 0.5)",
+    "($n * mean($x))", "($n / (1 + rms($x)))", "maximum($n, mean($x))",
+    "where(mean($x) > 0, $n, 0.5)",
     "clamp(norm($x), 0.1, 2)", "(abs(mean($x)) + 0.5)**$e", "(-(-rms($x)))", "(mean($x) % 1)",
     "(mean($x) - $l)", "sqrt(abs(sum($x)))", "lerp($n, rms($x), 0.5)", "where($q, mean($x), $n)",
     "minimum(rms($x), $l)", "exp(-rms($x))", "sign(sum($x))", "log(1 + norm($x))", "- -mean($x)",
@@ -78,7 +81,8 @@ LATES_OF_AXES = (
 )  # fmt: skip
 ROWS = (
     "row_mean($x)", "row_mean($x)", "(row_sum($x) / cols(p))", "row_sum($x)", "($n * row_mean($x))",
-    "sqrt(row_mean($x**2))", "(row_mean($x) - mean($x))", "row_mean($x * $c)", "($r + row_mean($x))",
+    "sqrt(row_mean($x**2))", "(row_mean($x) - mean($x))", "row_mean($x * $c)",
+    "($r + row_mean($x))",
     "lerp($r, row_mean($x), 0.25)", "($r / (1 + col_mean($r)**2))", "($r * $l)",
     "where($r > 0.2, $r, $n)", "maximum($r, row_sum($x))", "(-(-$r))", "row_mean(2 + 0*g)",
     "row_mean(g**0)", "row_sum(p - p)", "row_mean(1*$x)", "row_mean($c)", "(abs($r) + 0.5)**$e",
@@ -86,13 +90,15 @@ ROWS = (
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARED = (
-    "$n < $u", "$n > $u", "$n >= $u", "$n <= $k", "$n != $u", "0.1 < $n < 2", "$n > $k", "not $n > $u",
+    "$n < $u", "$n > $u", "$n >= $u", "$n <= $k", "$n != $u", "0.1 < $n < 2", "$n > $k",
+    "not $n > $u",
 )  # fmt: skip
 MASKS = (
     "$a > $n", "$a <= $b", "$n < $a", "$a >= 0", "$a != 0", "$a == 0", "-0.5 < $a <= $n", "$a < $b",
 )  # fmt: skip
 LATE_MASKS = ("$a > $l", "$l < 0.3", "abs($a) >= $l", "$l > $n")
 JOINED_MASKS = (
-    "($q and $m)", "($m or $q)", "(not ($m))", "($m and $o)", "(not ($q or $m))", "($q and not ($m))",
+    "($q and $m)", "($m or $q)", "(not ($m))", "($m and $o)", "(not ($q or $m))",
+    "($q and not ($m))",
     "($m or $o)",
 )  # fmt: skip

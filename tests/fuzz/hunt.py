@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from fuzz import built, trial
 from fuzz.draw import draw
 from fuzz.finding import Finding, of_exception
+from fuzz.limit import limited
 from fuzz.trial import LOWERINGS, Setting
 from optgen.spec.errors import SpecError
 
-BATCH = 20
-_SECONDS = 30  # for one rule: more is a hang
-
-
-class HangError(Exception):
-    """A rule took longer than any should."""
+BATCH = 16
 
 
 @dataclass
@@ -69,9 +62,11 @@ def hunt(
         note(text)
         tally.drawn += 1
         started = time.process_time()
-        rule = accepted(text, tally, findings)
+        rule = accepted(text, settings[0], tally, findings)
         tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
+            wide = all(setting.dtype == "float64" for setting in settings)
+            rule.types = built.WIDE if wide else built.TYPES
             rules.append((rule, settings))
     started = time.perf_counter()
     built.compile_together([rule for rule, _ in rules])
@@ -83,7 +78,9 @@ def hunt(
     return tally, findings
 
 
-def accepted(text: str, tally: Tally, findings: list[Finding]) -> built.Built | None:
+def accepted(
+    text: str, setting: Setting, tally: Tally, findings: list[Finding]
+) -> built.Built | None:
     """The rule built, unless it is refused or the compiler falls over it."""
     try:
         with limited():
@@ -93,29 +90,30 @@ def accepted(text: str, tally: Tally, findings: list[Finding]) -> built.Built | 
         tally.refusals[error.message] += 1
     except Exception as error:
         tally.ends["crashed"] += 1
-        findings.append(of_exception(error, "load", text))
+        findings.append(of_exception(error, "load", text, setting))
     return None
 
 
 def tried(
-    rule: built.Built, settings: Sequence[Setting], lowerings: Sequence[str], tally: Tally
+    rule: built.Built,
+    settings: Sequence[Setting],
+    lowerings: Sequence[str],
+    tally: Tally,
+    sparing: bool = True,
 ) -> list[Finding]:
     """What is wrong with a rule with any of these settings, once for a lowering."""
     found: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:
-        found.append(Finding("does not compile", "fused_cpu", rule.refused_by_cpp, rule.text))
-    for setting in settings:
+        said = rule.refused_by_cpp
+        found.append(Finding("does not compile", "fused_cpu", said, rule.text, settings[0]))
+    for number, setting in enumerate(settings):
         left = [name for name in lowerings if suits(rule, name, setting)]
+        if sparing and number in (0, 2):  # the interpreter takes longer than all others together
+            left = [name for name in left if name != "fused_triton"]
         left = [name for name in left if name not in {f.lowering for f in found}]
-        for name in left:
-            started = time.process_time()
-            try:
-                with limited():
-                    found += trial.run(rule, setting, [name], count)
-            except HangError as error:
-                found.append(of_exception(error, name, rule.text, setting))
-            tally.spent[name] += time.process_time() - started  # type: ignore[assignment]
+        found += trial.run(rule, setting, left, count)
+    tally.spent.update(count.spent)
     tally.compared += count.compared > 0
     tally.incomparable += count.compared == 0
     tally.steps.compared += count.compared
@@ -130,19 +128,3 @@ def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
     if lowering == "sharded":
         return not rule.cls.rule.elementwise and setting.dtype == "float64"
     return lowering != "functional" or setting.dtype == "float64"
-
-
-@contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Raise an error where something takes too long."""
-
-    def ring(*_: Any) -> None:
-        raise HangError(f"longer than {_SECONDS} seconds")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

@@ -48,9 +48,7 @@ class Step:
 
     def moderate(self) -> bool:
         """Whether all values are good to go on with."""
-        return all(
-            bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values()
-        )
+        return all(bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values())
 
 
 PARAM = ""
@@ -78,7 +76,11 @@ def step_by_rule(
     given = [Bounded(x.double(), eps=eps) for x in (param, grad)]
     with bounded_meanings(coarse_matrices=low), watched() as unsure:
         made, states = evaluate(
-            algorithm, hypers, *given, taken, torch.get_default_dtype()  # type: ignore[arg-type]
+            algorithm,
+            hypers,
+            *given,
+            taken,
+            torch.get_default_dtype(),  # type: ignore[arg-type]
         )
     kept = {
         PARAM: _stored(made, param.dtype, param.shape),

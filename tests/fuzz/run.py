@@ -96,15 +96,15 @@ class Run:
         _share_libraries(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
-        made = []
+        said.send(tally)
         for finding in findings:
             limit = _EXAMPLES.get(finding.kind, 1)
             if self.shrunk[finding.signature] >= limit:
                 continue
             self.shrunk[finding.signature] += 1
             (folder / "rule.txt").write_text(finding.text)
-            made.append(finding if self.asked.no_shrink else shrunk(finding, 60))
-        said.send((tally, Counter(f.signature for f in findings), made))
+            said.send(finding if self.asked.no_shrink else shrunk(finding))
+        said.send(None)
         said.close()
         os._exit(0)
 
@@ -112,29 +112,32 @@ class Run:
         """Take what jobs tell, and see whether any has died or hangs."""
         wait([job.said for job in self.jobs], timeout=5)
         for job in list(self.jobs):
-            result = None
+            told: Tally | Finding | None = None
             if job.said.poll():
                 with contextlib.suppress(EOFError):
-                    result = job.said.recv()
+                    told = job.said.recv()
+                    if told is not None:
+                        self.take(told)
+                        continue
+                    job.process.join()
             elif job.process.is_alive():
                 if not _silent(job):
                     continue
                 os.kill(job.process.pid or 0, signal.SIGKILL)
-            self.jobs.remove(job)
             job.process.join()
-            if result:
-                self.take(*result)
-            else:
+            self.jobs.remove(job)
+            if job.process.exitcode:
                 self.died(job)
             shutil.rmtree(job.folder, ignore_errors=True)
-            print(self.line(), flush=True)
 
-    def take(self, tally: Tally, seen: Counter[tuple[str, ...]], made: list[Finding]) -> None:
-        """Count a job's results in, and write down what is new."""
-        self.tally.add(tally)
-        for finding in made:
-            self.shrunk[finding.signature] += 1
-            self.keep(finding)
+    def take(self, told: Tally | Finding) -> None:
+        """Count a job's results in, or write down what is new."""
+        if isinstance(told, Tally):
+            self.tally.add(told)
+            print(self.line(), flush=True)
+        else:
+            self.shrunk[told.signature] += 1
+            self.keep(told)
 
     def keep(self, finding: Finding) -> None:
         if finding.cause in self.causes:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import ast
-import copy
-import time
+import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fuzz import built, trial
 from fuzz.finding import Finding, of_exception
-from fuzz.hunt import limited
+from fuzz.limit import limited
 from fuzz.trial import Setting
+from optgen.spec import Spec
 from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
 
 Check = Callable[[str, Setting | None], bool]
 
 
-def shrunk(finding: Finding, seconds: float = 60.0) -> Finding:
-    """The same finding of a rule as short as can be found in some time."""
+def shrunk(finding: Finding, seconds: float = 15.0) -> Finding:
+    """The same finding of a rule as short as can be found in some time of the processor's."""
 
     def fails(text: str, setting: Setting | None) -> bool:
         again = refound(replace(finding, text=text, setting=setting))
         return again is not None and again.signature == finding.signature
 
-    shorter = Shrinker(finding.text, finding.setting, fails, time.monotonic() + seconds).run()
-    return refound(replace(finding, text=shorter[0], setting=shorter[1])) or finding
+    short = Shrinker(finding.text, finding.setting, fails, _spent() + seconds).run()
+    return refound(replace(finding, text=short[0], setting=short[1])) or finding
 
 
 def refound(finding: Finding) -> Finding | None:
@@ -39,18 +41,21 @@ def refound(finding: Finding) -> Finding | None:
     except SpecError:
         return None
     except Exception as error:
-        return of_exception(error, "load", text)
+        return of_exception(error, "load", text, finding.setting)
 
 
 def _refound(finding: Finding) -> Finding | None:
-    rule = built.load(finding.text)
+    own = {"functional": "forloop", "sharded": "foreach", "load": "", "process": "", "oracle": ""}
+    read_spec(Spec("random", finding.text, "<drawn>", 1))  # most candidates are refused
+    rule = built.load(finding.text, own.get(finding.lowering, finding.lowering))
     if finding.lowering == "load":
         return None
     if finding.lowering == "fused_cpu":
         looked = finding.kind == "does not compile"
         built.compile_together([rule], *["-fsyntax-only"] * looked)
         if rule.refused_by_cpp:
-            return Finding("does not compile", "fused_cpu", rule.refused_by_cpp, finding.text)
+            said = rule.refused_by_cpp
+            return replace(finding, kind="does not compile", lowering="fused_cpu", message=said)
     if finding.setting is None or finding.kind == "does not compile":
         return None
     with built.batch_kernels([rule]):
@@ -58,39 +63,53 @@ def _refound(finding: Finding) -> Finding | None:
     return found[0] if found else None
 
 
+def _spent() -> float:
+    """Seconds that this process and its compilers have computed."""
+    return sum(os.times()[:4])
+
+
 class Shrinker:
     """Tries shorter texts and settings until none fails any more, or time is up."""
 
     def __init__(self, text: str, setting: Setting | None, fails: Check, until: float) -> None:
         self.text, self.setting, self.fails, self.until = text, setting, fails, until
-        self.seen: set[tuple[str, Setting | None]] = set()
+        self.seen: set[str] = set()
 
     def run(self) -> tuple[str, Setting | None]:
         """The shortest text and setting found."""
-        while self.once():
+        while self.once() and _spent() < self.until:
             pass
         return self.text, self.setting
 
     def once(self) -> bool:
-        """Take one step down, if there is one."""
-        for text, setting in self.candidates():
-            if time.monotonic() > self.until:
-                return False
-            key = text, setting
-            if repr(key) in self.seen or not text:
-                continue
-            self.seen.add(repr(key))  # type: ignore[arg-type]
-            if self.fails(text, setting):
-                self.text, self.setting = key
-                return True
-        return False
+        """Try all that can be left out, one after the other; say whether anything could be."""
+        place, found = 0, False
+        while _spent() < self.until:
+            candidate = self.candidate(place)
+            if candidate is None:
+                break
+            if candidate[0] and self.is_new(candidate) and self.fails(*candidate):
+                self.text, self.setting = candidate
+                found = True
+            else:
+                place += 1
+        return found
 
-    def candidates(self) -> Iterator[tuple[str, Setting | None]]:
-        """Shorter ones, those that leave most out first."""
-        for setting in _settings(self.setting):
-            yield self.text, setting
-        for text in texts(self.text):
-            yield text, self.setting
+    def is_new(self, candidate: tuple[str, Setting | None]) -> bool:
+        """Whether it has not been tried before."""
+        key = repr(candidate)
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        return True
+
+    def candidate(self, place: int) -> tuple[str, Setting | None] | None:
+        """A shorter one, if there are so many: those that leave most out come first."""
+        settings = list(_settings(self.setting))
+        if place < len(settings):
+            return self.text, settings[place]
+        text = shorter(self.text, place - len(settings))
+        return None if text is None else (text, self.setting)
 
 
 def _settings(setting: Setting | None) -> Iterator[Setting]:
@@ -106,17 +125,18 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
         yield replace(setting, dtype="float64")
 
 
-def texts(text: str) -> Iterator[str]:
-    """Texts with a part left out or put simpler, and what nothing needs then left out too."""
+def shorter(text: str, place: int) -> str | None:
+    """The text with one part left out or put simpler, and what nothing needs then left out too.
+
+    Nothing where the place is none; "" where it is not shorter.
+    """
     tree = ast.parse(text)
-    count = sum(1 for _ in _changes(tree))
-    for index in range(count):
-        again = copy.deepcopy(tree)
-        change = next(c for i, c in enumerate(_changes(again)) if i == index)
-        change()
-        shorter = tidied(again)
-        if shorter and len(shorter) < len(text):
-            yield shorter
+    change = next(itertools.islice(_changes(tree), place, None), None)
+    if change is None:
+        return None
+    change()
+    made = tidied(tree)
+    return made if len(made) < len(text) else ""
 
 
 def rule_of(tree: ast.Module) -> ast.FunctionDef:
@@ -192,11 +212,16 @@ def _of_expression(
     """A part of an expression, or a plain name or number, in its place."""
     if isinstance(parent, ast.Call) and name == "func":
         return
-    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
-        if isinstance(node, ast.Tuple | ast.Name) and name == "value":
-            return
+    several = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple)
+    if several and isinstance(node, ast.Tuple | ast.Name) and name == "value":
+        return
     parts = [n for n in ast.walk(node) if isinstance(n, ast.expr) and n is not node]
-    simple = [ast.Name("g", ast.Load()), ast.Name("p", ast.Load()), ast.Constant(2), ast.Constant(1)]
+    simple = [
+        ast.Name("g", ast.Load()),
+        ast.Name("p", ast.Load()),
+        ast.Constant(2),
+        ast.Constant(1),
+    ]
     if isinstance(node, ast.Name | ast.Constant):
         parts, simple = [], simple if isinstance(node, ast.Name) and node.id not in "pg" else []
     for part in [*simple, *parts]:

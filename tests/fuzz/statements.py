@@ -1,4 +1,4 @@
-"""Statements drawn by lot: assignments, several at once, branches in branches."""
+"""Statements drawn by lot: assignments, several at once, and what a rule must have."""
 
 from __future__ import annotations
 
@@ -74,13 +74,12 @@ class Statements:
         self.draw.axes = axes or before
         value = self.value(nature, 1)
         self.draw.axes = before
-        form = self.draw.pick(
+        return self.draw.pick(
             f"{symbol} = 0.5 * {symbol} + 0.25 * {value}",
             f"{symbol} = beta1 * {symbol} + (1 - beta1) * {value}",
             f"{symbol} = lerp({symbol}, {value}, 0.25)",
             f"{symbol} = {symbol} * beta2 + {value}",
         )
-        return form
 
     def update(self, text: str) -> list[str]:
         """The parameter goes a step along what nothing has read yet, and along the gradient."""
@@ -123,14 +122,10 @@ class Statements:
         kinds += ["factored"] * (self.draw.reduces and not self.draw.axes and depth > 0)
         kinds += ["matrix"] * (bool(self.poly) and level == 1 and self.draw.axes)
         kind = self.draw.pick(*kinds)
-        if kind == "branch":
-            return self.branch(level, depth)
         if kind == "matrix":
             return self.matrices(level)
-        if kind == "kept":
-            return self.kept(level, depth)
-        if kind == "factored":
-            return self.factored(level, depth)
+        if kind in ("branch", "kept", "factored"):
+            return self.branching(kind, level, depth)
         return [indent + line for line in self.simple(kind)]
 
     def simple(self, kind: str) -> list[str]:
@@ -189,8 +184,10 @@ class Statements:
 
     def holds(self, condition: str) -> bool:
         """Whether a condition is known to hold here."""
-        return not condition or condition in self.holding or (
-            condition == "factored(p)" and self.draw.axes
+        return (
+            not condition
+            or condition in self.holding
+            or (condition == "factored(p)" and self.draw.axes)
         )
 
     def momentum(self) -> list[str]:
@@ -198,7 +195,8 @@ class Statements:
         there = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
         if not there:
             return [self.own("numbers")]
-        m, pick = pick_of(self, there), self.draw.pick
+        pick = self.draw.pick
+        m = pick(*there)
         form = pick(
             f"{m} = beta1 * {m} + (1 - beta1) * g",
             f"{m} = beta2 * {m} + (1 - beta2) * g**2",
@@ -236,98 +234,6 @@ class Statements:
                 return [self.assigned(nature, x, a), f"{a} = {b}", f"{b} = {x} + 1"]
         return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
 
-    # Branches.
-    def block(self, level: int, depth: int, *holding: str) -> list[str]:
-        """The statements of one arm, where some conditions hold."""
-        before = len(self.holding)
-        self.holding += holding
-        for symbol, nature, holds in self.states:
-            if holds and holds in holding:
-                names = getattr(self.known, nature)
-                names += [symbol] * 2
-        if "opt is not None" in holding:
-            self.known.numbers.append("opt")
-        count = int(self.draw.pick("1", "1", "2", "3"))
-        lines = [s for _ in range(count) for s in self.statement(level, depth - 1)]
-        del self.holding[before:]
-        return lines
-
-    def branch(self, level: int, depth: int) -> list[str]:
-        """An if with its elifs and maybe an else."""
-        indent = "    " * level
-        before = self.draw.known
-        ends, lines = [], []
-        arms = int(self.draw.pick("1", "1", "1", "2", "2", "3"))
-        for arm in range(arms):
-            condition = self.draw.condition(2)
-            if self.draw.chance(0.1):
-                condition = "opt is not None"
-            self.draw.known = before.copy()
-            word = "elif" if arm else "if"
-            lines += [f"{indent}{word} {condition}:"]
-            lines += self.block(level + 1, depth, condition)
-            ends.append(self.draw.known)
-        self.draw.known = before.copy()
-        if self.draw.chance(0.5):
-            lines += [f"{indent}else:", *self.block(level + 1, depth)]
-        ends.append(self.draw.known)
-        met = ends[0]
-        for end in ends[1:]:
-            met = met.meet(end)
-        self.draw.known = met
-        self.forget()
-        return lines
-
-    def forget(self) -> None:
-        """States and numbers that are not there behind the branch."""
-        for symbol, nature, holds in self.states:
-            if not self.holds(holds):
-                names = getattr(self.known, nature)
-                names[:] = [n for n in names if n != symbol]
-
-    def kept(self, level: int, depth: int) -> list[str]:
-        """A branch in which a state is there."""
-        symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
-        if holds == "factored(p)":
-            return self.factored(level, depth)
-        if holds in self.holding:
-            return ["    " * level + self.changed(symbol, nature)]
-        before = self.draw.known
-        self.draw.known = before.copy()
-        lines = [f"{'    ' * level}if {holds}:"]
-        for state, kind, other in self.states:
-            if other == holds and state == symbol:
-                getattr(self.known, kind).append(state)
-        self.holding.append(holds)
-        lines += ["    " * (level + 1) + self.changed(symbol, nature)]
-        self.holding.pop()
-        lines += self.block(level + 1, 1, holds)
-        self.draw.known = self.draw.known.meet(before)
-        self.forget()
-        return lines
-
-    def factored(self, level: int, depth: int) -> list[str]:
-        """A branch in which rows and columns are there."""
-        if self.draw.axes:
-            return ["    " * level + self.own("tensors")]
-        before = self.draw.known
-        indent = "    " * level
-        self.draw.known, self.draw.axes = before.copy(), True
-        lines = [f"{indent}if factored(p):"]
-        if self.draw.chance(0.3):
-            lines += [f"{indent}    g = g - {self.draw.row()}"]
-        else:
-            lines += self.block(level + 1, depth, "factored(p)")
-        if self.poly and level == 1 and self.draw.chance(0.3):
-            lines += self.matrices(level + 1)
-        after, self.draw.axes = self.draw.known, False
-        self.draw.known = before.copy()
-        if self.draw.chance(0.4):
-            lines += [f"{indent}else:", *self.block(level + 1, depth)]
-        self.draw.known = self.draw.known.meet(after)
-        self.forget()
-        return lines
-
     def matrices(self, level: int) -> list[str]:
         """Matrix words, one after the other or one inside the other."""
         indent = "    " * level
@@ -339,8 +245,6 @@ class Statements:
             word = f"orthogonalize({word}, {self.poly}, 1, 0.5)"
         return [indent + self.assign("tensors", word, "x", "y", "z", "g")]
 
-
-def pick_of(writer: Statements, names: list[str]) -> str:
-    """One of these names."""
-    return writer.draw.pick(*names)
-
+    def branching(self, kind: str, level: int, depth: int) -> list[str]:
+        """A statement that holds others."""
+        raise NotImplementedError

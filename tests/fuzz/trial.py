@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
+from fuzz.limit import limited
 from fuzz.oracle import PARAM, Step, fresh_states, step_by_rule
 from optgen import use_lowering
 from optgen.ir.words import WORDS
@@ -40,6 +43,7 @@ class Count:
 
     compared: int = 0
     incomparable: int = 0
+    spent: Counter[str] = field(default_factory=Counter)  # seconds, by lowering
 
 
 def run(
@@ -141,8 +145,11 @@ class _Trial:
 
     @contextlib.contextmanager
     def noting(self, name: str) -> Iterator[None]:
+        started = time.process_time()
         try:
-            yield
+            with limited():
+                yield
+            self.count.spent[name] += time.process_time() - started  # type: ignore[assignment]
         except Exception as error:
             self.findings.append(of_exception(error, name, self.rule.text, self.setting))
 
@@ -162,9 +169,7 @@ class _Run:
     def __init__(self, rule: Built, name: str, start: list[Tensor], hypers: Mapping[str, Any]):
         functional = name == "functional"
         self.name, self.rule = name, rule
-        self.params = [
-            torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start
-        ]
+        self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start]
         self.optimizer = rule.cls(self.params, **hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 

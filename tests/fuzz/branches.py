@@ -1,0 +1,106 @@
+"""Branches drawn by lot: in one another, with elifs, and around what is there only sometimes."""
+
+from __future__ import annotations
+
+from fuzz.statements import Statements
+
+
+class Rules(Statements):
+    """Draws whole rules: statements, and branches with statements in them."""
+
+    def branching(self, kind: str, level: int, depth: int) -> list[str]:
+        """A statement that holds others."""
+        if kind == "branch":
+            return self.branch(level, depth)
+        return self.kept(level, depth) if kind == "kept" else self.factored(level, depth)
+
+    def block(self, level: int, depth: int, *holding: str) -> list[str]:
+        """The statements of one arm, where some conditions hold."""
+        before = len(self.holding)
+        self.holding += holding
+        for symbol, nature, holds in self.states:
+            if holds and holds in holding:
+                names = getattr(self.known, nature)
+                names += [symbol] * 2
+        if "opt is not None" in holding:
+            self.known.numbers.append("opt")
+        count = int(self.draw.pick("1", "1", "2", "3"))
+        lines = [s for _ in range(count) for s in self.statement(level, depth - 1)]
+        del self.holding[before:]
+        return lines
+
+    def branch(self, level: int, depth: int) -> list[str]:
+        """An if with its elifs and maybe an else."""
+        indent = "    " * level
+        before = self.draw.known
+        ends, lines = [], []
+        arms = int(self.draw.pick("1", "1", "1", "2", "2", "3"))
+        for arm in range(arms):
+            condition = self.draw.condition(2)
+            if self.draw.chance(0.1):
+                condition = "opt is not None"
+            self.draw.known = before.copy()
+            word = "elif" if arm else "if"
+            lines += [f"{indent}{word} {condition}:"]
+            lines += self.block(level + 1, depth, condition)
+            ends.append(self.draw.known)
+        self.draw.known = before.copy()
+        if self.draw.chance(0.5):
+            lines += [f"{indent}else:", *self.block(level + 1, depth)]
+        ends.append(self.draw.known)
+        met = ends[0]
+        for end in ends[1:]:
+            met = met.meet(end)
+        self.draw.known = met
+        self.forget()
+        return lines
+
+    def forget(self) -> None:
+        """States and numbers that are not there behind the branch."""
+        for symbol, nature, holds in self.states:
+            if not self.holds(holds):
+                names = getattr(self.known, nature)
+                names[:] = [n for n in names if n != symbol]
+
+    def kept(self, level: int, depth: int) -> list[str]:
+        """A branch in which a state is there."""
+        symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
+        if holds == "factored(p)":
+            return self.factored(level, depth)
+        if holds in self.holding:
+            return ["    " * level + self.changed(symbol, nature)]
+        before = self.draw.known
+        self.draw.known = before.copy()
+        lines = [f"{'    ' * level}if {holds}:"]
+        for state, kind, other in self.states:
+            if other == holds and state == symbol:
+                getattr(self.known, kind).append(state)
+        self.holding.append(holds)
+        lines += ["    " * (level + 1) + self.changed(symbol, nature)]
+        self.holding.pop()
+        lines += self.block(level + 1, 1, holds)
+        self.draw.known = self.draw.known.meet(before)
+        self.forget()
+        return lines
+
+    def factored(self, level: int, depth: int) -> list[str]:
+        """A branch in which rows and columns are there."""
+        if self.draw.axes:
+            return ["    " * level + self.own("tensors")]
+        before = self.draw.known
+        indent = "    " * level
+        self.draw.known, self.draw.axes = before.copy(), True
+        lines = [f"{indent}if factored(p):"]
+        if self.draw.chance(0.3):
+            lines += [f"{indent}    g = g - {self.draw.row()}"]
+        else:
+            lines += self.block(level + 1, depth, "factored(p)")
+        if self.poly and level == 1 and self.draw.chance(0.3):
+            lines += self.matrices(level + 1)
+        after, self.draw.axes = self.draw.known, False
+        self.draw.known = before.copy()
+        if self.draw.chance(0.4):
+            lines += [f"{indent}else:", *self.block(level + 1, depth)]
+        self.draw.known = self.draw.known.meet(after)
+        self.forget()
+        return lines

@@ -1,0 +1,40 @@
+"""Run again what was found, in every lowering."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuzz import built, kept
+from fuzz.finding import Finding, of_exception
+from fuzz.hunt import Tally, tried
+from fuzz.limit import limited
+from fuzz.trial import LOWERINGS
+from optgen.spec.errors import SpecError
+
+
+def replay(paths: list[Path]) -> int:
+    """Print what is still wrong with these findings; return 1 if anything is."""
+    rules, wrong = [], 0
+    for path in paths:
+        finding = kept.read(path)
+        try:
+            with limited():
+                rules.append((path, finding, built.load(finding.text)))
+        except SpecError:
+            continue  # refused, which is as good an answer as any
+        except Exception as error:
+            wrong += said(path, of_exception(error, "load", finding.text))
+    built.compile_together([rule for *_, rule in rules])
+    with built.batch_kernels([rule for *_, rule in rules]):
+        for path, finding, rule in rules:
+            assert finding.setting is not None
+            for each in tried(rule, [finding.setting], LOWERINGS, Tally(), sparing=False):
+                wrong += said(path, each)
+    print(f"{len(paths)} found once, {wrong} times wrong now")
+    return int(wrong > 0)
+
+
+def said(path: Path, finding: Finding) -> int:
+    """Say what is wrong with a rule."""
+    print(f"{path}: {finding.kind}: {finding.lowering}: {finding.message}")
+    return 1

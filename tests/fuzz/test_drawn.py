@@ -1,0 +1,31 @@
+"""Drawn rules, always the same, in every lowering: as `make fuzz` draws any number of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RULES = 32
+
+
+@pytest.mark.parametrize("seed", ["make test 1", "make test 2", "make test 3"])
+def test_drawn_rules_are_right(seed: str, tmp_path: Path) -> None:
+    """In a process of its own, where Triton's interpreter is chosen before anything is imported."""
+    command = [sys.executable, "-m", "fuzz", "--rules", str(RULES), "--seed", seed]
+    options = ["--seconds", "600", "--processes", "1", "--no-shrink", "--out", str(tmp_path)]
+    paths = [str(ROOT / "tests"), str(ROOT)]
+    done = subprocess.run(
+        [*command, *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = "\n\n".join(path.read_text() for path in sorted(tmp_path.glob("*.py")))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{found}"
+    assert f"{RULES} drawn" in done.stdout

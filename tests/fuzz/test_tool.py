@@ -1,0 +1,197 @@
+"""The tool itself: it draws the whole language, notices faults, and shrinks what it finds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from fuzz import built, kept, shrink, trial
+from fuzz.draw import draw
+from fuzz.finding import Finding
+from fuzz.trial import Setting
+from optgen.ir.words import CALLABLE, PROPERTIES
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
+
+RULE = '''from optgen.spec import *
+
+SCALE = 0.75
+
+
+@optimizer(paper="https://example.org")
+def Random(
+    p, g, t, /,
+    m=state("exp_avg"),
+    s=state("product", init=1.5, shape="scalar"),
+    *,
+    lr=hyper(0.1, ge=0),
+    fa=flag(False),
+):
+    """Drawn by lot."""
+    x = sqrt(abs(g)) * SCALE
+    if fa:
+        m = 0.5 * m + 0.25 * (g * g)
+    else:
+        m = 0.5 * m + x
+    s = s * 0.5
+    p = p - lr * m * s / t
+'''
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[str]:
+    """Some rules."""
+    return [draw(f"tool/{i}")[0] for i in range(600)]
+
+
+def test_every_word_occurs(drawn: list[str]) -> None:
+    text = "\n".join(drawn)
+    called = set(re.findall(r"\b([a-z_]+)\(", text))
+    asked_elsewhere = {"machine_eps"}
+    assert set(CALLABLE) - called <= asked_elsewhere, set(CALLABLE) - called
+    assert set(PROPERTIES) - called <= asked_elsewhere
+
+
+SHAPES = {
+    "elif": r"^ +elif ",
+    "a branch in a branch": r"^        if .*\n            ",
+    "a branch three deep": r"^            if ",
+    "states swapped": r"^ +(\w), (\w) = \2, \1$",
+    "several at once": r"^ +\w+, \w+ = .*[(*+]",
+    "scalar state": r'shape="scalar"',
+    "row state": r'shape="row"',
+    "column state": r'shape="col"',
+    "conditional state": r'when="fa"',
+    "state unless": r'when="not fb"',
+    "factored state": r'when="factored"',
+    "float32 state": r'dtype="float32"',
+    "init of the parameter": r'init="p"',
+    "init of a hyperparameter": r'init="(eps|lr|c)"',
+    "a flag asked": r"if \(fa\)",
+    "a choice asked": r'mode == "b"',
+    "None asked in a where": r"where\([^\n]*opt is (not )?None",
+    "fresh in a branch": r"if [^\n]*fresh\(",
+    "fresh in a where": r"where\([^\n]*fresh\(",
+    "not in a where": r"where\(\(not",
+    "mixed in a where": r"where\(\(\([^\n]* (and|or) ",
+    "an item of a tuple": r"betas\[1\]",
+    "an item asked for None": r"pair\[0\] is None",
+    "remainder outermost": r"p = \(p - lr .*\) % 1.5",
+    "double negation": r"- -|-\(-",
+    "a large power": r"\*\*\(-?2\*\*63\)",
+    "a number to a tensor": r"\)\*\*clamp\(",
+    "what folds": r"abs\(2\*3\)|2 \+ 0\*g|g\*\*0",
+    "a helper with a tuple": r"[=(*+-].*turned\(",
+    "matrix words in one another": r"orthogonalize\(orthogonalize",
+    "an answer with a name": r"^ +_?(ok|late_on) = ",
+    "a tensor of answers with a name": r"^ +(big|low) = ",
+    "a rule without a count": r"p, g, /",
+    "a rule without state": r"p, g, (t, )?/,\n    \*",
+    "rows behind require": r"require\((factored|ndim)\(p\)",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_occurs(shape: str, drawn: list[str]) -> None:
+    assert any(re.search(SHAPES[shape], text, re.M) for text in drawn)
+
+
+def test_most_rules_are_read(drawn: list[str]) -> None:
+    refused = []
+    for text in drawn[:200]:
+        try:
+            read_spec(Spec("random", text, "<drawn>", 1))
+        except SpecError as error:
+            refused.append(error.message)
+    assert len(refused) <= 20, refused
+
+
+def test_a_seed_is_a_rule() -> None:
+    assert draw("1/7") == draw("1/7")
+    assert draw("1/7") != draw("1/8")
+
+
+SETTINGS = [Setting({"fa": fa}, ((3,), (2, 2)), dtype, 3) for fa in (False, True) for dtype in
+            ("float64", "float32", "bfloat16")]  # fmt: skip
+PYTHON = ("forloop", "foreach", "functional")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_a_right_rule_is_right(setting: Setting) -> None:
+    count = trial.Count()
+    rule = built.load(RULE)
+    built.compile_together([rule])
+    with built.batch_kernels([rule]):
+        found = trial.run(rule, setting, ("forloop", "foreach", "fused_cpu"), count)
+    assert not found
+    assert count.compared == 18
+    assert not count.incomparable
+
+
+FAULTS = {
+    "forloop": "forloop.py",
+    "foreach": "foreach.py",
+    "fused_cpu": "fused_cpu.cpp",
+}
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated text that a test alters is nobody else's."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("lowering", FAULTS)
+def test_a_fault_is_noticed(lowering: str) -> None:
+    """One that is planted in the text of a lowering, and small."""
+    rule = built.load(RULE + f"# {lowering} with a fault\n")
+    path = rule.folder / FAULTS[lowering]
+    text = path.read_text()
+    assert "0.25" in text
+    path.write_text(text.replace("0.25", "0.25000001"))
+    built.compile_together([rule])
+    with built.batch_kernels([rule]):
+        found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
+    assert [f.kind for f in found][:1] == ["wrong"]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_does_not_compile_is_told_apart() -> None:
+    """One of several rules in a compilation: the others are built."""
+    rules = [built.load(RULE + f"# {i}\n") for i in ("first", "broken", "last")]
+    path = rules[1].folder / "fused_cpu.cpp"
+    path.write_text(path.read_text().replace("double step_size", "int* step_size"))
+    built.compile_together(rules)
+    assert [bool(rule.refused_by_cpp) for rule in rules] == [False, True, False]
+    with built.batch_kernels(rules):
+        assert not trial.run(rules[2], SETTINGS[0], ["fused_cpu"])
+
+
+def test_a_rule_is_shrunk() -> None:
+    """To what makes it fail, here any root: the branch, the state and the settings go."""
+    text, setting = shrink.Shrinker(
+        RULE, SETTINGS[-1], lambda text, _: "sqrt(" in text and _reads(text), 10**9
+    ).run()
+    assert setting == Setting({}, ((3,),), "float64", 3)
+    rule = shrink.rule_of(ast.parse(text))
+    assert [ast.unparse(s) for s in rule.body[1:]] == ["_x = sqrt(g)", "p = g"]
+    assert not rule.args.args
+    assert not rule.args.kwonlyargs
+
+
+def _reads(text: str) -> bool:
+    try:
+        read_spec(Spec("random", text, "<drawn>", 1))
+    except SpecError:
+        return False
+    return True
+
+
+def test_a_finding_is_written_and_read(tmp_path: Path) -> None:
+    finding = Finding("wrong", "foreach", "off", RULE, SETTINGS[1])
+    assert kept.read(kept.write(finding, tmp_path)) == finding
