@@ -81,7 +81,8 @@ class State:
     being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
     ("factored": it has rows and columns).
     Without `rows` it changes as a whole: with it, a sparse gradient is taken as a dense one.
-    Of a function it is a list that is handed over, and may be one that is only read, not `written`.
+    One that is not `written` is only read: it keeps what it began with. Of a function it is a list
+    that is handed over.
     """
 
     symbol: str

@@ -107,9 +107,9 @@ def _line(stmt: Assign) -> str:
 
 
 def _reads(plan: Plan) -> Iterator[str]:
-    """Private copies of what the rule reads and replaces; the gradient it only reads."""
+    """Print private copies of what the rule reads and replaces; the rest it only reads."""
     for stream in _streams(plan):
-        clone = "" if stream.role == "grad" else ".clone()"
+        clone = ".clone()" if stream.stored else ""
         yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
 
 
@@ -122,7 +122,7 @@ def _writes(plan: Plan) -> Iterator[str]:
 def _streams(plan: Plan) -> tuple[Stream, ...]:
     """Tensors as a whole plan has them, then row and column state."""
     small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
-    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", True, s) for s in small))
+    return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
 
 
 def _when(stream: Stream, line: str) -> list[str]:

@@ -69,7 +69,8 @@ class _Typesetter:
         self.algorithm = add_maximize(algorithm)
         self.symbols = Symbols(self.algorithm)
         self.kinds = declared_kinds(self.algorithm)
-        self.timed = {algorithm.param, *(s.symbol for s in algorithm.states)}
+        self.timed = {algorithm.param, *(s.symbol for s in algorithm.states if s.written)}
+        self.timeless = {s.symbol for s in algorithm.states} - self.timed | {algorithm.step}
         self.written: set[str] = set()
 
     def lines(self) -> Iterator[str]:
@@ -128,7 +129,7 @@ class _Typesetter:
     def _ref(self, name: str) -> str:
         if name in self.timed:
             return self.symbols.at(name, "t" if name in self.written else "t-1")
-        changes = name != self.algorithm.step and self.kinds[name].home >= Home.PARAM
+        changes = name not in self.timeless and self.kinds[name].home >= Home.PARAM
         return self.symbols.at(name, "t" if changes else "")
 
     def _text(self, expr: Expr, level: int = 0) -> str:

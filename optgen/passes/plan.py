@@ -13,6 +13,7 @@ from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, s
 from optgen.ir.verify import verify_plan
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
+from optgen.passes.drop_idle import drop_idle
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
@@ -54,7 +55,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
     folded = replace(assumed, rule=fold_constants(assumed.rule))
     named = rename(expand_reductions(name_properties(folded)))
-    versioned = part_names(name_reductions(to_ssa(named)))
+    versioned = part_names(drop_idle(name_reductions(to_ssa(named))))
     kinds = kinds_of(versioned)
     if order == "whole":
         pieces, early = uncut(versioned), False

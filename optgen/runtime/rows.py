@@ -21,6 +21,7 @@ Places = tuple[Tensor, ...]  # one index a sparse dimension, of each touched row
 class Touched:
     """A work, and the rows of it that its gradients touch: a work of dense tensors."""
 
+    rule: Rule
     whole: Work
     rows: Work
     places: list[Places]
@@ -28,8 +29,9 @@ class Touched:
     def put_back(self) -> None:
         """Write the updated rows to where they were taken from."""
         _put(self.whole.params, self.rows.params, self.places)
-        for tensors, rows in zip(self.whole.states, self.rows.states, strict=True):
-            if rows is not tensors:
+        states = zip(self.rule.states, self.whole.states, self.rows.states, strict=True)
+        for state, tensors, rows in states:
+            if state.written and rows is not tensors:
                 _put(tensors, rows, self.places)
 
 
@@ -44,7 +46,7 @@ def touched(rule: Rule, work: Work) -> Touched:
     values = reals([grad.values() for grad in grads])
     params = _take(work.params, places)
     rows = replace(work, params=params, grads=values, states=states, facts={})
-    return Touched(work, rows, places)
+    return Touched(rule, work, rows, places)
 
 
 def _take(tensors: list[Tensor], places: list[Places]) -> list[Tensor]:

@@ -25,7 +25,7 @@ class State:
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always there
     eager: bool = False  # made by the constructor, not by the first step
     rows: bool = True  # false: it changes as a whole, and a sparse gradient is taken as a dense one
-    written: bool = True  # false: of a function, a list that it only reads
+    written: bool = True  # false: the rule only reads it
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar"):

@@ -71,7 +71,13 @@ def read_algorithm(
         check_function(source, algorithm, scope, node)
         check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
-    return algorithm
+    return algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+
+
+def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:
+    """Return the algorithm with the states marked that no statement writes."""
+    states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
+    return replace(algorithm, states=tuple(states))
 
 
 def _declared(

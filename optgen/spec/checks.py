@@ -110,8 +110,8 @@ def check_rule(
     for state in () if algorithm.is_function else algorithm.states:
         if state.symbol not in scope.read:
             source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
-        if state.symbol not in scope.written:
-            hint = f"assign it: {state.symbol} = …"
+        if state.symbol not in scope.written and not isinstance(state.init, str):
+            hint = f'assign it: {state.symbol} = …; or keep what it begins with: init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
     for hyper in algorithm.hypers:
         used = hyper.name in scope.read or any(

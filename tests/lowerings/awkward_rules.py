@@ -149,3 +149,23 @@ def Limits(
     if limits[0] is not None and t > 1:
         g = g + p
     p = p - lr * maximum(g, floor)
+
+
+@optimizer()
+def Bursts(
+    p,
+    g,
+    /,
+    m=state("strips"),
+    first=state("first", shape="scalar", init=0.5),
+    *,
+    end=hyper(0.1, ge=0),
+    strip=hyper(0.2),
+    ask=hyper(0.3),
+    put=hyper(0.4),
+):
+    """What loops over three arrays in C++ call their own variables."""
+    burst = end * first
+    first = first * put + ask
+    m = strip * m + burst * g
+    p = p - end * m * first

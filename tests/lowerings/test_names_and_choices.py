@@ -19,6 +19,7 @@ from optgen.spec.read import read_spec
 ALGORITHMS = {a.name: a for a in read_spec(Path(awkward_rules.__file__))}
 CASES = [
     ("Scalars", {}),
+    ("Bursts", {}),
     ("Conditions", {}),
     ("Conditions", {"streams": False, "block": True}),
     *(("Kernel", {"norm": norm, "mode": "b"}) for norm in ("first", "second", None)),

@@ -108,8 +108,8 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
 
 
 def _only_read(algorithm: Algorithm) -> list[str]:
-    """Which streams a function only reads, where it is more than the second one."""
-    others = [state.symbol for state in algorithm.states if not state.written]
+    """Return which streams a rule only reads, if it is more than the second one."""
+    others = [state.symbol for state in algorithm.tensor_states() if not state.written]
     bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
     return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
 

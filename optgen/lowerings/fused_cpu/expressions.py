@@ -56,11 +56,13 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _OWN = (
-    "C CELLS Computed HAS_STEP Hypers LANES S STREAMS Scalar Scalars Late ahead cells fresh "
-    "has_step hypers i i64 late load lookahead mod n pow program rare rounded scalars store "
+    "C CELLS Computed HAS_STEP Hypers LANES LINE S STREAMS Scalar Scalars Late ahead ask burst "
+    "cells end first fresh has_step hypers i i64 late load lookahead mod n pow program rare "
+    "rounded scalars store strip "
     "streams sweep truth update where "
     "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
-    "HAS_AXES LAST_PART LOCAL MATRIX MATRIX_REDUCTIONS NONE NUMBERS Numbers PASSES Pass READ ROW "
+    "HAS_AXES LAST_PART LOCAL LOOP MATRIX MATRIX_REDUCTIONS NONE NUMBERS Number Numbers PASSES "
+    "Pass Place READ ROW SUM cols joined named optgen pitch put run_axes take take_fewer "
     "ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
     "flag given numbers row rows run run_numbers set sizes sums"
 )

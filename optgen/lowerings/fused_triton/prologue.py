@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, expressions, walk
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, assigns, expressions, walk
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
@@ -156,9 +156,11 @@ class Prologue:
         return None
 
     def _state_stores(self) -> list[str]:
+        unchanged = set(self._states) - {a.target.name for a in assigns(self._plan.scalars)}
         return [
             f"tl.store({variable(plural(n))}, {variable(n)}.to({n.upper()}_T))"
             for n in self._counters()
+            if n not in unchanged
         ]
 
     def _store(self, name: str) -> str:

@@ -181,20 +181,25 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _state(state: State, symbols: Symbols) -> str:
-    parts = [f":math:`{symbols.at(state.symbol, 't')}`"]
+    parts = [f":math:`{symbols.at(state.symbol, 't' if state.written else '')}`"]
     kind = _SHAPES[state.shape]
     if state.dtype:
         kind = kind.replace("like the parameter", "of the parameter's shape")
         kind = f"{state.dtype}, {kind}"
     parts.append(kind)
-    if state.init == "p":
-        parts.append("at first a copy of it")
-    else:
-        start = literal(state.init) if not isinstance(state.init, str) else f"`{state.init}`"
-        parts.append(f"at first {start.removesuffix('.0')}")
+    parts.append(_start(state))
     if state.when:
         negated = state.when.startswith("not ")
         name = state.when.removeprefix("not ")
         usual = (f"with `{name}` only", f"without `{name}` only")
         parts.append(_FACTS.get(name, usual)[negated])
     return ", ".join(parts)
+
+
+def _start(state: State) -> str:
+    """Return what a state begins with, and whether it stays so."""
+    if state.init == "p":
+        return "at first a copy of it" if state.written else "a copy of it before its first step"
+    if not isinstance(state.init, str):
+        return f"at first {literal(state.init).removesuffix('.0')}"
+    return f"at first `{state.init}`" if state.written else f"the `{state.init}` of its first step"

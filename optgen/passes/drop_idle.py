@@ -1,0 +1,26 @@
+"""An assignment that gives a state the value it has is none: no sweep reads or stores it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import assigns, rename_program
+from optgen.passes.levels import kinds_of
+from optgen.passes.rewrite import filter_assigns
+from optgen.passes.split import Splitter, is_self_copy
+
+
+def drop_idle(algorithm: Algorithm) -> Algorithm:
+    """Return the rule, with versions, without assignments to states that change no value."""
+    programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
+    changed = {a.target.name for p in programs for a in assigns(p) if not is_self_copy(a)}
+    written = {a.target.name for a in assigns(algorithm.rule)}
+    idle = {s.symbol for s in algorithm.states} & written - changed
+    if not idle:
+        return algorithm
+    rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)
+    return replace(
+        algorithm,
+        rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in idle else r),
+    )

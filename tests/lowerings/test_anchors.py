@@ -1,0 +1,254 @@
+"""States that a rule only reads: every lowering leaves them as they began."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, outside, run_inside
+from parts import step_in_parts
+from spec_texts import spec
+from torch import Tensor
+
+import optgen
+from optgen import emit, use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.lowerings.foreach import FOREACH
+from optgen.passes.maximize import add_maximize
+from optgen.passes.plan import plans
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
+
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "functional")
+ROWS = '@optimizer(gradient="rows")'
+COPY = 'm=state("m"), x0=state("x0", init="p")'
+LR = "lr=hyper(0.1, ge=0), decay=hyper(0.3)"
+PULL = "p = p - lr * m - decay * (p - x0)"
+RULES = {
+    "a copy": spec("m = 0.9 * m + g", PULL, states=COPY, hypers=LR, decorator=ROWS),
+    "under a flag": spec(
+        "if near:",
+        "    p = p - decay * (p - x0)",
+        "p = p - lr * g",
+        states='x0=state("x0", init="p", when="near")',
+        hypers=f"{LR}, near=flag(True)",
+    ),
+    "a number": spec(
+        "p = p - first * g - lr * (p - start)",
+        states='first=state("first", init="lr", shape="scalar"), start=state("x0", init="decay")',
+        hypers=LR,
+    ),
+    "rows and columns": spec(
+        "if factored(p):",
+        "    g = g * r + row_mean(g * g) * c",
+        "p = p - lr * g",
+        states='r=state("r", init="lr", shape="row", when="factored"), '
+        'c=state("c", init="decay", shape="col", when="factored")',
+        hypers=LR,
+    ),
+    "the distance": spec(
+        "m = 0.9 * m + g",
+        "p = p - lr * m * (1 + norm(p - x0)) - decay * (p - x0)",
+        states=COPY,
+        hypers=LR,
+    ),
+    "times one": spec(
+        "x0 = 1 * x0",
+        "p = p - lr * g * (1 + norm(p - x0))",
+        states='x0=state("x0", init="p")',
+        hypers=LR,
+    ).replace(", decay=hyper(0.3)", ""),
+}
+IDLE = (
+    "a = a + 0",
+    "a = 3 * a - 2 * a",
+    "a = -(-a)",
+    "b = a\n    a = b",
+    "if sure:\n        a = 1 * a\n    else:\n        a = a - 0",
+)
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__, "rule or bits")
+
+
+@functools.cache
+def loaded(text: str) -> Any:
+    return optgen.load(Spec("Made", text, "made.py", 1))
+
+
+def drawn(seed: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(s, generator=generator, dtype=dtype) for s in ((5, 7), (9,), ())]
+
+
+def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.float64) -> Any:
+    params = [torch.nn.Parameter(value) for value in drawn(0, dtype)]
+    optimizer = loaded(text)(params, differentiable=form == "functional")
+    for param in params if form == "functional" else ():
+        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+    take(optimizer, params, form, range(1, steps + 1))
+    return params, optimizer
+
+
+def take(optimizer: Any, params: list[Any], form: str, steps: Any) -> None:
+    for seed in steps:
+        for param, grad in zip(params, drawn(seed, params[0].dtype), strict=True):
+            param.grad = grad
+        with use_lowering("forloop" if form == "functional" else form):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", RULES)
+def test_steps_are_those_of_the_rule(name: str, form: str) -> None:
+    params, optimizer = stepped(RULES[name], form)
+    algorithm = add_maximize(read_spec(Spec("Made", RULES[name], "made.py", 1))[0])
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    for place, value in enumerate(drawn(0)):
+        state: dict[str, Any] = {}
+        for seed in (1, 2, 3):
+            value, state = evaluate(algorithm, hypers, value, drawn(seed)[place], state)
+        torch.testing.assert_close(params[place].detach(), value, rtol=1e-7, atol=1e-7)
+        found = optimizer.state[params[place]]
+        assert found.keys() == state.keys()
+        for key, expected in state.items():
+            torch.testing.assert_close(
+                found[key].double(), torch.as_tensor(expected).double(), rtol=1e-7, atol=1e-7
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", ["a copy", "the distance", "times one"])
+def test_a_copy_keeps_its_bits(name: str, lowering: str, dtype: torch.dtype) -> None:
+    params, optimizer = stepped(RULES[name], lowering, dtype=dtype)
+    for param, value in zip(params, drawn(0, dtype), strict=True):
+        assert torch.equal(optimizer.state[param]["x0"], value)
+        assert param.numel() == 0 or not torch.equal(param, value)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_sweep_stores_it(name: str) -> None:
+    (algorithm,) = read_spec(Spec("Made", RULES[name], "made.py", 1))
+    for plan in plans(algorithm):
+        stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
+        assert stored <= {"param", "m"}
+
+
+@outside
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_nothing_is_written_to_it(lowering: str) -> None:
+    params, optimizer = stepped(RULES["a copy"], lowering, 1)
+    kept = [optimizer.state[p]["x0"] for p in params]
+    versions = [x._version for x in kept]
+    take(optimizer, params, lowering, (2, 3))
+    assert [x._version for x in kept] == versions
+
+
+@outside
+@pytest.mark.parametrize("idle", IDLE)
+def test_a_value_that_does_not_change_is_no_assignment(idle: str) -> None:
+    lines = [*idle.split("\n    "), "p = p - lr * g * norm(p - a)", "if sure:", "    p = 0.9 * p"]
+    hypers = "lr=hyper(0.1), sure=flag(True)"
+    idle_text = spec(*lines, states='a=state("x0", init="p")', hypers=hypers)
+    plain_text = spec(*lines[-3:], states='a=state("x0", init="p")', hypers=hypers)
+    for lowering in ("forloop", "foreach"):
+        (found, _), (expected, _) = (stepped(text, lowering) for text in (idle_text, plain_text))
+        assert all(map(torch.equal, found, expected))
+
+
+@outside
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_sparse_gradients_leave_it_alone(lowering: str) -> None:
+    weights = torch.randn(6, 20, dtype=torch.float64)
+    sparse, dense = (torch.nn.Parameter(weights.clone()) for _ in range(2))
+    ours = loaded(RULES["a copy"])([sparse])
+    rule = loaded(RULES["a copy"])([dense])
+    for seed in (1, 2):
+        grad = torch.randn(
+            2, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        )
+        sparse.grad = torch.sparse_coo_tensor(
+            torch.tensor([[4, 1]]), grad, (6, 20), check_invariants=True
+        )
+        dense.grad = sparse.grad.to_dense()
+        with use_lowering(lowering):
+            ours.step()
+        rule.step()
+    touched = [1, 4]
+    torch.testing.assert_close(sparse[touched], dense[touched], rtol=1e-12, atol=1e-12)
+    assert torch.equal(sparse[[0, 2, 3, 5]], weights[[0, 2, 3, 5]])
+    assert torch.equal(ours.state[sparse]["x0"], weights)
+
+
+@outside
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_complex_parameters(lowering: str) -> None:
+    start = torch.randn(4, 3, dtype=torch.complex128)
+    whole = torch.nn.Parameter(start.clone())
+    parts = torch.nn.Parameter(torch.view_as_real(start).clone())
+    grad = torch.randn(4, 3, dtype=torch.complex128)
+    for param, given in ((whole, grad), (parts, torch.view_as_real(grad))):
+        optimizer = loaded(RULES["a copy"])([param])
+        for _ in range(3):
+            param.grad = given.clone()
+            with use_lowering(lowering):
+                optimizer.step()
+    torch.testing.assert_close(torch.view_as_real(whole.detach()), parts.detach())
+
+
+@outside
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_checkpoint_has_it(lowering: str) -> None:
+    expected, _ = stepped(RULES["the distance"], lowering, 4)
+    params, optimizer = stepped(RULES["the distance"], lowering, 2)
+    again = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    resumed = loaded(RULES["the distance"])(again)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    take(resumed, again, lowering, (3, 4))
+    for param, value in zip(again, expected, strict=True):
+        torch.testing.assert_close(param, value, rtol=0, atol=0)
+
+
+@outside
+@pytest.mark.parametrize("axis", [0, 1])
+def test_processes_that_share_a_parameter(axis: int) -> None:
+    (algorithm,) = read_spec(Spec("Made", RULES["the distance"], "made.py", 1))
+    module: dict[str, Any] = {}
+    exec(compile(emit.render(algorithm, FOREACH, None), "foreach.py", "exec"), module)
+    whole = [[drawn(seed)[0]] for seed in (0, 1)]
+    shared = [[tensor.clone() for tensor in column] for column in whole]
+    columns = [
+        [*lists, [torch.zeros(5, 7).double()], [drawn(2)[0]], [torch.zeros(())]]
+        for lists in (whole, shared)
+    ]
+    given = {"lr": 0.1, "decay": 0.3, "maximize": False}
+    module["update"](*columns[0], **given)
+    kinds = ("like", "like", "like", "like", "scalar")
+    step_in_parts(module["update_sharded"], axis, kinds, columns[1], **given)
+    for expected, found in zip(*columns, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert torch.equal(columns[1][3][0], drawn(2)[0])
+
+
+@outside
+def test_a_state_that_begins_as_a_number_is_written() -> None:
+    text = spec(PULL.replace("m", "g"), states='x0=state("x0", init=1)', hypers=LR)
+    with pytest.raises(SpecError, match="state `x0` is never written") as caught:
+        read_spec(Spec("Made", text, "made.py", 1))
+    assert 'init="p"' in caught.value.hint
+
+
+@outside
+def test_its_letter_has_no_time() -> None:
+    doc = loaded(RULES["a copy"]).__doc__
+    assert r"(\theta_{t-1} - x_0)" in doc
+    assert ":math:`x_0`, like the parameter, a copy of it before its first step" in doc
