@@ -70,7 +70,7 @@ class _Typesetter:
         self.symbols = Symbols(self.algorithm)
         self.kinds = declared_kinds(self.algorithm)
         self.timed = {algorithm.param, *(s.symbol for s in algorithm.states if s.written)}
-        self.timeless = {s.symbol for s in algorithm.states} - self.timed | {algorithm.step}
+        self.timeless = {*(s.symbol for s in algorithm.states if not s.written), algorithm.step}
         self.written: set[str] = set()
 
     def lines(self) -> Iterator[str]:

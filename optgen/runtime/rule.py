@@ -97,8 +97,7 @@ class Rule:
 
     def asked(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults without the keys that torch's groups lack and nobody has asked for."""
-        absent = dict(self.optional)
-        return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
+        return asked(defaults, dict(self.optional))
 
     def values(self, group: Mapping[str, Any]) -> list[Any]:
         """The hyperparameters of a group, in the rule's order."""
@@ -128,6 +127,11 @@ class Lowered(Protocol):
 
     @property
     def lowerings(self) -> str: ...  # the package that holds them
+
+
+def asked(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
+    """Return the defaults without those that say no more than that they are `absent`."""
+    return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
 
 
 def truth(value: object) -> bool:

@@ -111,3 +111,30 @@ def test_a_net_on_digits(options: dict[str, Any]) -> None:
 
 def test_explain_says_that_it_is_written_by_hand() -> None:
     assert "by hand" in optgen.explain(LBFGS([torch.nn.Parameter(torch.ones(2))]))
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+@pytest.mark.parametrize("change", [-1.0, 0.0, 1e-9])
+@pytest.mark.parametrize("gradient", ["zero", "missing", "tiny", "one"])
+def test_no_tolerance_of_gradients(gradient: str, change: float, search: str | None) -> None:
+    """With a negative tolerance torch goes on where a gradient is zero; so does ours."""
+    found = []
+    for cls in (LBFGS, torch.optim.LBFGS):
+        param = torch.nn.Parameter(torch.tensor([0.3, -1.0], dtype=torch.float64))
+        optimizer = cls(
+            [param], max_iter=3, tolerance_grad=-1, tolerance_change=change, line_search_fn=search
+        )
+
+        def closure(param: Any = param, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            scale = {"zero": 0.0, "missing": 0.0, "tiny": 1e-200, "one": 1.0}[gradient]
+            loss = (scale * param).sum()
+            if gradient != "missing":
+                loss.backward()
+            return loss
+
+        losses = [optimizer.step(closure).item() for _ in range(3)]
+        state = optimizer.state[param]
+        found.append([*losses, *param.tolist(), state["n_iter"], state["func_evals"]])
+
+    assert found[0] == pytest.approx(found[1], rel=1e-12)

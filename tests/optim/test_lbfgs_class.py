@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -35,9 +37,35 @@ def test_signature() -> None:
 def test_defaults_and_groups(options: dict[str, Any]) -> None:
     ours, theirs = LBFGS(parameters(), **options), torch.optim.LBFGS(parameters(), **options)
 
-    assert list(ours.defaults) == [*theirs.defaults, *ADDED]
-    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], *ADDED]
-    assert {key: ours.defaults[key] for key in theirs.defaults} == theirs.defaults
+    assert list(ours.defaults.items()) == list(theirs.defaults.items())
+    assert list(ours.param_groups[0]) == list(theirs.param_groups[0])
+
+
+ASKED = [{"maximize": True}, {"foreach": False}, {"fused": True}]
+
+
+@pytest.mark.parametrize("options", ASKED, ids=str)
+def test_a_group_has_what_was_asked_for(options: dict[str, Any]) -> None:
+    (added,) = options
+    theirs = torch.optim.LBFGS(parameters())
+    ours = LBFGS(parameters(), **options)
+
+    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], added]
+    assert ours.state_dict()["param_groups"][0][added] == options[added]
+    again = pickle.loads(pickle.dumps(ours))
+    assert list(again.param_groups[0]) == [*theirs.param_groups[0], added]
+    assert again.defaults == ours.defaults
+
+
+def test_nothing_of_ours_stays_in_torchs() -> None:
+    ours, theirs = LBFGS(parameters()), torch.optim.LBFGS(parameters())
+    keys = set(theirs.param_groups[0])
+    theirs.load_state_dict(ours.state_dict())
+
+    assert set(theirs.param_groups[0]) == keys
+    assert set(copy.deepcopy(ours).param_groups[0]) == keys
+    ours.load_state_dict(theirs.state_dict())
+    assert set(ours.param_groups[0]) == keys
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from optgen.optim.lbfgs.history import History
-from optgen.optim.lbfgs.line_search import Search, Trial
+from optgen.optim.lbfgs.line_search import Search, Trial, ratio
 from optgen.optim.lbfgs.objective import Evaluation, Objective
 
 CURVED = 1e-10  # a pair enters the history if the curvature along it is more than this
@@ -71,7 +71,7 @@ class Descent:
         self._previous = self._here
         self._t = self._lr
         if first:
-            self._t *= min(1.0, 1.0 / gradient.abs().sum().item())
+            self._t *= min(1.0, ratio(1.0, gradient.abs().sum().item()))
 
     def _advance(self) -> None:
         """Move the parameters along the direction."""

@@ -15,6 +15,16 @@ from optgen.optim.lbfgs.objective import Objective
 from optgen.runtime import checkpoint
 from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.private import check_graph_capture
+from optgen.runtime.rule import asked
+
+_ABSENT = {
+    "maximize": False,
+    "foreach": None,
+    "fused": None,
+    "capturable": False,
+    "differentiable": False,
+}
+"""The keys that torch's group lacks, and what they mean where they are absent."""
 
 _ONE_GROUP = "LBFGS doesn't support per-parameter options (parameter groups)"
 
@@ -102,7 +112,7 @@ class LBFGS(LightOptimizer):
             "differentiable": differentiable,
         }
         self._history: History | None = None
-        super().__init__(params, defaults)
+        super().__init__(params, asked(defaults, _ABSENT))
         _check_support(self.param_groups[0])
 
     @hooked
@@ -130,7 +140,7 @@ class LBFGS(LightOptimizer):
         state.setdefault("func_evals", 0)
         state.setdefault("n_iter", 0)
         flat = FlatParameters(group["params"])
-        objective = Objective(flat, closure, group["maximize"])
+        objective = Objective(flat, closure, group.get("maximize", False))
         here = objective()
         state["func_evals"] += 1
         if group["tolerance_grad"] < here.steepest < math.inf:
@@ -171,8 +181,9 @@ class LBFGS(LightOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
+        self.defaults = asked(self.defaults, _ABSENT)  # torch's adds one that it has come to have
         self._history = None
-        checkpoint.backfill(self, previous, {})
+        checkpoint.backfill(self, previous, {}, _ABSENT)
 
     def _settle(self) -> None:
         """Give every vector of the history memory of its own, as a checkpoint needs it.
@@ -197,10 +208,10 @@ def _check_bounds(lr: float | Tensor, history_size: int) -> None:
 
 
 def _check_support(group: dict[str, Any]) -> None:
-    if group["fused"] and group["foreach"]:
+    if group.get("fused") and group.get("foreach"):
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
     for name in ("capturable", "differentiable"):
-        if group[name]:
+        if group.get(name):
             raise RuntimeError(
                 f"LBFGS does not support `{name}`: it decides on the host, from numbers that its "
                 "closure computes, where to evaluate next"
