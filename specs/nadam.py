@@ -34,7 +34,7 @@ def NAdam(
     g,
     t,
     /,
-    mu_product=state("mu_product", shape="scalar", init=1.0),
+    mu_product=state("mu_product", shape="scalar", dtype="torch", init=1.0),
     m=state("exp_avg"),
     v=state("exp_avg_sq"),
     *,

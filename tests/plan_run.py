@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from optgen.ir.evaluate import facts_of
+from optgen.ir.evaluate import dtype_of, facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 from optgen.ir.words import WORDS
@@ -59,7 +59,7 @@ class _Run:
         name = self.algorithm.param if state.init == "p" else state.init
         start = self.values[name] if isinstance(name, str) else number(name)
         if state.shape == "scalar":
-            return start.to(self.dtype)
+            return start.to(dtype_of(state, self.dtype))
         shape = list(self.values[self.algorithm.param].shape)
         if state.shape in ("row", "col"):
             shape[-1 if state.shape == "row" else -2] = 1
@@ -98,10 +98,15 @@ class _Run:
             else:
                 self.run(stmt.orelse)
 
+    def dtype_of(self, scalar: str) -> torch.dtype:
+        state = self.algorithm.state(scalar)
+        assert state is not None
+        return dtype_of(state, self.dtype)
+
     def assign(self, stmt: Assign) -> None:
         name = stmt.target.name
         if name in self.scalar_states:
-            self.values[name] = self.value(stmt.value, name).to(self.dtype)
+            self.values[name] = self.value(stmt.value, name).to(self.dtype_of(name))
         elif name in self.stored:
             self.values[name].copy_(self.value(stmt.value))
         else:
@@ -127,7 +132,7 @@ class _Run:
             case Call(word, args):
                 operands = [self.value(a, rounded) for a in args]
                 if any(isinstance(a, Ref) and a.name == rounded for a in args):
-                    operands = [o.to(self.dtype) for o in operands]
+                    operands = [o.to(self.dtype_of(rounded)) for o in operands]
                     return WORDS[word].meaning(*operands).double()
                 return WORDS[word].meaning(*operands)
 

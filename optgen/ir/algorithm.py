@@ -80,6 +80,8 @@ class State:
     with one along the axis before it; or "scalar", one number per parameter. `when` brings it into
     being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
     ("factored": it has rows and columns).
+    `dtype` is None where the parameter decides it; of a "scalar", where torch does (float32, or
+    float64 where that is the default dtype).
     Without `rows` it changes as a whole: with it, a sparse gradient is taken as a dense one.
     One that is not `written` is only read: it keeps what it began with. Of a function it is a list
     that is handed over.

@@ -35,8 +35,8 @@ def evaluate(
         hypers: every hyperparameter's value, by name.
         param, grad: of any equal shape; taken to float64.
         state: the checkpoint's entries by key, as the previous call returned them; {} at first.
-        scalar_dtype: what scalar state is kept in (torch: float32, or float64 where that is the
-            default dtype).
+        scalar_dtype: what scalar state that declares no dtype is kept in (torch: float32, or
+            float64 where that is the default dtype).
 
     Returns:
         The new parameter (float64) and the new state, `step` included if the rule counts steps.
@@ -110,11 +110,17 @@ def _initial(
     name = algorithm.param if state.init == "p" else state.init
     start: Tensor = values[name] if isinstance(name, str) else _number(name)
     if state.shape == "scalar":
-        return start.to(scalar_dtype)
+        return start.to(dtype_of(state, scalar_dtype))
     shape = list(values[algorithm.param].shape)
     if state.shape in ("row", "col"):
         shape[-1 if state.shape == "row" else -2] = 1
     return torch.zeros(shape, dtype=torch.float64, device=start.device) + start
+
+
+def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
+    """Return what a scalar state is kept in: what it declares, or the usual."""
+    found: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
+    return found
 
 
 def _stored(state: State, value: Tensor) -> Tensor:
@@ -140,13 +146,13 @@ class _Step:
                 self.run(stmt.then if bool(self.value(stmt.condition)) else stmt.orelse)
 
     def assigned(self, stmt: Assign) -> Any:
-        """The value of an assignment; scalar state is computed and kept in torch's scalar dtype."""
+        """The value of an assignment; scalar state is computed and kept in its own dtype."""
         state = self.algorithm.state(stmt.target.name)
         if state is None or state.shape != "scalar":
             return self.value(stmt.value)
-        return self.value(stmt.value, rounded=state.symbol).to(self.dtype)
+        return self.value(stmt.value, rounded=state).to(dtype_of(state, self.dtype))
 
-    def value(self, expr: Expr, rounded: str | None = None) -> Any:
+    def value(self, expr: Expr, rounded: State | None = None) -> Any:
         """What an expression is; `rounded`: the scalar state that is computed in its own dtype."""
         match expr:
             case Const(value):
@@ -172,10 +178,11 @@ class _Step:
                 return torch.tensor(WORDS[word].meaning(*(self.value(e) for e in (a, b))))
             case Call(word, args):
                 operands = [self.value(a, rounded) for a in args]
-                if rounded is not None and any(ref.name == rounded for ref in refs(expr)):
+                if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
                     # torch computes with a 0-dim tensor, and with what derives from it, in its
                     # dtype
-                    result = WORDS[word].meaning(*(_in(self.dtype, o) for o in operands))
+                    dtype = dtype_of(rounded, self.dtype)
+                    result = WORDS[word].meaning(*(_in(dtype, o) for o in operands))
                     return _in(torch.float64, result)
                 return WORDS[word].meaning(*operands)
             case Linear():

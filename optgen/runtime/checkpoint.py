@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from optgen.runtime.device_scalars import hand_out
-from optgen.runtime.state import Group, as_scalar, beside_params
+from optgen.runtime.state import Group, as_scalar, beside_params, dtype_of, scalar_device
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
@@ -35,15 +34,21 @@ def backfill(
 def scalars_to_tensors(optimizer: "GeneratedOptimizer") -> None:
     """Turn step counts and scalar states of old checkpoints, Python numbers, into tensors."""
     rule = optimizer.rule
-    keys = [state.key for state in rule.states if state.shape == "scalar"]
+    dtypes = {state.key: dtype_of(state) for state in rule.states if state.shape == "scalar"}
     if rule.step == "tensor":
-        keys.append("step")
+        dtypes["step"] = None
+    for group, param, values in _members(optimizer):
+        for key, dtype in dtypes.items():
+            if key in values and not isinstance(values[key], Tensor):
+                values[key] = as_scalar(float(values[key]), rule, group, param, dtype)
+
+
+def _members(optimizer: "GeneratedOptimizer") -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
+    """Yield every parameter that has a state, between its group and that state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
-            values = optimizer.state.get(param, {})
-            for key in keys:
-                if key in values and not isinstance(values[key], Tensor):
-                    values[key] = as_scalar(float(values[key]), rule, group, param)
+            if param in optimizer.state:
+                yield group, param, optimizer.state[param]
 
 
 def portable(optimizer: "GeneratedOptimizer", packed: dict[str, Any]) -> dict[str, Any]:
@@ -90,10 +95,13 @@ def _wrapped(values: Any, declared: set[str]) -> Any:
 
 
 def unwrap(optimizer: "GeneratedOptimizer") -> None:
-    """Give loaded states the dtypes that the rule declares, on their parameters' devices."""
-    for state in optimizer.rule.states:
-        for param, values in optimizer.state.items() if state.dtype is not None else ():
+    """Give loaded states the dtypes that the rule declares, on the devices where they belong."""
+    rule = optimizer.rule
+    declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
+    for group, param, values in _members(optimizer) if declared else ():
+        for state, dtype in declared:
             kept = values.get(state.key)
             if isinstance(kept, _Kept):
-                dtype = getattr(torch, str(state.dtype))
-                values[state.key] = kept.value.to(dtype=dtype, device=param.device)
+                is_scalar = state.shape == "scalar"
+                device = scalar_device(rule, group, param) if is_scalar else param.device
+                values[state.key] = kept.value.to(dtype=dtype, device=device)

@@ -21,7 +21,7 @@ class State:
     key: str  # its name in a checkpoint
     init: float | str = 0.0  # a number, a hyperparameter's name, or "p": a copy of the parameter
     shape: str = "like"  # "like" the parameter, one number per "row" or "col", or one "scalar"
-    dtype: str | None = None  # None: the parameter's; a scalar has torch's scalar dtype
+    dtype: str | None = None  # None: the parameter's, or of a scalar what torch keeps its own in
     when: str | None = None  # "name" or "not name" of a group value or a fact; None: always there
     eager: bool = False  # made by the constructor, not by the first step
     rows: bool = True  # false: it changes as a whole, and a sparse gradient is taken as a dense one

@@ -124,20 +124,35 @@ def _uncollected(created: int) -> Iterator[None]:
                 gc.unfreeze()
 
 
-def as_scalar(value: float, rule: Rule, group: Mapping[str, Any], param: Tensor) -> Tensor:
-    """A 0-dim tensor where the rule and the group want it, in the dtype of scalars."""
-    device = param.device if beside_params(rule, group) else "cpu"
-    return torch.full((), value, dtype=scalar_dtype(bool(group.get("fused"))), device=device)
+def as_scalar(
+    value: float,
+    rule: Rule,
+    group: Mapping[str, Any],
+    param: Tensor,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A 0-dim tensor where the rule and the group want it, in this dtype, or else in torch's."""
+    dtype = dtype or scalar_dtype(bool(group.get("fused")))
+    return torch.full((), value, dtype=dtype, device=scalar_device(rule, group, param))
 
 
 def as_scalars(
-    value: float, rule: Rule, group: Mapping[str, Any], params: list[Tensor]
+    value: float,
+    rule: Rule,
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    dtype: torch.dtype | None = None,
 ) -> Sequence[Tensor]:
     """The same for each of several parameters."""
     beside = beside_params(rule, group)
     if not params or (beside and len(set(map(_device, params))) > 1):
-        return [as_scalar(value, rule, group, param) for param in params]
-    return foreach_clone([as_scalar(value, rule, group, params[0])] * len(params))
+        return [as_scalar(value, rule, group, param, dtype) for param in params]
+    return foreach_clone([as_scalar(value, rule, group, params[0], dtype)] * len(params))
+
+
+def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.device | str:
+    """Return where a step count or a scalar state of this parameter lives."""
+    return param.device if beside_params(rule, group) else "cpu"
 
 
 def beside_params(rule: Rule, group: Mapping[str, Any]) -> bool:
@@ -176,7 +191,7 @@ def _made(
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
             return list(map(torch.full_like, params, repeat(start)))
         if state.shape == "scalar":
-            return as_scalars(float(start), rule, group, params)
+            return as_scalars(float(start), rule, group, params, dtype_of(state))
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED:
             return _copies(state, params)
     return [initial(rule, state, group, param, defaults) for param in params]
@@ -190,7 +205,7 @@ def _copies(state: State, params: list[Tensor]) -> Sequence[Tensor]:
         alike = list(zip(alike, dtypes, devices, strict=True))
     kinds = dict(zip(alike, params, strict=True))
     zeros = {
-        kind: _small(state, param, _dtype_of(state) or param.dtype) for kind, param in kinds.items()
+        kind: _small(state, param, dtype_of(state) or param.dtype) for kind, param in kinds.items()
     }
     return foreach_clone([zeros[kind] for kind in alike])
 
@@ -202,7 +217,7 @@ def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
     return param.new_zeros(state.shape_for(param), dtype=dtype)
 
 
-def _dtype_of(state: State) -> torch.dtype | None:
+def dtype_of(state: State) -> torch.dtype | None:
     """The dtype of a state that its parameter does not decide."""
     found: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
     return found
@@ -223,7 +238,7 @@ def initial(
     defaults: Mapping[str, Any],
 ) -> Tensor:
     """The first value of a state."""
-    dtype = _dtype_of(state) or param.dtype
+    dtype = dtype_of(state) or param.dtype
     if state.init == "p":
         copy = param.detach().clone(memory_format=torch.preserve_format)
         return copy.to(dtype)
@@ -231,7 +246,7 @@ def initial(
     learnt = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        made = as_scalar(number, rule, group, param)
+        made = as_scalar(number, rule, group, param, dtype_of(state))
         return made.copy_(start) if learnt else made
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)

@@ -141,7 +141,8 @@ def state(
         init: where it starts: a number, a hyperparameter's name, or "p", a copy of the parameter.
         shape: "like" the parameter; one number per "row" or per "col" of it (its shape, with one
             element along the last axis or the axis before it); or one "scalar" per parameter.
-        dtype: None, the parameter's (a scalar has torch's scalar dtype), or "float32".
+        dtype: None, the parameter's, or "float32". Of a "scalar": None or "float64"; "float32"; or
+            "torch", what torch keeps its own in: float32, or float64 where that is the default.
         when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad"; or
             "factored", "not factored", which the parameter is if it has rows and columns.
         eager: made by the constructor, not by the first step.

@@ -14,7 +14,7 @@ from optgen.spec.source import Source
 _STATE_OPTIONS = {
     "init": Option(lambda v: isinstance(v, str) or is_real(v), "a number or a name"),
     "shape": one_of("like", "row", "col", "scalar"),
-    "dtype": one_of(None, "float32"),
+    "dtype": one_of(None, "float32", "float64", "torch"),
     "when": TEXT,
     "eager": TRUTH,
     "rows": TRUTH,
@@ -131,7 +131,17 @@ class Signature:
             self.source.error(
                 node, "a state needs its checkpoint key", f'{symbol}=state("exp_avg")'
             )
-        return State(symbol, args[0], place=self.source.place(node), **options)
+        dtype = self._dtype(node, options.pop("dtype", None), options.get("shape") == "scalar")
+        return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
+
+    def _dtype(self, node: ast.Call, chosen: str | None, is_scalar: bool) -> str | None:
+        """Return the dtype of a state; one number is a float64 unless the spec says otherwise."""
+        if chosen in ("float64", "torch") and not is_scalar:
+            hint = 'shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
+            self.source.error(node, f'dtype="{chosen}" is for a state of one number', hint)
+        if is_scalar:
+            return None if chosen == "torch" else chosen or "float64"
+        return chosen
 
     def hypers(self) -> tuple[Hyper, ...]:
         """What stands after `*`."""

@@ -153,7 +153,7 @@ def test_rule(example: Any) -> None:
     assert rule.states == (
         State("buffer"),
         State("start", init="p", dtype="float32", eager=True),
-        State("total", init="scale", shape="scalar"),
+        State("total", init="scale", shape="scalar", dtype="float64"),
         State("weights", init=0.5, when="not careful"),
     )
     assert rule.hypers == (
@@ -229,7 +229,7 @@ def test_docstring(example: Any) -> None:
         "or: careful excludes the second norm.",
         "buffer (Tensor): :math:`m_t`, like the parameter, at first 0.",
         "start (Tensor): :math:`z_t`, float32, of the parameter's shape, at first a copy of it.",
-        "total (Tensor): :math:`s_t`, 0-dimensional, at first `scale`.",
+        "total (Tensor): :math:`s_t`, float64, 0-dimensional, at first `scale`.",
         "weights (Tensor): :math:`w_t`, like the parameter, at first 0.5, without `careful` only.",
         "Paper: https://example.org/paper",
     ):

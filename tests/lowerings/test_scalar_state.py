@@ -1,4 +1,7 @@
-"""Scalar state rounds where torch's for-loop rounds it, through every lowering to the last bit."""
+"""Scalar state rounds where torch's for-loop rounds it, through every lowering to the last bit.
+
+It is kept in double precision, unless the spec says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.spec import Spec
+from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec
 
 STEPS = 40
@@ -33,19 +37,24 @@ RULES = {
 @outside
 def test_in_a_process_with_the_interpreter() -> None:
     pytest.importorskip("triton")
-    run_inside(__file__)
+    run_inside(__file__, "bits")
+
+
+KEPT = {"": torch.float64, "float64": torch.float64, "float32": torch.float32}
+KEPT["torch"] = torch.float32
 
 
 @functools.cache
-def spec(rule: str) -> Spec:
+def spec(rule: str, dtype: str = "") -> Spec:
     body = "\n".join(f"    {line}" for line in rule.replace("; ", "\n").splitlines())
     body = body.replace(": s", ":\n        s")
+    kept = f', dtype="{dtype}"' if dtype else ""
     text = f'''
 from optgen.spec import *
 
 @optimizer()
 def Small(
-    p, g, t, /, s=state("s", shape="scalar", init=1.0), *,
+    p, g, t, /, s=state("s", shape="scalar", init=1.0{kept}), *,
     lr=hyper(0.1), mu=hyper(0.7312345678901), nu=hyper(0.2198765432109)
 ):
     """Keeps a number."""
@@ -56,22 +65,23 @@ def Small(
 
 
 @functools.cache
-def by_the_rule(rule: str) -> list[float]:
-    (algorithm,) = read_spec(spec(rule))
+def by_the_rule(rule: str, dtype: str) -> list[float]:
+    (algorithm,) = read_spec(spec(rule, dtype))
     hypers = {hyper.name: hyper.default for hyper in algorithm.hypers}
     param, state, kept = torch.ones(1), {}, []
     for _ in range(STEPS):
         param, state = evaluate(algorithm, hypers, param, torch.ones(1), state, torch.float32)
-        assert state["s"].dtype is torch.float32
+        assert state["s"].dtype is KEPT[dtype]
         kept.append(float(state["s"]))
     return kept
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", RULES)
-def test_every_lowering_keeps_the_same_bits(name: str, lowering: str) -> None:
+@pytest.mark.parametrize("dtype", ["", "float32"])
+def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str) -> None:
     param = torch.ones(1, dtype=torch.float64, requires_grad=True)
-    optimizer: Any = optgen.load(spec(RULES[name]))([param])
+    optimizer: Any = optgen.load(spec(RULES[name], dtype))([param])
     kept = []
     for _ in range(STEPS):
         param.grad = torch.ones(1, dtype=torch.float64)
@@ -79,7 +89,7 @@ def test_every_lowering_keeps_the_same_bits(name: str, lowering: str) -> None:
             optimizer.step()
         kept.append(float(optimizer.state[param]["s"]))
 
-    assert kept == by_the_rule(RULES[name])
+    assert kept == by_the_rule(RULES[name], dtype)
 
 
 def test_rounding_differs_from_computing_in_double() -> None:
@@ -88,4 +98,86 @@ def test_rounding_differs_from_computing_in_double() -> None:
     for step in range(1, STEPS + 1):
         s = 0.5 * (s * 0.7312345678901 + 0.2198765432109) + step * 0.1
 
-    assert float(torch.tensor(s, dtype=torch.float32)) != by_the_rule(RULES["the issue's"])[-1]
+    assert (
+        float(torch.tensor(s, dtype=torch.float32))
+        != (by_the_rule(RULES["the issue's"], "float32")[-1])
+    )
+
+
+def trained(dtype: str, param: torch.dtype, steps: int = 3, **options: Any) -> Any:
+    """Return a parameter after some steps, and its optimizer."""
+    made = torch.nn.Parameter(torch.ones(3, dtype=param))
+    optimizer: Any = optgen.load(spec(RULES["deep"], dtype))([made], **options)
+    train(optimizer, made, steps)
+    return made, optimizer
+
+
+def train(optimizer: Any, param: torch.nn.Parameter, steps: int) -> None:
+    for _ in range(steps):
+        param.grad = torch.full_like(param, 0.01)
+        optimizer.step()
+
+
+@outside
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}], ids=str)
+@pytest.mark.parametrize("param", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", KEPT)
+def test_what_it_is_kept_in(dtype: str, param: torch.dtype, options: dict[str, Any]) -> None:
+    made, optimizer = trained(dtype, param, **options)
+    assert optimizer.state[made]["s"].dtype is KEPT[dtype]
+    assert optimizer.state[made]["step"].dtype is torch.float32
+    assert repr(made) == repr(trained(dtype, param)[0])
+
+
+@outside
+def test_torchs_follows_the_default_dtype() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        made, optimizer = trained("torch", torch.float32)
+        assert optimizer.state[made]["s"].dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@outside
+@pytest.mark.parametrize("dtype", ["", "float32"])
+def test_a_checkpoint_keeps_its_digits(dtype: str) -> None:
+    """Torch would load a state of a bfloat16 parameter as bfloat16."""
+    expected, _ = trained(dtype, torch.bfloat16, 5)
+    made, optimizer = trained(dtype, torch.bfloat16)
+    again = torch.nn.Parameter(made.detach().clone())
+    resumed: Any = type(optimizer)([again])
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.state[again]["s"].dtype is KEPT[dtype]
+    train(resumed, again, 2)
+    assert torch.equal(again, expected)
+
+
+@outside
+@pytest.mark.parametrize("old", [torch.float32, float], ids=str)
+def test_an_old_checkpoint_becomes_a_double(old: Any) -> None:
+    made, optimizer = trained("", torch.float32)
+    saved = optimizer.state_dict()
+    value = saved["state"][0]["s"]
+    saved["state"][0]["s"] = value.item() if old is float else value.to(old)
+    optimizer.load_state_dict(saved)
+    assert optimizer.state[made]["s"].dtype is torch.float64
+    train(optimizer, made, 1)
+
+
+@outside
+def test_other_states_are_of_their_parameters_type() -> None:
+    text = spec("s = s * mu", "float64").source.replace('shape="scalar", ', "")
+    with pytest.raises(SpecError, match='dtype="float64" is for a state of one number'):
+        read_spec(Spec("Small", text, "<small>", 1))
+
+
+@outside
+def test_a_captured_step_reads_doubles() -> None:
+    """As a graph would capture it: tensors only, and double precision."""
+    param = torch.nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=False)
+    expected = trained("", torch.float64)[0].detach()
+    optimizer: Any = optgen.load(spec(RULES["deep"]))([param], differentiable=True)
+    train(optimizer, param, 3)
+    assert optimizer.state[param]["s"].dtype is torch.float64
+    torch.testing.assert_close(param.detach(), expected, rtol=1e-15, atol=0)
