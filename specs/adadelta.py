@@ -35,7 +35,7 @@ def Adadelta(
     *,
     lr=hyper(1.0, ge=0, tensor="always"),
     rho=hyper(0.9, ge=0, le=1, about="Decay rate of both running averages"),
-    eps=hyper(1e-6, ge=0),
+    eps=hyper(1e-6, ge=0, about="Added to both running averages for numerical stability"),
     weight_decay=hyper(0, ge=0),
 ):
     """Steps as large as the recent ones, whatever the gradient's unit (Zeiler, 2012)."""

@@ -46,7 +46,9 @@ def Adam(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
     amsgrad=flag(False),
-    decoupled_weight_decay=flag(False),
+    decoupled_weight_decay=flag(
+        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+    ),
 ):
     """Adaptive moment estimation (Kingma & Ba, 2015; AMSGrad: Reddi et al., 2018)."""
     beta1, beta2 = betas

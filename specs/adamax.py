@@ -34,8 +34,13 @@ def Adamax(
     u=state("exp_inf"),
     *,
     lr=hyper(2e-3, ge=0, tensor="always"),
-    betas=hyper((0.9, 0.999), ge=0, lt=1),
-    eps=hyper(1e-8, ge=0),
+    betas=hyper(
+        (0.9, 0.999),
+        ge=0,
+        lt=1,
+        about="Decay rates of the running average, and of the largest recent gradient",
+    ),
+    eps=hyper(1e-8, ge=0, about="Added to the size of a gradient, so that none divides by 0"),
     weight_decay=hyper(0, ge=0),
 ):
     """Adam with the largest recent gradient for a denominator (Kingma & Ba, 2015, Algorithm 2)."""

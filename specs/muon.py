@@ -39,7 +39,7 @@ def Muon(
     lr=hyper(1e-3, ge=0, tensor="number", error="Learning rate should be >= 0 but is: {}"),
     weight_decay=hyper(0.1, ge=0, error="weight decay should be >= 0 but is: {}"),
     momentum=hyper(0.95, ge=0, error="momentum should be >= 0 but is: {}"),
-    nesterov=flag(True),
+    nesterov=flag(True, about="Look ahead along the momentum, after Nesterov"),
     ns_coefficients=hyper(
         (3.4445, -4.7750, 2.0315),
         about="Coefficients of the polynomial of a Newton-Schulz iteration",

@@ -42,8 +42,10 @@ def NAdam(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
-    momentum_decay=hyper(4e-3, ge=0),
-    decoupled_weight_decay=flag(False),
+    momentum_decay=hyper(4e-3, ge=0, about="How fast the momentum approaches its final value"),
+    decoupled_weight_decay=flag(
+        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+    ),
 ):
     """Adam with Nesterov momentum on a decaying schedule (Dozat, 2016, Algorithm 2)."""
     beta1, beta2 = betas

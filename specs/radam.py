@@ -39,7 +39,9 @@ def RAdam(
     betas=hyper((0.9, 0.999), ge=0, lt=1),
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
-    decoupled_weight_decay=flag(False),
+    decoupled_weight_decay=flag(
+        False, about="Shrink the parameter itself, as AdamW does, not by the gradient"
+    ),
 ):
     """Adam with a rectified adaptive learning rate (Liu et al., 2020, Algorithm 2)."""
     beta1, beta2 = betas

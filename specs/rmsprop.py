@@ -42,7 +42,10 @@ def RMSprop(
     eps=hyper(1e-8, ge=0),
     weight_decay=hyper(0, ge=0),
     momentum=hyper(0, ge=0),
-    centered=flag(False),
+    centered=flag(
+        False,
+        about="Subtract the square of the mean gradient: divide by the standard deviation",
+    ),
 ):
     """Gradients divided by a running root mean square (Hinton, 2012; centered: Graves, 2013)."""
     if weight_decay:

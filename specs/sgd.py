@@ -38,7 +38,7 @@ def SGD(
     momentum=hyper(0, ge=0),
     dampening=hyper(0),
     weight_decay=hyper(0, ge=0, tensor="always", rows=False),
-    nesterov=flag(False),
+    nesterov=flag(False, about="Look ahead along the momentum, after Nesterov"),
 ):
     """Stochastic gradient descent, optionally with (Nesterov) momentum (Sutskever et al., 2013)."""
     require(

@@ -29,8 +29,8 @@ class Adadelta(GeneratedOptimizer):
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1.0.
         rho (float): Decay rate of both running averages, in [0, 1]; :math:`\rho` in the rule.
             Default: 0.9.
-        eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
-            in the rule. Default: 1e-6.
+        eps (float): Added to both running averages for numerical stability, at least 0;
+            :math:`\epsilon` in the rule. Default: 1e-6.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.

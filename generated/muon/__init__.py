@@ -36,8 +36,8 @@ class Muon(GeneratedOptimizer):
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-3.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.1.
-        momentum (float): Share of the last update in the next one, at least 0; :math:`\mu` in the
-            rule. Default: 0.95.
+        momentum (float): Decay rate of the running average of gradients, at least 0; :math:`\mu` in
+            the rule. Default: 0.95.
         nesterov (bool): Look ahead along the momentum, after Nesterov. Default: True.
         ns_coefficients (tuple[float, float, float]): Coefficients of the polynomial of a
             Newton-Schulz iteration; :math:`(a_1, a_2, a_3)` in the rule. Default: (3.4445, -4.775,

@@ -34,8 +34,8 @@ class RMSprop(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        alpha (float): Decay rate of the running average of squared gradients, at least 0;
-            :math:`\alpha` in the rule. Default: 0.99.
+        alpha (float): Decay rate of the running averages, at least 0; :math:`\alpha` in the rule.
+            Default: 0.99.
         eps (float): Added to the denominator for numerical stability, at least 0; :math:`\epsilon`
             in the rule. Default: 1e-8.
         weight_decay (float): Weight decay, at least 0; :math:`\lambda` in the rule. Default: 0.

@@ -8,26 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument, literal
+from optgen.lowerings.optimizer.roles import role
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.latex import to_latex
 from optgen.passes.symbols import Symbols
 
 _WIDTH = 100
 
-_HYPERS = {
-    "lr": "Learning rate",
-    "betas": "Decay rates of the running averages",
-    "eps": "Added to the denominator for numerical stability",
-    "weight_decay": "Weight decay",
-    "decoupled_weight_decay": "Shrink the parameter itself, as AdamW does, not by the gradient",
-    "momentum": "Share of the last update in the next one",
-    "dampening": "Share of the gradient that does not enter the momentum",
-    "nesterov": "Look ahead along the momentum, after Nesterov",
-    "momentum_decay": "How fast the momentum approaches its final value",
-    "alpha": "Decay rate of the running average of squared gradients",
-    "amsgrad": "Divide by the largest second moment so far, not by the present one",
-    "centered": "Subtract the square of the mean gradient: divide by the standard deviation",
-}
+_NAMES = {"lr": "Learning rate"}
+"""What a name is short for; any other is a sentence itself, unless the rule shows more."""
+
 _ADDED = {
     "maximize": "Climb the objective instead of descending.",
     "foreach": "Update many tensors with each operation (True) or one at a time (False); "
@@ -113,7 +103,11 @@ def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[
     read = drop_unread(algorithm).hypers
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
-        about = _ADDED[argument.name] if hyper is None else _about(hyper, symbols, hyper in read)
+        about = (
+            _ADDED[argument.name]
+            if hyper is None
+            else _about(algorithm, hyper, symbols, hyper in read)
+        )
         yield from _item(
             f"{argument.name} ({_type(argument)}): {about} Default: {argument.default}."
         )
@@ -127,9 +121,9 @@ def _type(argument: Argument) -> str:
     return argument.annotation.replace(" | ", " or ")
 
 
-def _about(hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
-    usual = _HYPERS.get(hyper.name, hyper.name.replace("_", " ").capitalize())
-    words = hyper.about or usual
+def _about(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
+    name = _NAMES.get(hyper.name, hyper.name.replace("_", " ").capitalize())
+    words = hyper.about or role(algorithm, hyper) or name
     if hyper.sort == "flag":
         return f"{words}."
     if hyper.sort == "choice":
