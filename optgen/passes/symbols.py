@@ -42,15 +42,20 @@ _BELOW = {"inf": r"\infty"}
 
 @dataclass(frozen=True)
 class Letter:
-    """A symbol and what is written around it; `ahead`: it stands for the step after this one."""
+    """A symbol and what is written around it; `ahead`: it stands for the step after this one.
+
+    `timed`: its name says that it is of this step, as `beta_t` does.
+    """
 
     base: str
     above: str = ""
     below: str = ""
     ahead: bool = False
+    timed: bool = False
 
     def at(self, time: str = "") -> str:
         """The symbol at a time: "t", "t-1", or "" where it does not depend on time."""
+        time = time or ("t" if self.timed else "")
         time = time + "+1" if self.ahead else time
         subscript = ",".join(part for part in (self.below, time) if part)
         superscript = f"^{_group(self.above)}" if self.above else ""
@@ -62,7 +67,9 @@ def _group(text: str) -> str:
 
 
 def read_letter(name: str) -> Letter:
-    """The letter a name spells: beta1, m_hat, rho_inf, v_max, mu_next; a word stays a word."""
+    """The letter a name spells: beta1, m_hat, v_max, mu_next, beta1_t; a word stays a word."""
+    if name[:-2] and name.endswith("_t"):
+        return replace(read_letter(name[:-2]), timed=True)
     first, *rest = name.split("_")
     head = first.rstrip("0123456789")
     greek = _GREEK.fullmatch(head)
@@ -104,9 +111,19 @@ class Symbols:
     def _add(self, name: str) -> None:
         if name in self._letters:
             return
-        taken = [letter.at() for letter in self._letters.values() if not letter.ahead]
         letters = list(self._candidates(name))
-        self._letters[name] = next((x for x in letters if x.at() not in taken), letters[-1])
+        fit = (
+            x for x in letters if not any(self._clash(name, x, other) for other in self._letters)
+        )
+        self._letters[name] = next(fit, letters[-1])
+
+    def _clash(self, name: str, letter: Letter, other: str) -> bool:
+        """Tell whether two names would look alike; a hyperparameter never has a time."""
+        theirs = self._letters[other]
+        if theirs.ahead:
+            return False
+        with_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
+        return letter.at() == theirs.at() or (with_time and letter.at("t") == theirs.at("t"))
 
     def _candidates(self, name: str) -> Iterator[Letter]:
         base = name.removesuffix("_next")
@@ -114,6 +131,8 @@ class Symbols:
             yield replace(next(self._candidates(base)), above=r"\text{next}")
         elif self._is_given(name):
             yield read_letter(_CUSTOM[name])
+        elif name.endswith("_t") and self._is_given(name[:-2]):
+            yield read_letter(f"{_CUSTOM[name[:-2]]}_t")
         elif name in self._unpacked.values() and name.rstrip("0123456789") in _CUSTOM:
             head = name.rstrip("0123456789")
             yield read_letter(_CUSTOM[head] + name[len(head) :])

@@ -203,6 +203,9 @@ def test_conditions(condition: str, latex: str) -> None:
         ("ell", r"\ell_t"),
         ("rms", r"\text{rms}_t"),
         ("step_size", r"\text{step size}_t"),
+        ("alpha_t", r"\alpha_t"),
+        ("beta3_t", r"\beta_{3,t}"),
+        ("m_hat_t", r"\hat{m}_t"),
     ],
 )
 def test_letters(name: str, latex: str) -> None:
