@@ -10,12 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from optgen import keyed, optim, spec
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
     from optgen.runtime.choice import use_lowering
     from optgen.runtime.explain import explain
 
-__all__ = ["GeneratedOptimizer", "explain", "load", "use_lowering"]
+__version__ = "0.1.0"
+__all__ = [
+    "GeneratedOptimizer",
+    "explain",
+    "keyed",
+    "load",
+    "optim",
+    "spec",
+    "use_lowering",
+]
 
 _HOME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
@@ -23,6 +33,7 @@ _HOME = {
     "load": "optgen.jit",
     "use_lowering": "optgen.runtime.choice",
 }
+_PACKAGES = ("keyed", "optim", "spec")
 
 # In a checkout specs/, templates/ and generated/ stand beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent
@@ -30,15 +41,19 @@ if (_checkout / "pyproject.toml").is_file() and (_checkout / "specs").is_dir():
     __path__.append(str(_checkout))
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a type checker every name would be there, of no type
+
+    def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    """What a person looks for: the public names, and the packages beside them."""
+    """What a person looks for: the public names and packages."""
     dunders = {name for name in globals() if name.startswith("__")}
-    return sorted({*dunders, *__all__, "optim", "spec"})
+    return sorted({*dunders, *__all__})

@@ -20,14 +20,23 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from optgen.runtime.fused_cpu import build_cache
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 
+if TYPE_CHECKING:
+    from torch.optim.optimizer import ParamsT
+
+    class LoadedOptimizer(GeneratedOptimizer):
+        """A loaded class to a type checker: which hyperparameters it takes only its spec says."""
+
+        def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
+
+
 _GENERATOR = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
-_loaded: dict[str, type[GeneratedOptimizer]] = {}
+_loaded: dict[str, type[LoadedOptimizer]] = {}
 
 
 class LoadedType(type):
@@ -36,7 +45,7 @@ class LoadedType(type):
     spec: Spec
 
 
-def load(spec: str | os.PathLike[str] | Spec) -> type[GeneratedOptimizer]:
+def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
     """Make an optimizer class of a spec.
 
     Args:
@@ -183,13 +192,13 @@ def _write(texts: dict[str, str], folder: Path) -> None:
                 raise
 
 
-def _adopt(module: ModuleType, spec: Spec) -> type[GeneratedOptimizer]:
+def _adopt(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
     """The class of a generated module, as one that knows its spec."""
     made = next(v for v in vars(module).values() if isinstance(v, type) and _of(v, module))
     kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
     namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
     adopted = LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
-    return cast(type[GeneratedOptimizer], adopted)
+    return cast("type[LoadedOptimizer]", adopted)
 
 
 def _of(cls: type, module: ModuleType) -> bool:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch.optim
+from setuptools.config.pyprojecttoml import read_configuration
 
 import optgen.optim
 
@@ -70,6 +74,25 @@ def test_a_scheduler_drives_ours() -> None:
 def test_dir_shows_what_is_for_people() -> None:
     """And every name of it is there."""
     names = [name for name in dir(optgen) if not name.startswith("__")]
+    assert "__version__" in dir(optgen)
 
-    assert names == sorted([*optgen.__all__, "optim", "spec"])
-    assert all(importlib.import_module("optgen.spec") and hasattr(optgen, name) for name in names)
+    assert names == sorted(optgen.__all__)
+    assert all(hasattr(optgen, name) for name in names)
+
+
+@pytest.mark.parametrize("name", ["optim.AdamW", "keyed.KeyedOptimizer", "spec.hyper"])
+def test_a_package_is_there_without_an_import_of_its_own(name: str) -> None:
+    script = f"import optgen; print(optgen.{name}.__name__)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert run.stdout == f"{name.rpartition('.')[2]}\n"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """It stands in the package; what builds it reads it there."""
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    dynamic = read_configuration(root / "pyproject.toml")["project"]["version"]
+
+    assert "version" not in project["project"]
+    assert dynamic == optgen.__version__

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from optgen.cli.checkout import version
+from optgen import __version__
 from optgen.emit import ToolchainError
 from optgen.lowerings import LOWERINGS
 from optgen.spec.errors import SpecError
@@ -55,7 +55,7 @@ def exit_codes() -> Iterator[None]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"optgen {version()}")
+        typer.echo(f"optgen {__version__}")
         raise typer.Exit
 
 

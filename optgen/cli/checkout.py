@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import importlib.resources
 import tomllib
 from dataclasses import dataclass
@@ -42,14 +41,6 @@ def find_checkout() -> Checkout | None:
             if metadata.get("project", {}).get("name") == "optgen":
                 return Checkout(folder)
     return None
-
-
-def version() -> str:
-    """Of this package: what its checkout says, or what was installed."""
-    project = Path(__file__).parents[2] / "pyproject.toml"
-    if project.is_file():
-        return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
-    return importlib.metadata.version("optgen")
 
 
 def specs_folder() -> Path:

@@ -1,9 +1,9 @@
 """Choose the lowering that takes the next step of some tensors, and say why."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,22 +27,40 @@ UNFUSED = ("forloop", "foreach")
 DECIDING = ("foreach", "fused", "capturable", "differentiable")
 """What of a group decides which lowering takes it, beside its tensors and the type of its lr."""
 
+F = TypeVar("F", bound=Callable[..., Any])
 _forced: ContextVar[str | None] = ContextVar("forced lowering", default=None)
 
 
-@contextmanager
-def use_lowering(name: str) -> Iterator[None]:
-    """Take every step in this context through one lowering, or raise if it cannot run.
+class use_lowering(ContextDecorator):
+    """Take every step from here on through one lowering, or raise if it cannot run.
 
-    Triton on CPU tensors means Triton's interpreter.
+    As a statement it holds until the next call, and `use_lowering(None)` leaves the choice to the
+    runtime again; in `with`, or as a decorator, it holds inside. It is a matter of each thread.
+
+    Args:
+        name: "forloop", "foreach", "fused_cpu" or "fused_triton"; on CPU tensors this last one
+            means Triton's interpreter. None for no such wish.
     """
-    if name not in TITLES:
-        raise ValueError(f"unknown lowering {name!r}; there are {', '.join(TITLES)}")
-    token = _forced.set(name)
-    try:
-        yield
-    finally:
-        _forced.reset(token)
+
+    def __init__(self, name: str | None) -> None:
+        if name is not None and name not in TITLES:
+            raise ValueError(f"unknown lowering {name!r}; there are {', '.join(TITLES)}")
+        self._name, self._before = name, _forced.get()
+        _forced.set(name)
+
+    def __enter__(self) -> None:
+        _forced.set(self._name)
+
+    def __exit__(self, *raised: object) -> None:
+        _forced.set(self._before)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function: it is called inside, and nothing holds before."""
+        _forced.set(self._before)
+        return super().__call__(function)
+
+    def _recreate_cm(self) -> "use_lowering":
+        return use_lowering(self._name)
 
 
 def forced() -> str | None:

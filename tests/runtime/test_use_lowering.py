@@ -1,0 +1,81 @@
+"""A wish for one lowering: as a statement, as a context, as a decorator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import optgen
+from optgen.runtime.choice import forced
+
+
+@pytest.fixture(autouse=True)
+def free_again() -> Iterator[None]:
+    yield
+    optgen.use_lowering(None)
+
+
+def test_a_statement_holds_until_the_next() -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    param.grad = torch.ones(2)
+    optimizer = optgen.optim.SGD([param])
+    optgen.use_lowering("foreach")
+    assert optgen.explain(optimizer) == "group 0: foreach: asked for by use_lowering"
+    optimizer.step()
+    optgen.use_lowering("forloop")
+    assert forced() == "forloop"
+    optgen.use_lowering(None)
+    assert "asked for" not in optgen.explain(optimizer)
+
+
+def test_a_context_gives_back_what_held_before() -> None:
+    optgen.use_lowering("foreach")
+    with optgen.use_lowering("forloop") as given:
+        assert given is None
+        assert forced() == "forloop"
+        with optgen.use_lowering(None):
+            assert forced() is None
+        assert forced() == "forloop"
+        with pytest.raises(KeyError), optgen.use_lowering("fused_cpu"):
+            raise KeyError
+        assert forced() == "forloop"
+    assert forced() == "foreach"
+
+
+def test_a_context_may_be_made_before_and_entered_twice() -> None:
+    wish = optgen.use_lowering("forloop")
+    for _ in range(2):
+        with wish:
+            assert forced() == "forloop"
+        assert forced() is None
+
+
+def test_a_decorator_holds_inside_the_function_only() -> None:
+    @optgen.use_lowering("foreach")
+    def inside(depth: int) -> list[str | None]:
+        return [forced(), *(inside(depth - 1) if depth else ())]
+
+    assert forced() is None
+    assert inside(2) == ["foreach"] * 3
+    optgen.use_lowering("forloop")
+    assert inside(1) == ["foreach"] * 2
+    assert forced() == "forloop"
+
+
+def test_another_thread_has_its_own() -> None:
+    found = []
+    optgen.use_lowering("foreach")
+    thread = threading.Thread(target=lambda: found.append(forced()))
+    thread.start()
+    thread.join()
+    assert found == [None]
+
+
+def test_an_unknown_name_changes_nothing() -> None:
+    optgen.use_lowering("foreach")
+    with pytest.raises(ValueError, match="unknown lowering 'fast'; there are forloop, foreach, "):
+        optgen.use_lowering("fast")
+    assert forced() == "foreach"
