@@ -27,13 +27,7 @@ from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.spec.declare import Spec
 
 if TYPE_CHECKING:
-    from torch.optim.optimizer import ParamsT
-
-    class LoadedOptimizer(GeneratedOptimizer):
-        """A loaded class to a type checker: which hyperparameters it takes only its spec says."""
-
-        def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
-
+    from optgen.runtime.optimizer import LoadedOptimizer
 
 _GENERATOR = ("spec", "ir", "passes", "lowerings", "emit.py", "jit.py")
 _loaded: dict[str, type[LoadedOptimizer]] = {}

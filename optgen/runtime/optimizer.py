@@ -146,3 +146,11 @@ class GeneratedOptimizer(LightOptimizer):
 
     def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
         return checkpoint.portable(self, packed)
+
+
+if TYPE_CHECKING:
+
+    class LoadedOptimizer(GeneratedOptimizer):
+        """A loaded class to a type checker: which hyperparameters it takes only its spec says."""
+
+        def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
