@@ -17,7 +17,8 @@ def line(cell: Cell, figures: Figures) -> str:
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
     """A step of ours; how many times longer torch takes, and our other lowerings if measured."""
     others = [title for title in UNFUSED if any(title in each for each in results.values())]
-    yield (*_STEPS, "torch's fastest", "torch's default", *others)
+    has_torch = any(fastest(each) for cell, each in results.items() if cell.part == "step")
+    yield (*_STEPS, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
     for cell, figures in results.items():
         if cell.part == "step":
             ours = figures[OURS]
@@ -25,8 +26,7 @@ def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
                 *(cell.name, cell.tensors, cell.dtype, str(cell.threads)),
                 *(f"{ours[key]:.3g}" for key in ("median", "cold")),
                 _of_limit(figures) or "-",
-                _times(fastest(figures)),
-                _times(ratio(figures, DEFAULT)),
+                *map(_times, (fastest(figures), ratio(figures, DEFAULT)) if has_torch else ()),
                 *(_times(ratio(figures, title)) for title in others),
             )
 

@@ -177,7 +177,8 @@ def check(
 @app.command()
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Names: adamw, or AdamW.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Names, adamw or AdamW; or spec files."),
     ] = None,
     lists: Annotated[
         list[str] | None,
@@ -201,8 +202,9 @@ def bench(
 ) -> None:
     """Measure optimizers against torch.optim and the memory's limit.
 
-    In one process, in a new order each round. Figures are medians: milliseconds, the part of the
-    limit's speed that is reached (in brackets by minima), and how many times longer torch takes.
+    A rule of one's own too: my_rule.py. In one process, in a new order each round. Figures are
+    medians: milliseconds, the part of the limit's speed that is reached (in brackets by minima),
+    and how many times longer torch takes.
     """
     with exit_codes():
         from optgen.cli import bench as command

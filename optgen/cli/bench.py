@@ -16,10 +16,12 @@ from optgen.bench.measure import Budget
 from optgen.bench.picture import PANELS, draw
 from optgen.bench.results import Cell, Results
 from optgen.bench.suite import Suite
-from optgen.bench.variants import CLASSES
+from optgen.bench.variants import CLASSES, OWN
 from optgen.cli.catalogue import columns
+from optgen.cli.checkout import spec_path
 from optgen.cli.traffic import traffic
 from optgen.emit import ToolchainError
+from optgen.jit import load
 from optgen.runtime.fused_cpu.build_cache import NoCompilerError
 from optgen.runtime.fused_cpu.compiler import CompileError
 from optgen.spec.read import module_name
@@ -45,7 +47,7 @@ class Request:
 
     def cells(self) -> list[Cell]:
         """What it comes to."""
-        names = [_known(name) for name in self.names] or CLASSES
+        names = list(dict.fromkeys(map(_known, self.names))) or CLASSES
         for tensors in self.lists:
             if tensors not in LISTS:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
@@ -54,7 +56,8 @@ class Request:
         asked = ([self.dtype], [self.threads])
         found = list(cells.chosen("step", names, self.lists, limited, *asked))
         if self.compiled:
-            found += cells.chosen("compile", names, [_COMPILED], limited, *asked)
+            theirs = [name for name in names if name not in OWN]  # built by another process
+            found += cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
         return found
 
     def suite(self) -> Suite:
@@ -76,7 +79,7 @@ def run(request: Request, json: Path | None, plot: Path | None) -> None:
         typer.echo(f"results: {json}")
     if plot:
         drawn = draw(measured, plot, request.dtype, request.threads)
-        there_are = f"no picture: it shows steps on the lists {', '.join(PANELS)}"
+        there_are = f"no picture: it shows steps beside torch's, on the lists {', '.join(PANELS)}"
         typer.echo(f"picture: {plot}" if drawn else there_are)
 
 
@@ -106,8 +109,22 @@ def limited(name: str) -> bool:
 
 
 def _known(name: str) -> str:
-    """The class of a name: adamw, or AdamW."""
+    """The class of a name, adamw or AdamW, or of a spec file."""
+    if name.endswith(".py"):
+        return _own(name)
     for each in CLASSES:
         if module_name(name) == module_name(each):
             return each
-    raise typer.BadParameter(f"no class {name} to measure; there are {', '.join(CLASSES)}")
+    there_are = f"there are {', '.join(CLASSES)}, and spec files: my_rule.py"
+    raise typer.BadParameter(f"no class {name} to measure; {there_are}")
+
+
+def _own(path: str) -> str:
+    """Make the class of a spec file known to the benchmark, and return its name."""
+    kind = load(spec_path(path))
+    if kind.rule.gradient == "sparse_only":
+        raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
+    if OWN.setdefault(kind.__name__, kind) is not kind:
+        raise typer.BadParameter(f"{path}: two of these files hold a class {kind.__name__}")
+    traffic.cache_clear()
+    return kind.__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.bench.traffic import Touch, Traffic
+from optgen.bench.variants import OWN
 from optgen.cli.checkout import spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes
@@ -23,7 +24,8 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 
     None where matrices are multiplied between the trips: memory is not the limit there.
     """
-    (algorithm,) = (each for each in read_spec(spec_path(name)) if each.name == name)
+    source = OWN[name].spec if name in OWN else spec_path(name)
+    (algorithm,) = (each for each in read_spec(source) if each.name == name)
     base = read_base(algorithm, specs_folder())
     return traffic_of(algorithm if base is None else derive(algorithm, base))
 

@@ -163,7 +163,7 @@ def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
 
 def _is_left_out(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a number is read only as what is left out of the gradient."""
-    share = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
+    share: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
     readings = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]
     shares = [
         part

@@ -1,0 +1,80 @@
+"""optgen bench of a person's own rule: against the memory's limit, and torch's if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.commands import run
+from spec_texts import PLAIN, spec
+
+from optgen.bench import variants
+from optgen.bench.lists import LISTS, TensorList
+from optgen.cli import bench
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
+    monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
+    monkeypatch.setitem(LISTS, "20groups", TensorList("20groups", "", [(2, 2)] * 4, 2))
+    yield
+    variants.OWN.clear()
+    bench.traffic.cache_clear()
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return str(path)
+
+
+def bare(*names: str, lists: str = "2000x256") -> list[str]:
+    result = run("bench", *names, "--list", lists, "--seconds", "0.01")
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_a_rule_of_ones_own(tmp_path: Path) -> None:
+    path = written(tmp_path, "my_rule", spec())
+    header, _, row = bare(path)
+    assert "of limit" in header
+    assert "torch" not in header
+    assert row.split()[0] == "Made"
+    assert "(" in row  # the part of the limit, by medians and by minima
+
+
+def test_beside_one_that_torch_has(tmp_path: Path) -> None:
+    path = written(tmp_path, "my_rule", spec())
+    header, _, own, theirs = bare(path, "sgd", path)
+    assert "torch's default" in header
+    assert own.split()[-2:] == ["-", "-"]
+    assert theirs.split()[-1].endswith("x")
+
+
+def test_groups_without_a_learning_rate(tmp_path: Path) -> None:
+    text = spec("p = p - rate * g", hypers="rate=hyper(0.1)")
+    assert bare(written(tmp_path, "my_rule", text), lists="20groups")[2].startswith("Made")
+
+
+def test_phases_and_pictures(tmp_path: Path) -> None:
+    path = written(tmp_path, "my_rule", spec("p = p - lr * g / (norm(g) + 1)"))
+    plot = tmp_path / "bench.png"
+    result = run("bench", path, "--list", "2000x256", "--seconds", "0.01", "--plot", str(plot))
+    assert result.exit_code == 0, result.output
+    assert "no picture: it shows steps beside torch's, on the lists" in result.stdout
+
+
+def test_what_it_refuses(tmp_path: Path) -> None:
+    assert run("bench", str(tmp_path / "none.py")).exit_code == 2
+    wrong = run("bench", written(tmp_path, "wrong", spec("p = p - lr * nothing")))
+    assert wrong.exit_code == 3
+    assert "unknown name `nothing`" in wrong.output
+    sparse = PLAIN.replace(")", ', gradient="sparse_only")')
+    found = run("bench", written(tmp_path, "rows", spec(decorator=sparse)))
+    assert found.exit_code == 2
+    assert "dense gradients are measured" in found.output
+    first, second = (written(tmp_path, f"my_{n}", spec(f"p = p - {n} * lr * g")) for n in (2, 3))
+    assert "two of these files hold a class Made" in run("bench", first, second).output
+    assert "and spec files: my_rule.py" in run("bench", "nothing").output
