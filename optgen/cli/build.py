@@ -65,6 +65,8 @@ def write(wanted: Targets) -> None:
         change.apply()
         typer.echo(f"{change.verb} {shorten(change.path)}")
     _remove_empty(change.path.parent for change in found if change.new is None)
+    for folder in _orphans(wanted):
+        typer.echo(f"note: {_orphaned(folder)}")
     took = time.perf_counter() - start
     count = len(wanted.specs)
     changed = f"{len(found)} file{'s' * (len(found) != 1)} changed" if found else "nothing changed"
@@ -85,7 +87,10 @@ def compare(wanted: Targets, *, diff: bool) -> int:
             typer.echo(f"stale: {path} ({change.verb})")
     if found and not diff:
         typer.echo(f"{len(found)} stale: run optgen build")
-    return len(found)
+    orphans = _orphans(wanted)
+    for folder in orphans:
+        typer.echo(_orphaned(folder))
+    return len(found) + len(orphans)
 
 
 def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
@@ -147,6 +152,27 @@ def _differences(wanted: Targets) -> Iterator[emit.Change]:
         for folder in sorted(wanted.out.iterdir()):
             if folder.name not in texts and folder.is_dir():
                 yield from emit.leftovers(folder)
+
+
+def _orphans(wanted: Targets) -> list[Path]:
+    """Return folders that optgen wrote for specs that are neither given nor beside those given."""
+    if wanted.whole or not wanted.out.is_dir():
+        return []
+    given = {path.stem for path in wanted.specs}
+    beside = {path.resolve().parent for path in wanted.specs}
+    return [
+        folder
+        for folder in sorted(wanted.out.iterdir())
+        if folder.is_dir() and folder.name not in given
+        if not any((specs / f"{folder.name}.py").is_file() for specs in beside)
+        if any(True for _ in emit.leftovers(folder))
+    ]
+
+
+def _orphaned(folder: Path) -> str:
+    return (
+        f"orphaned: {shorten(folder)} (there is no {folder.name}.py): remove it, or give its spec"
+    )
 
 
 def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:

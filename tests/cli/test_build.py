@@ -212,3 +212,23 @@ def test_without_the_formatter(checkout: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert result.exit_code == 4
     assert "pip install 'optgen[build]'" in result.output
+
+
+def test_a_folder_of_a_spec_that_is_gone_is_stale(outside: Path) -> None:
+    (outside / "light.py").write_text(RULE.replace("Heavy", "Light"))
+    (outside / "out" / "mine").mkdir(parents=True)
+    (outside / "out" / "mine" / "notes.py").write_text("# by hand\n")
+    assert run("build", "heavy.py", "light.py", "--out", "out").exit_code == 0
+    one_of_two = ("build", "heavy.py", "--out", "out")
+    assert run(*one_of_two, "--check").exit_code == 0  # its spec is there, and was not given
+
+    (outside / "light.py").unlink()
+    before = snapshot(outside)
+    checked = run(*one_of_two, "--check")
+    assert checked.exit_code == 1
+    assert "orphaned: out/light (there is no light.py): remove it, or give its" in checked.output
+    built = run(*one_of_two)
+    assert built.exit_code == 0
+    assert "note: orphaned: out/light" in built.output
+    assert "mine" not in built.output + checked.output
+    assert snapshot(outside) == before
