@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from typing import NoReturn
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Expr, Ref
 from optgen.ir.words import CALLABLE, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
+from optgen.spec.missing import MISSING
 from optgen.spec.sorts import NATURE
 
 
@@ -26,9 +28,7 @@ class Calls(Expressions):
         if name in self.scope.helpers:
             return self.inline(node, name)
         if name not in CALLABLE:
-            known = [*CALLABLE, *self.scope.helpers]
-            hint = did_you_mean(name, known, f"words: {', '.join(CALLABLE)}")
-            self.source.error(node, f"unknown function `{name}`", hint)
+            self._refuse_function(node, name)
         if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
             hint = f"write {name}(x), without names or stars"
             self.source.error(node, f"`{name}` takes positional arguments only", hint)
@@ -38,6 +38,25 @@ class Calls(Expressions):
             letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
             self.source.error(node, message, f"{name}({', '.join(letters)})")
         return self._word(node, name)
+
+    def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
+        """Raise the error about a function that is none, with what may have been meant."""
+        words = f"words: {', '.join(CALLABLE)}"
+        if name in MISSING:
+            self.source.error(node, f"the language has no `{name}`", MISSING[name] or words)
+        elsewhere = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
+        close = [word for word in CALLABLE if self._could_be(node, word)]
+        hint = did_you_mean(
+            name, [*close, *self.scope.helpers], elsewhere if self.source.is_part else words
+        )
+        self.source.error(node, f"unknown function `{name}`", hint)
+
+    def _could_be(self, node: ast.Call, word: str) -> bool:
+        """Tell whether a call has the arguments of a word: as many, and p of a property."""
+        if word in PROPERTIES:
+            param = self.scope.algorithm.param
+            return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
+        return len(node.args) == WORDS[word].arity
 
     def _word(self, node: ast.Call, name: str) -> Expr:
         """A call of a word with as many arguments as it takes."""

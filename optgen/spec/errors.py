@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator
 
 from optgen.ir.algorithm import Algorithm
@@ -36,6 +35,10 @@ class SpecError(Exception):
             lines.append(f"  hint: {self.hint}")
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: of the reader's own calls nobody learns anything."""
+        return f"{type(self).__name__}: {self}".split("\n")
+
 
 @contextlib.contextmanager
 def shown_in(algorithm: Algorithm) -> Iterator[None]:
@@ -48,6 +51,37 @@ def shown_in(algorithm: Algorithm) -> Iterator[None]:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint naming the closest known name, or `otherwise` where none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean `{close[0]}`?" if close else otherwise
+    """Return a hint that names the closest known name, or `otherwise` where none is close.
+
+    Close is what one slip in three letters makes of a name, or of each word in it.
+    """
+    slips = {other: _slips(name, other) for other in known if _is_close(name, other)}
+    close = min(slips, key=lambda o: (slips[o], not name.startswith(o)), default="")
+    return f"did you mean `{close}`?" if close else otherwise
+
+
+def _is_close(name: str, other: str) -> bool:
+    words, others = name.split("_"), other.split("_")
+    if len(words) != len(others):
+        words, others = [name], [other]
+    pairs = zip(words, others, strict=True)
+    return all(_slips(word, its) <= len(word) // 3 for word, its in pairs)
+
+
+def _slips(name: str, other: str) -> int:
+    """Count the letters left out, put in, or taken for others, and neighbours that changed places.
+
+    Capitals are no slip: of names that differ in nothing else the first is the closest.
+    """
+    name, other = name.lower(), other.lower()
+    before: list[int] = []
+    last = list(range(len(other) + 1))
+    for i, letter in enumerate(name):
+        row = [i + 1]
+        for j, its in enumerate(other):
+            best = min(row[j] + 1, last[j + 1] + 1, last[j] + (letter != its))
+            if i and j and letter == other[j - 1] and name[i - 1] == its:
+                best = min(best, before[j - 1] + 1)
+            row.append(best)
+        before, last = last, row
+    return last[-1]

@@ -191,10 +191,12 @@ class Expressions:
         if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "the number of steps is handed over: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
+        elsewhere = ", or put it into the same cell" if self.source.is_part else ""
+        otherwise = f"declare it in the signature or assign it{elsewhere}"
         self.source.error(
             node,
             f"unknown name `{name}`",
-            did_you_mean(name, self.scope.known(), "declare it in the signature or assign it"),
+            did_you_mean(name, self.scope.known(), otherwise),
         )
 
     def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:

@@ -15,6 +15,7 @@ from optgen.spec.algorithm import read_algorithm
 from optgen.spec.declare import Spec
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.literals import literal
+from optgen.spec.missing import MISSING
 from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
 from optgen.spec.source import Source
 
@@ -126,7 +127,10 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
     """A spec file imports names that the language has, under those names."""
     for alias in names:
         if alias.name not in ("*", *_LANGUAGE):
-            hint = did_you_mean(alias.name, _LANGUAGE, f"it has {', '.join(_LANGUAGE)}")
+            known = f"it has {', '.join(_LANGUAGE)}"
+            hint = MISSING.get(alias.name) or (
+                known if alias.name in MISSING else did_you_mean(alias.name, _LANGUAGE, known)
+            )
             source.error(alias, f"the language has no `{alias.name}`", hint)
         if alias.asname is not None:
             hint = f"from optgen.spec import {alias.name}"

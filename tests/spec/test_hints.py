@@ -1,0 +1,104 @@
+"""An error proposes a name that is one slip away, other mathematics, or another cell."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import pytest
+from spec_texts import spec
+
+from optgen.ir.words import CALLABLE
+from optgen.spec import Spec, hyper, optimizer
+from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.missing import MISSING
+from optgen.spec.read import read_spec
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("sqroot", "sqrt"),
+        ("sqtr", "sqrt"),
+        ("Sqrt", "sqrt"),
+        ("maxmum", "maximum"),
+        ("orthogonalise", "orthogonalize"),
+        ("rowsum", "row_sum"),
+        ("row_men", "row_mean"),
+    ],
+)
+def test_one_slip(name: str, known: str) -> None:
+    assert did_you_mean(name, CALLABLE) == f"did you mean `{known}`?"
+
+
+@pytest.mark.parametrize(
+    "name", ["global_sum", "row_max", "normalize", "ab", "x", "total_norm", "sum_rows", "log_det"]
+)
+def test_nothing_is_close(name: str) -> None:
+    assert did_you_mean(name, CALLABLE, "otherwise") == "otherwise"
+
+
+def error_of(expression: str, spoken: str = "made.py") -> SpecError:
+    text = spec(f"p = p - lr * {expression}")
+    with pytest.raises(SpecError) as caught:
+        read_spec(Spec("made", text, spoken, 1))
+    return caught.value
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_well_known_mathematics(name: str) -> None:
+    assert name not in CALLABLE
+    error = error_of(f"{name}(g)")
+    assert error.message == f"the language has no `{name}`"
+    assert error.hint == (MISSING[name] or f"words: {', '.join(CALLABLE)}")
+
+
+@pytest.mark.parametrize(
+    ("call", "proposed"),
+    [
+        ("maximun(g, 0)", "maximum"),
+        ("maximun(g)", None),  # takes two
+        ("clos(p)", "cols"),
+        ("clos(g)", None),  # is asked of the parameter
+    ],
+)
+def test_a_word_of_the_same_kind(call: str, proposed: str | None) -> None:
+    hint = error_of(call).hint
+    assert (hint == f"did you mean `{proposed}`?") is (proposed is not None)
+
+
+def in_cells(*cells: str) -> dict[str, Any]:
+    """Run texts one after the other, as a notebook does: each is a file of its own."""
+    names: dict[str, Any] = {"optimizer": optimizer, "hyper": hyper, "__name__": "__main__"}
+    for number, text in enumerate(cells):
+        file = f"<cell {number}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        exec(compile(text, file, "exec"), names)
+    return names
+
+
+HELPER = "def halve(x):\n    return x / SIX\nSIX = 6\n"
+RULE = '''@optimizer()
+def Mine(p, g, /, *, lr=hyper(0.1)):
+    """Mine."""
+    p = p - lr * {0}
+'''
+
+
+def test_a_helper_in_another_cell() -> None:
+    with pytest.raises(SpecError) as caught:
+        read_spec(in_cells(HELPER, RULE.format("halve(g)"))["Mine"])
+    assert caught.value.hint == (
+        "if `halve` is a helper of yours, put it into the same cell as the rule"
+    )
+    with pytest.raises(SpecError, match="unknown name `SIX`") as caught:
+        read_spec(in_cells(HELPER, RULE.format("SIX * g"))["Mine"])
+    assert caught.value.hint.endswith("or put it into the same cell")
+    read_spec(in_cells(HELPER + RULE.format("halve(g)"))["Mine"])
+
+
+def test_a_notebook_shows_the_message_alone() -> None:
+    """IPython asks an error for what it shows; else it prints a hundred lines of the reader's."""
+    error = error_of("nothing")
+    assert error._render_traceback_() == f"SpecError: {error}".split("\n")
+    assert len(error._render_traceback_()) == 4
