@@ -160,21 +160,70 @@ def test_a_full_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(cache.iterdir())
 
 
-def test_a_folder_that_others_may_write_to_is_ignored(cache: Path) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_may_write_to_is_ignored(cache: Path, mode: int) -> None:
     cache.mkdir()
-    cache.chmod(0o777)
+    cache.chmod(mode)
 
-    path = build_cache.library("answer", SOURCE)
+    with pytest.warns(UserWarning, match=f"neither keeps nor runs code in {cache}, since {cache}"):
+        path = build_cache.library("answer", SOURCE)
 
     assert path.parent != cache
     assert not list(cache.iterdir())
 
 
-def test_a_folder_of_another_user_is_ignored(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+def test_a_library_that_others_may_write_to_is_built_again(cache: Path) -> None:
+    path = build_cache.library("answer", SOURCE)
+    path.chmod(0o666)
 
-    assert build_cache.library("answer", SOURCE).parent != cache
+    assert not build_cache.is_whole(path)
+    assert build_cache.library("answer", SOURCE) == path
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_link_to_a_library_is_replaced(cache: Path, tmp_path: Path) -> None:
+    path = build_cache.library("answer", SOURCE)
+    os.rename(path, tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    assert not build_cache.is_whole(path)
+    assert build_cache.library("answer", SOURCE) == path
+    assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("mask", [0, 0o002, 0o077])
+def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = build_cache.library("answer", SOURCE)
+    finally:
+        os.umask(before)
+
+    assert build_cache.is_whole(path)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_what_is_moved_into_place_is_on_the_disk(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The contents before the name, and the name before the next."""
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def replaced(source: Path, target: Path) -> None:
+        done.append("move")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+
+    build_cache.library("answer", SOURCE)
+
+    assert done == ["file", "move", "folder"] * 2
 
 
 def test_a_temporary_folder_ends_with_its_process() -> None:

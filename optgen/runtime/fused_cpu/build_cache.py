@@ -5,17 +5,16 @@ moment leaves at worst that folder behind. Beside each library stands its SHA-25
 checked before every load: opening a damaged library kills a process, and no `try` helps.
 """
 
-import atexit
 import hashlib
-import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from functools import cache
+from itertools import islice
 from pathlib import Path
 
+from optgen.runtime import cache_files
+from optgen.runtime.cache_folders import folders
 from optgen.runtime.fused_cpu import compiler
 from optgen.runtime.fused_cpu.build_lock import alone
 
@@ -44,7 +43,8 @@ def library(name: str, source: str) -> Path:
 
 def built(name: str, source: str) -> Path | None:
     """The library of a source text, if it is in the folder that is looked at first."""
-    return next(_whole(next(folders()), _file(compiler.find(), name, source)), None)
+    first, file = islice(folders(), 1), _file(compiler.find(), name, source)
+    return next((path for each in first for path in _whole(each, file)), None)
 
 
 def _file(command: list[str] | None, name: str, source: str) -> str:
@@ -58,25 +58,11 @@ def _whole(folder: Path, file: str) -> Iterator[Path]:
     return filter(is_whole, sorted(folder.glob(file)))
 
 
-def folders() -> Iterator[Path]:
-    """Where to look and to write: the cache folder, unless others may write to it too; then one
-    that ends with the process."""
-    try:
-        folder = _chosen_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours = _is_ours(folder)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        ours = False
-    if ours:
-        yield folder
-    yield _temporary_folder(os.getpid())
-
-
 def is_whole(path: Path) -> bool:
     """Tell whether a library is there and is what its checksum says."""
     try:
-        expected = checksum_of(path).read_text()
-        return hashlib.sha256(path.read_bytes()).hexdigest() == expected
+        expected = cache_files.read(checksum_of(path)).decode()
+        return _sha256(cache_files.read(path)) == expected
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -84,34 +70,6 @@ def is_whole(path: Path) -> bool:
 def checksum_of(path: Path) -> Path:
     """The file that holds a library's checksum."""
     return path.with_name(path.name + ".sha256")
-
-
-def _chosen_folder() -> Path:
-    if chosen := os.environ.get("OPTGEN_CACHE_DIR"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "optgen"
-
-
-def _is_ours(folder: Path) -> bool:
-    """Others could plant a library in a folder that is theirs or that everybody may write to."""
-    if not hasattr(os, "geteuid"):
-        return True
-    facts = folder.stat()
-    return facts.st_uid == os.geteuid() and not facts.st_mode & stat.S_IWOTH
-
-
-@cache
-def _temporary_folder(pid: int) -> Path:
-    """A private folder of this process; a forked child makes its own, as each removes its own."""
-    folder = Path(tempfile.mkdtemp(prefix="optgen-"))
-    atexit.register(_remove, folder, pid)
-    return folder
-
-
-def _remove(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _built_once(command: list[str], source: str, path: Path) -> Path:
@@ -126,9 +84,9 @@ def _build(command: list[str], source: str, path: Path) -> Path:
         text, built, checksum = folder / "fused_cpu.cpp", folder / "built.so", folder / "sha256"
         text.write_text(source)
         compiler.build(command, text, built)
-        checksum.write_text(hashlib.sha256(built.read_bytes()).hexdigest())
-        os.replace(checksum, checksum_of(path))
-        os.replace(built, path)
+        checksum.write_text(_sha256(built.read_bytes()))
+        cache_files.move(checksum, checksum_of(path))
+        cache_files.move(built, path)
     return path
 
 
@@ -141,6 +99,10 @@ def _sweep(folder: Path) -> None:
             continue  # another process was faster
         if abandoned:
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _digest(*facts: str) -> str:

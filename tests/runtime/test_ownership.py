@@ -1,0 +1,134 @@
+"""Which folders nobody else can change."""
+
+import os
+import stat
+import types
+from pathlib import Path
+
+import pytest
+
+from optgen.runtime import cache_folders, ownership
+from optgen.runtime.ownership import fault, untrusted
+
+OTHER = 12345
+
+
+def facts(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
+    """What the system says of a folder of this user, or of another one."""
+    owner = os.geteuid() if user is None else user
+    return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
+
+
+def test_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert not fault(facts(0o755))
+    assert not fault(facts(0o755, user=0))
+    assert "belongs to user 12345" in fault(facts(0o700, user=OTHER))
+    assert "belongs to user 12345" in fault(facts(0o700, user=OTHER), ancestor=True)
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
+def test_modes(mode: int) -> None:
+    by = "group" if mode == 0o775 else "everybody"
+    assert by in fault(facts(mode))
+    assert by in fault(facts(mode), ancestor=True)
+    assert by in fault(facts(mode | stat.S_ISVTX))
+    assert not fault(facts(mode | stat.S_ISVTX), ancestor=True)
+
+
+def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the umask is 002 each user has a group, and folders that it may write to."""
+    grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
+    members: list[str] = []
+    user = types.SimpleNamespace(pw_name="ada", pw_gid=7)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: user)
+    monkeypatch.setattr(
+        grp, "getgrgid", lambda gid: types.SimpleNamespace(gr_name="ada", gr_mem=members)
+    )
+    monkeypatch.setattr(ownership, "_is_private", ownership._is_private.__wrapped__)
+
+    assert not fault(facts(0o775, group=7), ancestor=True)
+    assert "group" in fault(facts(0o775, group=7))
+    assert "group" in fault(facts(0o775, group=8), ancestor=True)
+    members.append("eve")
+    assert "group" in fault(facts(0o775, group=7), ancestor=True)
+
+
+def test_every_folder_on_the_way_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "open" / "inner" / "cache"
+    folder.mkdir(parents=True)
+    assert not untrusted(folder)
+
+    (tmp_path / "open").chmod(0o777)
+    assert untrusted(folder) == f"{tmp_path}/open may be written to by everybody"
+    assert untrusted(folder.parent / ".." / "inner" / "cache")
+    (tmp_path / "open").chmod(0o1777)
+    assert not untrusted(folder)
+
+
+def test_links_count_where_they_stand_and_where_they_lead(tmp_path: Path) -> None:
+    (tmp_path / "real" / "cache").mkdir(parents=True)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "relative").symlink_to("open/link")
+    by_link = tmp_path / "relative" / "cache"
+    assert not untrusted(by_link)
+
+    (tmp_path / "open").chmod(0o777)
+    assert untrusted(by_link) == f"{tmp_path}/open may be written to by everybody"
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "real").chmod(0o777)
+    assert untrusted(by_link) == f"{tmp_path}/real may be written to by everybody"
+
+
+def test_a_link_at_the_end_is_no_less_strict(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert not untrusted(tmp_path / "link")
+
+    (tmp_path / "real").chmod(0o1777)
+    assert untrusted(tmp_path / "link")
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(OSError, match="too many links"):
+        untrusted(tmp_path / "link")
+
+
+def test_one_warning_says_what_is_wrong_and_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "open" / "cache"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+
+    with pytest.warns(UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR") as told:
+        used = [*cache_folders.folders(), *cache_folders.folders()]
+
+    assert len(told) == 1
+    assert len(set(used)) == 1
+    assert stat.S_IMODE(used[0].stat().st_mode) == 0o700
+
+
+def test_a_temporary_folder_that_others_may_replace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
+    monkeypatch.setattr(cache_folders, "_temporary_folder", lambda pid: tmp_path / "open" / "mine")
+    (tmp_path / "open" / "mine").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+
+    with pytest.warns(UserWarning, match="set TMPDIR to"):
+        assert not list(cache_folders.folders())
+
+
+def test_folders_are_made_for_this_user_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache_folders.make(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+    assert not untrusted(tmp_path / "a" / "b")
