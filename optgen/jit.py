@@ -1,13 +1,13 @@
 """A spec to an optimizer class, now, in process.
 
 The generated text is the text `optgen build` writes. It is kept in the cache folder, by a hash of
-the spec and of everything that turns it into text, and imported from there: tracebacks, debuggers,
+the spec and of everything that turns it into text. What is imported is what was checked after it
+was read (docs/decisions/0045-the-cache-is-checked-before-it-runs.md); tracebacks, debuggers,
 `inspect.getsource` and Triton find real files.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
 import errno
 import functools
@@ -16,14 +16,13 @@ import importlib.resources
 import importlib.util
 import os
 import re
-import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from optgen.runtime.fused_cpu import build_cache
 from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.text_cache import texts_of
+from optgen.runtime.text_package import import_package
 from optgen.spec.declare import Spec
 
 if TYPE_CHECKING:
@@ -122,34 +121,8 @@ def _resource(name: str) -> Path:
 
 def _import(spec: Spec, key: str) -> ModuleType:
     """The generated package of a spec."""
-    folder = _folder(spec, key)
     name = re.sub(r"\W", "_", f"optgen_{spec.name}_{key}".lower())
-    found = importlib.util.spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert found is not None
-    assert found.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _folder(spec: Spec, key: str) -> Path:
-    """Where the generated text of a spec is kept; it is written where no cache holds it."""
-    texts: dict[str, str] | None = None
-    for cache in build_cache.folders():
-        folder = cache / "specs" / key
-        if folder.is_dir():
-            return folder
-        texts = texts or _generate(spec)
-        with contextlib.suppress(OSError):  # read-only, or full
-            _write(texts, folder)
-            return folder
-    raise OSError("there is no folder to keep generated code in; set OPTGEN_CACHE_DIR")
+    return import_package(name, *texts_of(key, functools.partial(_generate, spec)))
 
 
 def _generate(spec: Spec) -> dict[str, str]:
@@ -169,21 +142,6 @@ def _generate(spec: Spec) -> dict[str, str]:
     base = read_base(first, _resource("specs"))
     with shown_in(first):
         return emit.render_all(first, emit.find_ruff(), base)
-
-
-def _write(texts: dict[str, str], folder: Path) -> None:
-    """Write into a folder of its own, then move it into place: who comes first, wins."""
-    folder.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder.parent.parent) as name:
-        fresh = Path(name) / "texts"
-        fresh.mkdir()
-        for filename, text in texts.items():
-            (fresh / filename).write_text(text, encoding="utf-8")
-        try:
-            fresh.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # no other process moved the same texts there
-                raise
 
 
 def _adopt(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:

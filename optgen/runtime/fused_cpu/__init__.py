@@ -6,12 +6,12 @@ reader fetches every address anew, and Python touches groups only, no tensor. A 
 ordinary tensors is read so too, once Python has made their states.
 """
 
+import pkgutil
 import sys
 import warnings
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -186,12 +186,10 @@ def _types_of_step(owner: Lowered) -> int:
 
 
 def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel | str:
-    assert module.__file__ is not None
     if reason := excess(owner.rule):
         return reason
-    path = Path(module.__file__).with_name("fused_cpu.cpp")
     kind, condition = _kind(in_parts)
-    name, source = owner.rule.name, condition + complete(path.read_text())
+    name, source = owner.rule.name, condition + complete(_source(module))
     # Two compilers take no longer than one; a third would wait for them where there are two cores.
     with ThreadPoolExecutor(1) as beside:
         try:
@@ -209,6 +207,10 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
         _warned.add(reason)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
     return reason
+
+
+def _source(module: ModuleType) -> str:
+    return (pkgutil.get_data(module.__name__, "fused_cpu.cpp") or b"").decode()
 
 
 def _kind(in_parts: bool) -> tuple[type[Kernel], str]:

@@ -1,0 +1,76 @@
+"""A package whose modules are imported from texts in memory, whatever lies in its folder by now.
+
+Its modules have the paths of the files that the texts were read from, so tracebacks, debuggers,
+`inspect.getsource` and Triton find them; where the files are gone they find the texts.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder, SourceLoader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+_Path = Sequence[str] | None
+
+
+def import_package(name: str, folder: Path, texts: Mapping[str, str]) -> ModuleType:
+    """Import a package of this name from the texts of its files."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _packages[name] = _Loader(folder, texts)
+    try:
+        return importlib.import_module(name)
+    except BaseException:
+        del _packages[name]
+        raise
+
+
+class _Loader(SourceLoader):
+    """Reads texts. It keeps no bytecode, since it knows no times of files."""
+
+    def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
+        self._folder, self._texts = folder, texts
+
+    def file(self, module: str) -> str:
+        """The name of a module's file."""
+        return f"{module.partition('.')[2] or '__init__'}.py"
+
+    def knows(self, module: str) -> bool:
+        """Tell whether there is a text for a module."""
+        return self.file(module) in self._texts
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._folder / self.file(fullname))
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """The text of a file, a module's or another one of the package."""
+        at = Path(str(path))
+        if at.parent != self._folder or at.name not in self._texts:
+            raise FileNotFoundError(2, "no such text", str(path))
+        return self._texts[at.name].encode()
+
+
+class _Finder(MetaPathFinder):
+    """Finds the packages that are texts, and their modules."""
+
+    def find_spec(
+        self, fullname: str, path: _Path = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package = fullname.partition(".")[0]
+        loader = _packages.get(package)
+        if loader is None or not loader.knows(fullname):
+            return None
+        spec = ModuleSpec(
+            fullname,
+            loader,
+            origin=loader.get_filename(fullname),
+            is_package=fullname == package,  # its path is empty: no folder is searched
+        )
+        spec.has_location = True
+        return spec
+
+
+_packages: dict[str, _Loader] = {}
+_finder = _Finder()

@@ -1,0 +1,211 @@
+"""The cached texts of optgen.load: what is wrong with them is written anew, and never runs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import py_compile
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import optgen
+import optgen.jit
+from optgen.runtime import cache_files
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.text_cache import kept
+
+RULE = '''from optgen.spec import hyper, optimizer, state
+
+
+@optimizer(paper="https://arxiv.org/abs/0000.00000")
+def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyper(0.9, ge=0)):
+    """A heavy ball."""
+    b = beta * b + g
+    p = p - lr * b
+'''
+EVIL = "open(__import__('os').environ['RAN'], 'a').write(__name__)\n"
+CHILD = "import sys, optgen; optgen.load(sys.argv[1])"
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there if something ran that should not."""
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the texts of a rule are kept, which were made by a load in this process."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    (tmp_path / "heavy.py").write_text(RULE)
+    optgen.load(tmp_path / "heavy.py")
+    (found,) = (tmp_path / "cache" / "specs").iterdir()
+    return found
+
+
+def loads_and_steps(folder: Path) -> None:
+    """What a new process would do: all modules are imported anew."""
+    optgen.jit._loaded.clear()
+    for name in [name for name in sys.modules if name.startswith("optgen_heavy_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    steps(optgen.load(folder.parents[2] / "heavy.py"))
+
+
+def steps(cls: type[GeneratedOptimizer]) -> None:
+    """A class steps as it should, and its C++ can be read."""
+    for lowering in ("forloop", "foreach"):
+        parameter = torch.nn.Parameter(torch.zeros(4))
+        parameter.grad = torch.ones(4)
+        with optgen.use_lowering(lowering):
+            cls([parameter], lr=0.5).step()
+        assert parameter.tolist() == [-0.5] * 4
+    assert b"optgen_step" in (pkgutil.get_data(cls.__module__, "fused_cpu.cpp") or b"")
+
+
+def altered(path: Path) -> None:
+    path.write_text(path.read_text() + (EVIL if path.suffix == ".py" else "#error\n"))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_text(""),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "altered": altered,
+    "missing": Path.unlink,
+    "no text": lambda path: path.write_bytes(b"\xff\xfe"),
+    "open to all": lambda path: path.chmod(0o666),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["__init__.py", "fused_cpu.cpp", "forloop.py", "sha256"])
+def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, damage: str) -> None:
+    whole = kept(folder)
+    assert whole is not None
+    DAMAGES[damage](folder / name)
+    assert kept(folder) is None
+
+    loads_and_steps(folder)
+
+    assert kept(folder) == whole
+    assert not ran.exists()
+
+
+def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
+    """Python would take it: it has the time and the size of its source."""
+    for path in list(folder.glob("*.py")):
+        text, facts = path.read_text(), path.stat()
+        for optimize in (-1, 1, 2):
+            path.write_text(EVIL.ljust(len(text.encode()), "#"))
+            os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+            py_compile.compile(str(path), optimize=optimize)
+        path.write_text(text)
+        os.utime(path, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
+
+    loads_and_steps(folder)
+
+    assert not ran.exists()
+
+
+def test_modules_beside_ours_are_not_read(folder: Path, ran: Path) -> None:
+    for name in ("torch.py", "optgen.py", "math.py", "sitecustomize.py", "dataclasses.py"):
+        (folder / name).write_text(EVIL)
+    for name in ("__init__", "forloop", "foreach"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(EVIL)
+        (folder / f"{name}{next(iter(suffixes()))}").write_text("no library")
+
+    loads_and_steps(folder)
+
+    assert not ran.exists()
+
+
+def suffixes() -> list[str]:
+    from importlib.machinery import EXTENSION_SUFFIXES
+
+    return EXTENSION_SUFFIXES
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "sha256"])
+def test_a_link_is_not_followed(folder: Path, ran: Path, tmp_path: Path, name: str) -> None:
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+
+    loads_and_steps(folder)
+
+    assert not (folder / name).is_symlink()
+    assert kept(folder)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_an_inner_folder_that_others_may_write_to(folder: Path, mode: int) -> None:
+    for inner in (folder, folder.parent):
+        inner.chmod(mode)
+        assert kept(folder) is None
+        loads_and_steps(folder)
+        inner.chmod(0o700)
+        assert kept(folder)
+
+
+def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+
+    assert kept(folder) is None
+    loads_and_steps(folder)
+
+
+def test_a_name_that_is_a_folder(folder: Path) -> None:
+    """What cannot be written anew is taken from another folder."""
+    (folder / "forloop.py").unlink()
+    (folder / "forloop.py").mkdir()
+
+    loads_and_steps(folder)
+
+
+def test_a_damaged_text_on_a_full_disk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be written anywhere; the class is there."""
+    (folder / "forloop.py").write_text("")
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(cache_files, "write", full)
+    monkeypatch.setattr("optgen.jit._loaded", {})
+
+    steps(optgen.load(tmp_path / "heavy.py"))
+
+
+def test_the_cache_may_be_deleted_at_any_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a load and the first step as well, whatever reads the texts then."""
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    cls = optgen.load(tmp_path / "heavy.py")
+    shutil.rmtree(folder.parent)
+
+    steps(cls)
+    assert inspect.getsource(cls).startswith("class Heavy(")
+
+
+def test_several_processes_mend_one_cache(folder: Path) -> None:
+    (folder / "forloop.py").write_text("")
+    command = [sys.executable, "-c", CHILD, str(folder.parents[2] / "heavy.py")]
+    racing = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+
+    assert [(each.communicate()[1], each.returncode) for each in racing] == [("", 0)] * 3
+    assert kept(folder)
+    assert not list(folder.glob(".build-*"))
