@@ -35,6 +35,11 @@ def _made() -> Path | None:
         return None
 
 
+def ends_with_the_process(folder: Path) -> bool:
+    """Tell whether a folder is the one that is removed when this process ends."""
+    return folder == _temporary_folder(os.getpid())
+
+
 def make(folder: Path) -> None:
     """Make a folder and those it stands in, for this user only."""
     if not folder.is_dir():

@@ -29,6 +29,7 @@ from optgen.runtime.fused_cpu import (
     tensor_reader,
 )
 from optgen.runtime.fused_cpu.again import Again
+from optgen.runtime.fused_cpu.compiler_process import end_all
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
@@ -188,6 +189,18 @@ def _types_of_step(owner: Lowered) -> int:
 def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel | str:
     if reason := excess(owner.rule):
         return reason
+    try:
+        return _built(owner, module, in_parts, types)
+    except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
+        message = str(error)
+    reason = message.partition("\n")[0]  # what follows are words of the compiler
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
+    return reason
+
+
+def _built(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel:
     kind, condition = _kind(in_parts)
     name, source = owner.rule.name, condition + complete(_source(module))
     # Two compilers take no longer than one; a third would wait for them where there are two cores.
@@ -200,13 +213,9 @@ def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Ker
                 beside.submit(tensor_reader.reader)  # it is asked for next
             built = levels.library(name, source, types, levels.made(source))
             return kind(owner, *built, source, swept())
-        except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
-            message = str(error)
-    reason = message.partition("\n")[0]  # what follows names folders and files of this build
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
-    return reason
+        except KeyboardInterrupt:
+            end_all()  # the other thread would wait for its compiler
+            raise
 
 
 def _source(module: ModuleType) -> str:

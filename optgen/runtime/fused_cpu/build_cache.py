@@ -15,8 +15,9 @@ from pathlib import Path
 
 from optgen.runtime import cache_files
 from optgen.runtime.cache_folders import folders
-from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu import build_log, compiler
 from optgen.runtime.fused_cpu.build_lock import alone
+from optgen.runtime.fused_cpu.compiler import CompileError, RefusedError
 
 _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
 
@@ -29,6 +30,7 @@ def library(name: str, source: str) -> Path:
     """The path of a whole library built from a source text, building it if there is none yet."""
     command = compiler.find()
     file = _file(command, name, source)
+    failed = []
     for folder in folders():
         for path in _whole(folder, file):
             return path
@@ -36,9 +38,14 @@ def library(name: str, source: str) -> Path:
             break
         try:
             return _built_once(command, source, folder / file)
-        except OSError:
-            continue  # read-only, full, or gone in the meantime
-    raise NoCompilerError(f"no C++ compiler was found: {compiler.INSTALL}")
+        except OSError as error:  # read-only, full, or gone in the meantime
+            failed.append(f"{folder}: {error.strerror or error}")
+    if command is None:
+        raise NoCompilerError(compiler.absence())
+    raise CompileError(
+        f"no folder takes what is compiled ({'; '.join(failed) or 'none is trusted'}): make room, "
+        "or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
+    )
 
 
 def built(name: str, source: str) -> Path | None:
@@ -83,7 +90,12 @@ def _build(command: list[str], source: str, path: Path) -> Path:
         folder = Path(name)
         text, built, checksum = folder / "fused_cpu.cpp", folder / "built.so", folder / "sha256"
         text.write_text(source)
-        compiler.build(command, text, built)
+        try:
+            compiler.build(command, text, built)
+        except RefusedError as refused:
+            log = build_log.keep(path, refused.log, source)
+            capable = compiler.builds_anything(command, folder)
+            raise build_log.explained(command, path, refused.log, log, capable) from None
         checksum.write_text(_sha256(built.read_bytes()))
         cache_files.move(checksum, checksum_of(path))
         cache_files.move(built, path)

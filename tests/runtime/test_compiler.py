@@ -1,0 +1,313 @@
+"""What is said of a compiler that makes no library: what happened, and the way out."""
+
+import os
+import re
+import resource
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from optgen.runtime.fused_cpu import build_cache, compiler, compiler_process
+from optgen.runtime.fused_cpu.compiler import CompileError
+
+SOURCE = 'extern "C" int answer() { return 42; }\n'
+WRONG = 'extern "C" int answer() { return nothing; }\n'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of this test."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """A compiler that is a script of a shell; $REAL in it is the real one."""
+    path, real = tmp_path / "scripted", compiler.find()
+    assert real is not None
+    path.write_text(f"#!/bin/sh\nREAL={real[0]}\n{text}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    return path
+
+
+def failure(source: str = SOURCE) -> str:
+    with pytest.raises(CompileError) as caught:
+        build_cache.library("answer", source)
+    return str(caught.value)
+
+
+def log_of(message: str) -> Path:
+    found = re.search(r"\(log: (.*)\)$", message.partition("\n")[0])
+    assert found is not None
+    return Path(found[1])
+
+
+# The name of a compiler.
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ("g++ '", r"CXX is \"g\+\+ '\", and a shell could not read it \(No closing quotation\)"),
+        ("g++ \\", r"a shell could not read it \(No escaped character\)"),
+        ("/nowhere/c++", "'/nowhere/c\\+\\+' is not found: set it to a C"),
+        ("''", "'' is not found|'' is a folder"),
+        ("/", "'/' is a folder"),
+        ("/etc/passwd -O2", "'/etc/passwd' cannot be run"),
+        ("-O2 g++", "'-O2' is not found"),
+    ],
+)
+def test_a_name_that_is_no_compiler(
+    chosen: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", chosen)
+    assert compiler.find() is None
+    with pytest.raises(build_cache.NoCompilerError, match=says):
+        build_cache.library("answer", SOURCE)
+
+
+@pytest.mark.parametrize("chosen", ["", "  "])
+def test_an_empty_name_is_none(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    usual = compiler.find()
+    monkeypatch.setenv("CXX", chosen)
+    assert compiler.find() == usual
+
+
+def test_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spaced = tmp_path / "my tools"
+    spaced.mkdir()
+    script(spaced, monkeypatch, 'exec $REAL "$@"')
+    for chosen in (f"{spaced}/scripted", f"'{spaced}/scripted'"):
+        monkeypatch.setenv("CXX", chosen)
+        assert compiler.find() == [f"{spaced}/scripted"]
+        assert build_cache.library("answer", SOURCE).is_file()
+
+
+def test_a_compiler_behind_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the compiler changes, the identity does."""
+    path = script(tmp_path, monkeypatch, 'exec $REAL "$@"')
+    monkeypatch.setenv("CXX", f"env {path}")
+    command = compiler.find()
+    assert command is not None
+    assert build_cache.library("answer", SOURCE).is_file()
+
+    before = compiler.identity(command)
+    path.write_text(path.read_text() + "\n")
+    assert compiler.identity(command) != before
+
+
+# Time.
+
+
+def test_a_compiler_that_hangs_is_ended_with_all_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, monkeypatch, f"sleep 60 & echo $! > {tmp_path}/child; exec sleep 60")
+    monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
+
+    said = failure()
+
+    assert "took longer than 1 seconds and was ended: set OPTGEN_COMPILE_TIMEOUT to more" in said
+    assert is_ended(int((tmp_path / "child").read_text()))
+
+
+def is_ended(process: int) -> bool:
+    """A killed one may be a zombie until its new parent looks."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_others_wait_no_longer_than_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is given back, and in this process it is not tried again."""
+    script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
+    monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
+    begin = time.monotonic()
+    others = [Thread(target=failure) for _ in range(3)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+
+    assert time.monotonic() - begin < 20
+    assert (tmp_path / "log").read_text() == "\n"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_a_limit_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", text)
+    assert f"OPTGEN_COMPILE_TIMEOUT is {text!r}: set it to seconds" in failure()
+
+
+def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/own; exec sleep 60")
+    waiting = Thread(target=failure)
+    waiting.start()
+    while not (tmp_path / "own").exists() or not (tmp_path / "own").read_text():
+        time.sleep(0.01)
+
+    compiler_process.end_all()
+    waiting.join(30)
+
+    assert not waiting.is_alive()
+    assert is_ended(int((tmp_path / "own").read_text()))
+
+
+# Room.
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("fatal error: error writing to x.s: No space left on device", "No space left on device"),
+        ("ld: final link failed: Disk quota exceeded", "Disk quota exceeded"),
+        ("Cannot create temporary file in /x/: Read-only file system", "Read-only file system"),
+        ("File size limit exceeded signal terminated program as", "File too large"),
+    ],
+)
+def test_no_room(
+    printed: str, says: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
+    said = failure()
+
+    assert f"no folder takes what is compiled ({cache}: {says}; " in said
+    assert said.endswith(
+        "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
+    )
+    assert "no C++ compiler" not in said
+
+
+def test_room_in_the_next_folder(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(
+        tmp_path,
+        monkeypatch,
+        f'case "$*" in *{cache}*) echo "No space left on device" >&2; exit 1;; esac\n'
+        'exec $REAL "$@"',
+    )
+
+    assert build_cache.library("answer", SOURCE).parent != cache
+    assert not list(cache.iterdir())
+
+
+def test_files_may_not_grow(cache: Path) -> None:
+    """The system's own limit, on a compiler that works."""
+    code = f"""
+import resource
+from optgen.runtime.fused_cpu import build_cache
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    build_cache.library("answer", {SOURCE!r})
+except build_cache.CompileError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert f"no folder takes what is compiled ({cache}: File too large" in done.stdout
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
+
+
+def test_temporary_files_of_the_compiler_are_ours(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end with the build, whatever happens to it."""
+    script(tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/used; exec $REAL "$@"')
+    build_cache.library("answer", SOURCE)
+
+    used = Path((tmp_path / "used").read_text().strip())
+    assert used.parent == cache
+    assert not used.exists()
+
+
+# Memory, and what cannot even begin.
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kill -9 $$", "was killed, as the system does where memory runs out: end what takes it"),
+        ("echo 'fatal error: Killed signal terminated program cc1plus'; exit 1", "was killed"),
+        ("echo 'cc1plus: out of memory allocating 65536 bytes'; exit 1", "ran out of memory: end"),
+        ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "ran out of memory"),
+    ],
+)
+def test_no_memory(text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
+    assert says in failure()
+    assert (tmp_path / "log").read_text() == "\n"  # other flags take as much
+
+
+def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = script(tmp_path, monkeypatch, "")
+    path.write_text("#!/nowhere/sh\n")
+    assert "cannot be started (No such file or directory): set CXX to another" in failure()
+
+
+# What is wrong with the source, or the compiler.
+
+
+def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
+    said = failure(WRONG)
+    first = said.partition("\n")[0]
+
+    assert "builds other C++17 programs but not what optgen wrote for `answer`" in first
+    assert "a defect of optgen: report it" in first
+    assert "CXX" not in said
+    assert len(said.splitlines()) < 12
+    log = log_of(said)
+    assert log.parent == cache
+    assert log.read_text().count("-std=c++17") == len(compiler.FLAG_SETS)
+    assert "'nothing' was not declared" in log.read_text() or "undeclared" in log.read_text()
+    assert log.with_suffix(".cpp").read_text() == WRONG
+    assert len(list(cache.iterdir())) == 2
+    assert failure(WRONG).partition("\n")[0] == first  # the same files, not more of them
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, monkeypatch, 'case "$*" in *17*) echo "error: no C++17" >&2; exit 1;; esac')
+    said = failure()
+
+    assert "cannot build even a small C++17 program: set CXX to a compiler that knows C++17" in said
+    assert "error: no C++17" in log_of(said).read_text()
+    assert "defect of optgen" not in said
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_program_that_is_no_compiler(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, monkeypatch, f"exit {status}")
+    assert "cannot build even a small C++17 program" in failure()
+
+
+def test_a_compiler_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1')
+    assert "a defect of the compiler: set CXX to another one" in failure()
+
+
+def test_a_log_outlives_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
+    log = log_of(failure(WRONG))
+    try:
+        assert stat.S_ISREG(log.stat().st_mode)
+        assert log.parent == Path(os.environ.get("TMPDIR", "/tmp"))
+    finally:
+        log.unlink()
+        log.with_suffix(".cpp").unlink()
