@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import interpreter  # noqa: F401  (mends Triton's interpreter where it is chosen)
+import interpreter  # noqa: F401  (quickens Triton's interpreter where it is chosen)
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,7 +15,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 inside = pytest.mark.skipif(not INTERPRETED, reason="runs in the process with the interpreter")
@@ -60,37 +59,6 @@ def _run(arguments: list[str], output: str) -> None:
     sys.exit(int(pytest.main(arguments)))
 
 
-def behave_like_a_device() -> None:
-    """Mend what the interpreter does otherwise than every device: it truncates float32 to bfloat16
-    where they round, garbles bfloat16 beside float64, makes a number of a truth value that it
-    spreads over a block, and warns of infinities and NaN.
-    """
-    import numpy as np
-    from triton import language as tl
-    from triton.runtime import interpreter
-
-    np.seterr(all="ignore")
-    builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    cast, splat = builder.cast_impl, builder.create_splat
-    wide = {tl.float32: torch.float32, tl.float64: torch.float64}
-
-    def cast_as_devices_do(self: Any, source: Any, target: Any) -> Any:
-        kind, wanted = source.dtype.scalar, target.scalar
-        if wanted == tl.bfloat16 and kind in wide:
-            rounded = torch.from_numpy(np.array(source.data)).to(torch.bfloat16)
-            return handle(rounded.view(torch.uint16).numpy(), wanted)
-        if kind == tl.bfloat16 and wanted in wide:
-            bits = torch.from_numpy(np.array(source.data)).view(torch.bfloat16)
-            return handle(bits.to(wide[wanted]).numpy(), wanted)
-        return cast(self, source, target)
-
-    def splat_as_devices_do(self: Any, kind: Any, source: Any) -> Any:
-        spread = splat(self, kind, source)
-        return handle(spread.data.astype(bool), tl.int1) if source.data.dtype == bool else spread
-
-    builder.cast_impl, builder.create_splat = cast_as_devices_do, splat_as_devices_do
-
-
 def patch_once_a_launch() -> None:
     """A launch has made the language the interpreter's; every call of a helper would do it again,
     which takes a third of the time. Triton's own helpers see the language under another name,
@@ -112,5 +80,4 @@ def patch_once_a_launch() -> None:
 
 
 if INTERPRETED:
-    behave_like_a_device()
     patch_once_a_launch()

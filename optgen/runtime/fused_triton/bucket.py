@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import chain, islice
 from math import prod
 from operator import attrgetter, itemgetter
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from optgen.runtime.fused_triton.interpreter import as_devices_do
 from optgen.runtime.fused_triton.streams import (
     Layout,
     Streams,
@@ -254,5 +255,5 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    """Triton launches on the current device; on the CPU it is its interpreter that launches."""
+    return torch.cuda.device(device) if device.type == "cuda" else as_devices_do()

@@ -1,0 +1,59 @@
+"""Triton's interpreter, mended for our launches where it computes otherwise than every device.
+
+It keeps bfloat16 numbers as their bits. It converts these from and to float32 only, and cuts off
+where devices round; of any other type it takes the bits for a number, so that a float64 stored as
+bfloat16 is nearly always 0. And it makes a number of a truth value that it spreads over a block,
+which `&` and `|` refuse. Other kernels of the process are left as they are.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import RLock
+from typing import Any
+
+import torch
+
+_alone = RLock()  # the interpreter has one state for all threads
+
+
+@contextmanager
+def as_devices_do() -> Iterator[None]:
+    """Have the interpreter compute as devices do, infinities and NaN without a warning."""
+    from triton.runtime import interpreter
+
+    builder, mended = interpreter.InterpreterBuilder, _mended()
+    with _alone, interpreter.np.errstate(all="ignore"):
+        known = {name: getattr(builder, name) for name in mended}
+        for name, function in mended.items():
+            setattr(builder, name, function)
+        try:
+            yield
+        finally:
+            for name, function in known.items():
+                setattr(builder, name, function)
+
+
+@cache
+def _mended() -> dict[str, Callable[..., Any]]:
+    """Methods of the interpreter, by their names."""
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    builder, handle, np = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter.np
+    cast, splat = builder.cast_impl, builder.create_splat
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar == tl.bfloat16:
+            bits = torch.from_numpy(np.array(source.data)).view(torch.bfloat16)
+            source = handle(bits.double().numpy(), tl.float64)
+        if target.scalar == tl.bfloat16:
+            rounded = torch.from_numpy(np.array(source.data)).bfloat16()
+            return handle(rounded.view(torch.uint16).numpy(), tl.bfloat16)
+        return cast(self, source, target)
+
+    def create_splat(self: Any, kind: Any, source: Any) -> Any:
+        spread = splat(self, kind, source)
+        return handle(spread.data.astype(bool), tl.int1) if source.data.dtype == bool else spread
+
+    return {"cast_impl": cast_impl, "create_splat": create_splat}

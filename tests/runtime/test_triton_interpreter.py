@@ -1,0 +1,118 @@
+"""The plain interpreter of Triton: every rule of every type as the C++ kernel has it."""
+
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+
+import optgen
+from optgen import use_lowering
+from optgen.runtime.fused_triton.interpreter import as_devices_do
+
+pytest.importorskip("triton")
+
+SPECS = Path(__file__).parents[2] / "specs"
+LISTS = ("averaging", "sparse_adam")  # functions; and what no dense gradient suits
+RULES = [path.stem for path in sorted(SPECS.glob("[!_]*.py")) if path.stem not in LISTS]
+MATRICES = ("muon", "row_wise_adagrad")
+BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
+SPREAD = 8
+"""How much larger the bound of rules is that iterate in 16 bits."""
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
+    """Parameters and states after two steps."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7, 5), (20, 3)] if name in MATRICES else [(7, 5), (300,), ()]
+    params = [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+    optimizer: Any = optgen.load(name)(params)
+    with use_lowering(lowering):
+        for _ in range(2):
+            for param in params:
+                param.grad = torch.randn(param.shape, generator=generator).to(dtype)
+            optimizer.step()
+    states = [value for param in params for value in optimizer.state[param].values()]
+    return [param.detach() for param in params] + [s for s in states if torch.is_tensor(s)]
+
+
+@inside
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule(name: str, dtype: torch.dtype) -> None:
+    bound = BOUNDS[dtype] * (SPREAD if name == "muon" else 1)
+    for found, expected in zip(
+        stepped(name, dtype, "fused_triton"), stepped(name, dtype, "fused_cpu"), strict=True
+    ):
+        assert found.dtype == expected.dtype
+        wrong = (found.double() - expected.double()).abs().max()
+        assert wrong <= bound * expected.double().abs().max()
+
+
+@inside
+def test_factored_variances_in_16_bits_are_not_zero() -> None:
+    """They were, silently: a float64 was stored with the bits of no bfloat16."""
+    param = torch.ones(8, 4, dtype=torch.bfloat16, requires_grad=True)
+    param.grad = torch.ones_like(param)
+    optimizer: Any = optgen.load("adafactor")([param])
+    with use_lowering("fused_triton"):
+        optimizer.step()
+
+    assert optimizer.state[param]["row_var"].min() > 0
+    assert optimizer.state[param]["col_var"].min() > 0
+
+
+@inside
+def test_infinities_warn_of_nothing() -> None:
+    param = torch.ones(4, requires_grad=True)
+    param.grad = torch.tensor([torch.inf, -torch.inf, torch.nan, 3e38])
+    with warnings.catch_warnings(), use_lowering("fused_triton"):
+        warnings.simplefilter("error")
+        optgen.load("adam")([param]).step()
+
+    assert param.isnan().tolist() == [True, True, True, False]
+
+
+@inside
+def test_other_kernels_find_the_interpreter_as_it_is() -> None:
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    def methods() -> list[Any]:
+        return [getattr(InterpreterBuilder, name) for name in ("cast_impl", "create_splat")]
+
+    def broken() -> None:
+        with as_devices_do():
+            assert methods() != before
+            raise KeyError
+
+    before = methods()
+    with pytest.raises(KeyError):
+        broken()
+    assert methods() == before
+
+
+@inside
+def test_one_thread_after_the_other() -> None:
+    """The interpreter has one state; two threads at once would take each other's program."""
+    results: list[list[torch.Tensor]] = []
+
+    def take() -> None:
+        results.append(stepped("adamw", torch.float32, "fused_triton"))
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 3
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
