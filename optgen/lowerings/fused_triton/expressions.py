@@ -152,17 +152,20 @@ class Printer:
 
     def argument(self, expr: Expr) -> str:
         """An argument of a word. Triton takes a bare number there for a float32."""
-        if any(isinstance(e, Ref) for e in walk(expr)):
+        if _has_name(expr):
             return self(expr)
         return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         match b:
             case Const(int() as n) if 1 <= abs(n) <= 8:
-                product = " * ".join([self(a, 7)] * abs(n))
+                factor = self.argument(a) if n < 0 and not _has_name(a) else self(a, 7)
+                product = " * ".join([factor] * abs(n))
                 return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
             case Const(0.5):
-                return f"sqrt({self(a)})", _ATOM
+                return f"sqrt({self.argument(a)})", _ATOM
+            case Const(-0.5):  # torch's way: of -0.0 and of -inf a power makes something else
+                return f"div(1.0, sqrt({self.argument(a)}))", _ATOM
         if _is_count(b) and not isinstance(b, Const):
             return f"ipow({self.argument(a)}, {self(b)})", _ATOM
         return f"power({self(a)}, {self.argument(b)})", _ATOM
@@ -196,6 +199,11 @@ class Printer:
         if not product:
             return minus, (scale or ["1.0"])[0]
         return minus, " * ".join([*scale, product])
+
+
+def _has_name(expr: Expr) -> bool:
+    """Whether an expression has a type by a name that it reads."""
+    return any(isinstance(e, Ref) for e in walk(expr))
 
 
 def _is_count(expr: Expr) -> bool:

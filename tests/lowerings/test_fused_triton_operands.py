@@ -1,0 +1,204 @@
+"""Every word as Triton prints it of tensors, single numbers and constants, for every type, in the
+plain interpreter, against what the word means; and that all of it compiles for devices."""
+
+import importlib.util
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from lowerings.test_fused_triton_words import WRITTEN, meaning, sentence
+from torch import Tensor
+
+from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.lowerings.fused_triton.expressions import Printer
+from optgen.runtime.fused_triton.interpreter import as_devices_do
+
+pytest.importorskip("triton")
+
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+TOLERANCES = dict(zip(TYPES, (4e-6, 1e-13, 2**-8, 2**-10), strict=True))
+CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
+EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
+X, Y, Z = (Ref(name) for name in "xyz")
+VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
+FIRSTS = 3  # how many values single numbers take
+
+HEADER = """import triton
+import triton.language as tl
+from optgen.runtime.fused_triton.words import *
+"""
+KERNEL = """
+@triton.jit
+def {name}(xs, ys, zs, outs, SIZE: tl.constexpr, dtype: tl.constexpr):
+    lanes = tl.arange(0, SIZE)
+    first = tl.program_id(0)
+    x = tl.load(xs + {x}).to(dtype)
+    y = tl.load(ys + {y}).to(dtype)
+    z = tl.load(zs + {z}).to(dtype)
+    made = tl.zeros((SIZE,), dtype) + ({text})
+    tl.store(outs + first * SIZE + lanes, made.to(outs.dtype.element_ty))
+"""
+
+
+def nothing(expr: Expr) -> None:
+    return None
+
+
+def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with each part of it changed, the innermost first."""
+    return change(rebuild(expr, lambda part: replaced(part, change)))
+
+
+def mixed(expr: Expr, kinds: dict[str, str]) -> Expr:
+    """The expression with constants where its kinds say so."""
+
+    def constant(part: Expr) -> Expr:
+        known = isinstance(part, Ref) and kinds[part.name] == "constant"
+        return Const(CONSTANTS[part.name]) if known else part  # type: ignore[union-attr]
+
+    return replaced(expr, constant)
+
+
+def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
+    """A word's sentences, with the kind of each of its names."""
+    found = []
+    names = "xyz"[: max(2, len(sentence(word).args))] if word != "neg" else "x"  # type: ignore
+    for chosen in product(("tensor", "number", "constant"), repeat=len(names)):
+        kinds = dict.fromkeys("xyz", "tensor") | dict(zip(names, chosen, strict=True))
+        found.append((mixed(sentence(word), kinds), kinds))
+    if word == "**":
+        for n, base in product(EXPONENTS, ("tensor", "number", "constant")):
+            kinds = {"x": base, "y": "tensor", "z": "tensor"}
+            found.append((mixed(Call("**", (Call("abs", (X,)), Const(n))), kinds), kinds))
+            found.append((mixed(Call("**", (X, Const(n))), kinds), kinds))
+    return found
+
+
+CASES = {word.name: cases(word.name) for word in WRITTEN}
+
+
+def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
+    places = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
+    text = Printer(nothing, tensors=True)(expr)
+    return KERNEL.format(name=name, text=text, **places)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module with a kernel for each case of each word."""
+    parts = [HEADER]
+    for position, word in enumerate(WRITTEN):
+        for i, case in enumerate(CASES[word.name]):
+            parts.append(kernel(f"word{position}_{i}", *case))
+    path = Path(tmp_path_factory.mktemp("kernels")) / "printed_operands.py"
+    path.write_text("\n".join(parts))
+    spec = importlib.util.spec_from_file_location("printed_operands", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+def operands(word: str, dtype: torch.dtype) -> list[Tensor]:
+    """Values of which some are special; where a word is not defined for all, those it is for."""
+    generator = torch.Generator().manual_seed(0)
+    picked = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
+    x, y, z = picked
+    if word == "%":
+        x, y = x.nan_to_num(5.5, 7.0, -7.0), y.nan_to_num(2.0, 3.0, -3.0)
+        y = torch.where(y == 0, 0.75, y)
+    if word == "clamp":
+        y, z = torch.full_like(y, -1.0), z.abs().nan_to_num(1.0)
+    return [x.contiguous(), y.contiguous(), z.contiguous()]
+
+
+@inside
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=[word.name for word in WRITTEN])
+def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
+    import triton.language as tl
+
+    word = WRITTEN[number].name
+    computed = torch.promote_types(dtype, torch.float32)
+    given = operands(word, dtype)
+    for i, (expr, kinds) in enumerate(CASES[word]):
+        found = torch.empty(FIRSTS, 64, dtype=dtype)
+        launch = getattr(kernels, f"word{number}_{i}")[(FIRSTS,)]
+        with as_devices_do():
+            launch(*given, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
+        expected = torch.stack([expectation(expr, kinds, given, first) for first in range(FIRSTS)])
+        torch.testing.assert_close(
+            found,
+            expected.to(computed).to(dtype),
+            rtol=TOLERANCES[dtype],
+            atol=0.0,
+            equal_nan=True,
+            msg=lambda text, expr=expr, kinds=kinds: f"{expr} of {kinds}: {text}",  # type: ignore
+        )
+
+
+def expectation(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: int) -> Tensor:
+    """What an expression means in float64; of comparisons 1 where they hold."""
+    whole = {name: column.double() for name, column in zip("xyz", given, strict=True)}
+    for name, kind in kinds.items():
+        if kind == "number":
+            whole[name] = whole[name][first].expand(64)
+    filled = {}
+
+    def named(part: Expr) -> Expr:
+        if not isinstance(part, Const):
+            return part
+        name = f"constant {len(filled)}"
+        filled[name] = torch.tensor(float(part.value), dtype=torch.float64)  # type: ignore
+        return Ref(name)
+
+    found = meaning(replaced(expr, named), whole | filled)
+    assert isinstance(found, Tensor)
+    return found.double().expand(64)
+
+
+@outside
+@pytest.mark.parametrize(
+    ("capability", "kind"), [(80, "fp32"), (80, "fp16"), (90, "fp64"), (90, "bf16")]
+)
+@pytest.mark.parametrize("word", ["**", "lerp", "clamp", "%"])
+def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Path) -> None:
+    import triton
+    from triton import language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    lines = [kernel("everything", *CASES[word][0]).rpartition("    made")[0]]
+    for expr, _ in CASES[word]:
+        text = Printer(nothing, tensors=True)(expr)
+        lines.append(f"    made = tl.zeros((SIZE,), dtype) + ({text})")
+        lines.append("    tl.store(outs + lanes, made.to(outs.dtype.element_ty))")
+    path = tmp_path / "compiled_operands.py"
+    path.write_text(HEADER + "\n".join(lines) + "\n")
+    spec = importlib.util.spec_from_file_location("compiled_operands", path)
+    assert spec
+    assert spec.loader
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}")
+    signature |= {"SIZE": "constexpr", "dtype": "constexpr"}
+    computed = tl.float64 if kind == "fp64" else tl.float32
+    source = ASTSource(
+        fn=module.everything, signature=signature, constexprs={"SIZE": 256, "dtype": computed}
+    )
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(tmp_path)
+        options = {"enable_reflect_ftz": False}
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert "div.full" not in compiled.asm["ptx"]
