@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 from torch.optim import Optimizer
 
 from optgen.runtime.private import (
-    compiling,
     observed,
     observed_by_torch,
     outside_dynamo,
@@ -27,26 +26,24 @@ def hooked(step: F) -> F:
     its own is wrapped by torch, and by the time it comes here its hooks have run.
     """
     watched = observed(step)
-    compiled = outside_dynamo(watched)
 
     @functools.wraps(step)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         optimizer = args[0]
         optimizer._opt_called = True
-        if compiling():
-            return compiled(*args, **kwargs)
         if unobserved(optimizer) or observed_by_torch(optimizer):
             return step(*args, **kwargs)
         return watched(*args, **kwargs)
 
     wrapper.hooked = True  # type: ignore[attr-defined]
     wrapper._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    return cast(F, wrapper)
+    return cast(F, outside_dynamo(wrapper))
 
 
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
 
+    @outside_dynamo
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's class of the same name would."""
         hooks = self._optimizer_state_dict_post_hooks
@@ -61,14 +58,17 @@ class LightOptimizer(Optimizer):
             packed = packed if replaced is None else replaced
         return packed
 
+    @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state that this class, or torch's of the same name, returned."""
         undecorated(Optimizer.load_state_dict)(self, state_dict)
 
+    @outside_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters, to None or to zeros."""
         undecorated(Optimizer.zero_grad)(self, set_to_none)
 
+    @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with its own hyperparameters where it gives them."""
         undecorated(Optimizer.add_param_group)(self, param_group)

@@ -17,7 +17,7 @@ from torch import Tensor
 from optgen.runtime import dispatch
 from optgen.runtime.choice import DECIDING
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.private import capturing, compiling, outside_dynamo
+from optgen.runtime.private import capturing, outside_dynamo
 
 F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
@@ -39,19 +39,14 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
         signature = inspect.signature(declared)
         form = _Form(kind, tuple(signature.parameters), named)
 
+        @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
             declared(*args, **kwargs)  # Python's own error for arguments that do not fit
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             form.step(bound.arguments)
 
-        compiled = outside_dynamo(take_step)
-
-        @wraps(declared)
-        def wrapper(*args: Any, **kwargs: Any) -> None:
-            (compiled if compiling() else take_step)(*args, **kwargs)
-
-        return cast(F, wrapper)
+        return cast(F, outside_dynamo(take_step))
 
     return fill
 

@@ -11,7 +11,12 @@ from optgen.runtime import checkpoint, dispatch, partitions, to_load
 from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.collect import Survey
 from optgen.runtime.gradients import check_parameters
-from optgen.runtime.private import check_graph_capture, only_wants_state, set_grad_enabled
+from optgen.runtime.private import (
+    check_graph_capture,
+    only_wants_state,
+    outside_dynamo,
+    set_grad_enabled,
+)
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import ensure
 
@@ -82,6 +87,7 @@ class GeneratedOptimizer(LightOptimizer):
             set_grad_enabled(enabled)
         return loss
 
+    @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters, with its own hyperparameters where it gives them."""
         super().add_param_group(param_group)
@@ -97,6 +103,7 @@ class GeneratedOptimizer(LightOptimizer):
     def _check_param(self, param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule is not made for."""
 
+    @outside_dynamo
     def init_state(self) -> None:
         """Create the state that the first step would create, without taking a step.
 
@@ -115,6 +122,7 @@ class GeneratedOptimizer(LightOptimizer):
             for values in self.state.values():
                 values[key].share_memory_()
 
+    @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state that this class, or torch's of the same name, returned.
 

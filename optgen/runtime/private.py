@@ -7,11 +7,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame as _eval_frame
 from torch.optim import optimizer as _base
 from torch.utils import _foreach_utils
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 compiling: Callable[[], bool] = torch.compiler.is_compiling
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
@@ -23,18 +25,26 @@ numel = torch._C.TensorBase.numel
 
 
 def undecorated(method: Callable[P, R]) -> Callable[P, R]:
-    """Return what torch's dynamo-disabling wrapper wraps; while compiling, the wrapper itself.
+    """Return what torch's dynamo-disabling wrapper wraps: ours are `outside_dynamo` themselves.
 
     The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call.
     """
-    if compiling():
-        return method
     return cast(Callable[P, R], getattr(method, "__wrapped__", method))
 
 
-def outside_dynamo(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that a compiled caller runs it as it is; imports dynamo when called."""
-    return torch._disable_dynamo(function)  # type: ignore[attr-defined]
+def outside_dynamo(function: F) -> F:
+    """Have compiled code call a function as it is, with all that it calls; imports no dynamo.
+
+    The attributes end a graph at the call, as those of `torch.compiler.disable` do. The strategy
+    keeps the function's frame, and the frames within it, from being compiled when the call is run.
+    """
+    marked = cast(Any, function)
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "an optimizer's methods run as they are"
+    skipped = _eval_frame._FrameAction.SKIP
+    strategy = _eval_frame._FrameExecStrategy(skipped, skipped)
+    _eval_frame.set_code_exec_strategy(marked.__code__, strategy)
+    return function
 
 
 def observed(step: Callable[P, R]) -> Callable[P, R]:

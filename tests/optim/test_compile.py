@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from optim.classes import closure, give_gradients, kinds, parameters
 from parity.classes import MATRICES, NAMES, SPARSE
 
 import optgen
+import optgen.keyed
 from optgen.runtime import dispatch
 from optgen.runtime.fused_cpu import first_step
 
@@ -74,6 +76,112 @@ def test_a_training_step_that_is_compiled_as_a_whole(name: str) -> None:
 
     torch.testing.assert_close(losses[0], losses[1])
     assert losses[0][-1] < losses[0][0]
+
+
+def keyed(params: Any) -> Any:
+    named = {str(place): param for place, param in enumerate(params)}
+    inner = optgen.keyed.KeyedOptimizerWrapper(
+        named, lambda given: optgen.optim.AdamW(given, lr=0.1)
+    )
+    warmup = optgen.keyed.WarmupOptimizer(inner, [], lr=0.1)
+    return optgen.keyed.GradientClippingOptimizer(optgen.keyed.CombinedOptimizer([warmup]))
+
+
+def lbfgs(params: Any) -> Any:
+    return optgen.optim.LBFGS(params, lr=0.1, max_iter=2)
+
+
+def adam(params: Any) -> Any:
+    return optgen.optim.Adam(params, lr=0.1)
+
+
+def watched(params: Any) -> Any:
+    """An optimizer with hooks: its step goes another way."""
+    optimizer = adam(params)
+    optimizer.register_step_pre_hook(lambda *args: None)
+    return optimizer
+
+
+def training(make: Any) -> tuple[Any, Any]:
+    """A training step, and the scheduler of its rate: both for models that begin alike."""
+    model = model_for("Adam")
+    optimizer = make(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+
+    def train(batch: torch.Tensor) -> torch.Tensor:
+        def evaluate() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(batch).pow(2).mean()
+            loss.backward()
+            return loss
+
+        if make is lbfgs:
+            return optimizer.step(evaluate)
+        loss = model(batch).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return train, scheduler
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's, of the loss, at a break
+@pytest.mark.parametrize(
+    ("make", "lowering", "backend"),
+    [
+        *((adam, lowering, "eager") for lowering in ("forloop", "foreach", "fused_cpu")),
+        *((make, "fused_cpu", "aot_eager") for make in (adam, watched, lbfgs, keyed)),
+    ],
+)
+def test_a_graph_ends_at_the_step_without_a_word(
+    make: Any, lowering: str, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Dynamo reads nothing of ours: no warning, nothing compiled anew when a rate changes."""
+    batch, losses = torch.linspace(-1, 1, 12).view(4, 3), []
+    for compiled in (False, True):
+        train, scheduler = training(make)
+        take = torch.compile(train, backend=backend) if compiled else train
+        quiet = torch._dynamo.config.patch(error_on_recompile=True)
+        with optgen.use_lowering(lowering), quiet:
+            taken = []
+            for _ in range(10):
+                taken.append(float(take(batch).detach()))
+                scheduler.step()
+        losses.append(taken)
+
+    torch.testing.assert_close(*losses)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_no_frame_of_ours_is_compiled() -> None:
+    """Neither at the step nor within it."""
+    train, _ = training(adam)
+    frames: list[str] = []
+
+    def note(graph: Any, inputs: Any) -> Any:
+        frames.extend(str(node.stack_trace) for node in graph.graph.nodes)
+        return graph
+
+    torch.compile(train, backend=note)(torch.linspace(-1, 1, 12).view(4, 3))
+
+    assert frames
+    assert not [frame for frame in frames if "/optgen/" in frame and "/tests/" not in frame]
+
+
+def test_a_step_of_a_class_of_ones_own_ends_its_graph_at_ours() -> None:
+    class Own(optgen.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    param = torch.nn.Parameter(torch.ones(3))
+    param.grad = torch.ones(3)
+    optimizer = Own([param], lr=0.5)
+
+    torch.compile(optimizer.step, backend="eager")()
+
+    assert param.tolist() == pytest.approx([0.5] * 3)
 
 
 @pytest.mark.parametrize("name", NAMES)
