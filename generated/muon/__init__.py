@@ -94,6 +94,7 @@ class Muon(GeneratedOptimizer):
             ("differentiable", False),
         ),
         choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw")),),
+        below=(("ns_steps", 100),),
     )
     lowerings = __name__
 

@@ -91,6 +91,7 @@ class NAdam(GeneratedOptimizer):
             ("differentiable", False),
         ),
         optional=(("fused", None),),
+        below=(("betas", 1),),
     )
     lowerings = __name__
 

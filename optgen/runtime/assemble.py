@@ -61,7 +61,7 @@ def visible(optimizer: "GeneratedOptimizer", group: Group, grads: list[Tensor]) 
     whole = any(not state.rows and state.present(group) for state in rule.states)
     seen = []
     for grad in grads:
-        if grad.is_sparse or rule.gradient == "sparse_only":
+        if grad.layout is not torch.strided or rule.gradient == "sparse_only":
             gradients.check(optimizer, group, grad)
         scalar = grad.is_sparse and grad.sparse_dim() == 0
         seen.append(grad.to_dense() if grad.is_sparse and (whole or scalar) else grad)
@@ -84,7 +84,9 @@ def assemble(
     keys = wanted(rule, group)
     counted = [] if rule.step is None else ["step"]
     dicts, unique = states.of(members) if keys or counted else ([], False)
+    shapes = list(map(_shape, members))
     raw, types = _raw(rule, keys, counted, members, dicts)
+    types.append(shapes)
     same = known is not None and known.types == types
     real = known.real if known and same else _are_real(types)
     columns = [raw.get(state.key, []) for state in rule.states]
@@ -99,6 +101,7 @@ def assemble(
         fresh={key: [False] * len(members) for key in rule.fresh},
         traits=[],
         types=types,
+        shapes=shapes,
         real=real,
         ordinary=grads.plain and (unique or len(set(map(id, members))) == len(members)),
     )
@@ -124,7 +127,8 @@ def _raw(
         seen = raw if not rule.facts else {key: _given(column) for key, column in raw.items()}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
-        types += [list(map(_shape, members)), *(list(map(numel, seen[key])) for key in looked_at)]
+        types += [list(map(_shape, seen[key])) for key in keys]
+        types += [list(map(numel, seen[key])) for key in looked_at[len(keys) :]]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
     return raw, [*types, ["complete", *keys]]

@@ -9,24 +9,22 @@ are the same.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from optgen.runtime import gradients, partitions
 from optgen.runtime.assemble import Gradients, States, assemble, visible
-from optgen.runtime.private import check_fused, numel
-from optgen.runtime.rule import Rule
-from optgen.runtime.sharded.views import aligned, any_shared, check_state, check_summed
+from optgen.runtime.checks import check_step, check_types
+from optgen.runtime.private import check_fused
+from optgen.runtime.sharded.views import aligned, check_summed
 from optgen.runtime.state import Created, Group, ensure, store_counts
 from optgen.runtime.to_load import Ahead, take_back
+from optgen.runtime.undo import Before
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
-
-_shape = attrgetter("shape")
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +34,7 @@ class Survey:
     works: dict[int, Work] = field(default_factory=dict)  # by the identity of the group
     created: list[Created] = field(default_factory=list)  # by the step at hand, to be taken back
     ahead: list[Ahead] = field(default_factory=list)  # states for a checkpoint to be loaded into
+    before: tuple[Before, list[Ahead]] | None = None  # the step at hand, if it changes the states
 
 
 def survey(
@@ -47,6 +46,7 @@ def survey(
     """
     kept = optimizer._survey
     if kept.ahead:
+        remember(optimizer)
         take_back(optimizer)
     old, kept.works, kept.created = kept.works, {}, []
     states = States(optimizer.state)
@@ -56,11 +56,11 @@ def survey(
         grads = visible(optimizer, group, aligned(members, found))
         known = old.get(id(group))
         work = assemble(optimizer, group, members, grads, states, known)
-        gradients.check_sizes(work.params, work.grads)
         if known is None or known.types != work.types or known.traits != work.traits:
             known = _complete(optimizer, work, grads)
         else:
             known.take(work)
+        check_step(optimizer, known)
         works.append(known)
         for each in (known, *known.parts):
             kept.works[id(each.group)] = each
@@ -84,6 +84,22 @@ def collect(optimizer: "GeneratedOptimizer", group: Group) -> Work:
     return optimizer._survey.works[id(group)]
 
 
+def remember(optimizer: "GeneratedOptimizer") -> None:
+    """Note the states as they are before this step changes any, to `undo` what it does to them."""
+    kept = optimizer._survey
+    if kept.before is None:
+        kept.before = Before(optimizer.state), list(kept.ahead)
+
+
+def undo(optimizer: "GeneratedOptimizer") -> None:
+    """Bring back the states of before the step: nothing has been updated."""
+    kept = optimizer._survey
+    if kept.before is not None:
+        before, kept.ahead = kept.before
+        before.restore(optimizer.state)
+    _let_go(kept)
+
+
 def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
     """Let go of all tensors; if the step did not happen, of the states that would say it did."""
     kept = optimizer._survey
@@ -92,7 +108,12 @@ def release(optimizer: "GeneratedOptimizer", stepped: bool) -> None:
             store_counts(work.dicts, work.steps)
     for values, key in () if stepped else kept.created:
         values.pop(key, None)
-    kept.created = []
+    _let_go(kept)
+
+
+def _let_go(kept: Survey) -> None:
+    """Keep no tensor of the step at hand."""
+    kept.created, kept.before = [], None
     for work in kept.works.values():
         work.let_go()
     kept.works = {key: work for key, work in kept.works.items() if not work.columns}
@@ -107,48 +128,13 @@ def _complete(optimizer: "GeneratedOptimizer", work: Work, grads: Gradients) -> 
     if group.get("fused"):
         for param in work.members:
             check_fused(param)
+    remember(optimizer)
     created = ensure(rule, optimizer.state, group, work.members, optimizer.defaults)
     optimizer._survey.created += created
     work = assemble(optimizer, group, work.members, grads, States(optimizer.state))
-    _check_shapes(rule, work)
+    check_types(rule, work)
     places = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
         work.fresh[key] = [(id(values), key) in places for values in work.dicts]
     work.share()
     return work
-
-
-def _check_shapes(rule: Rule, work: Work) -> None:
-    """A kernel would write beyond a state that is smaller than its parameter."""
-    if any_shared(work.members):
-        _check_places(rule, work)
-    _check_numbers(rule, work)
-    for state, column in zip(rule.states, work.states, strict=True):
-        as_always = state.shape == "like" and not rule.facts
-        if as_always and list(map(_shape, column)) == list(map(_shape, work.params)):
-            continue
-        for param, values in zip(work.params, column, strict=False):
-            if state.shape == "scalar" or values is None:
-                continue
-            if list(values.shape) != state.shape_for(param):
-                raise RuntimeError(
-                    f"{state.key} has the shape {tuple(values.shape)}, but its parameter "
-                    f"{tuple(param.shape)}: a state belongs to a parameter of one shape"
-                )
-
-
-def _check_numbers(rule: Rule, work: Work) -> None:
-    """A step count or a scalar state that is not one number is torch's error, before it is read."""
-    states = zip(rule.states, work.states, strict=True)
-    columns = [work.steps, *(column for state, column in states if state.shape == "scalar")]
-    for elements in {numel(number) for column in columns for number in column} - {1}:
-        raise RuntimeError(f"a Tensor with {elements} elements cannot be converted to Scalar")
-
-
-def _check_places(rule: Rule, work: Work) -> None:
-    """A state that another process has the rest of is none of this process's part."""
-    for state in rule.states:
-        if state.shape == "like" and state.present(work.group):
-            for param, values in zip(work.members, work.dicts, strict=True):
-                if state.suits(param):
-                    check_state(state.key, param, values[state.key])

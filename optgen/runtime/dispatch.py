@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optgen.runtime import unfused
 from optgen.runtime.choice import UNFUSED, choose, forced
-from optgen.runtime.collect import release, survey
+from optgen.runtime.collect import release, survey, undo
 from optgen.runtime.gradients import all_plain
 from optgen.runtime.sharded.views import advance_versions
 from optgen.runtime.state import Group
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
     from optgen.runtime.sharded.agreement import Meeting
 
+Update = Callable[[], None]
+
 _IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
 
 
@@ -26,28 +28,52 @@ def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None 
     """Take one step of all groups: one call for all the groups that share a fused lowering.
 
     `given` are gradients for the parameters of the only group, instead of the parameters' own.
+    What can be refused is refused before anything is written, and then the states are as before.
     """
-    if given is None and _at_once(optimizer):
-        return
+    try:
+        if given is None and _at_once(optimizer):
+            optimizer._survey.before = None
+            return
+        works, updates = _prepared(optimizer, given)
+    except BaseException:
+        undo(optimizer)
+        raise
     stepped = False
     try:
-        with _together(optimizer) as meeting:
-            works = survey(optimizer, given)
-            batches = _batches(optimizer, works)
-            take = _prepare(optimizer, batches, meeting) if meeting else None
-        for lowering, groups in batches.items():
-            if lowering in UNFUSED:
-                unfused.step(optimizer, groups, lowering)
-            else:
-                importlib.import_module(f"optgen.runtime.{lowering}").step(optimizer, groups)
-        if take:
-            take()
+        for update in updates:
+            update()
         for work in works:
             advance_versions(work.members)
         # Only where it matters: on a device, the answer must be waited for.
         stepped = not (optimizer._survey.created and unfused.skipped(optimizer))
     finally:
         release(optimizer, stepped)
+
+
+def _prepared(
+    optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None
+) -> tuple[list[Work], list[Update]]:
+    """The works of a step, and the updates that are left to be called."""
+    with _together(optimizer) as meeting:
+        works = survey(optimizer, given)
+        batches = _batches(optimizer, works)
+        together = _prepare(optimizer, batches, meeting) if meeting else None
+        updates = [_update(optimizer, *batch) for batch in sorted(batches.items(), key=_rank)]
+    return works, [*updates, together] if together else updates
+
+
+def _rank(batch: tuple[str, list[Group]]) -> bool:
+    """The kernel first: it alone sees that a sparse gradient names no row of its parameter."""
+    return batch[0] != "fused_cpu"
+
+
+def _update(optimizer: "GeneratedOptimizer", lowering: str, groups: list[Group]) -> Update:
+    """Check that a lowering can take these groups; return what does."""
+    if lowering in UNFUSED:
+        return unfused.prepare(optimizer, groups, lowering)
+    prepare = importlib.import_module(f"optgen.runtime.{lowering}").prepare
+    update: Update = prepare(optimizer, groups)
+    return update
 
 
 def _at_once(optimizer: "GeneratedOptimizer") -> bool:
@@ -83,7 +109,7 @@ def _together(optimizer: "GeneratedOptimizer") -> AbstractContextManager["Meetin
 
 def _prepare(
     optimizer: "GeneratedOptimizer", batches: dict[str, list[Group]], meeting: "Meeting"
-) -> Callable[[], None] | None:
+) -> Update | None:
     """Say what is about to happen; return the step of what is in parts and not fused."""
     from optgen.runtime.sharded.step import announce, prepare
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import local_tensor, numel, plain
+from optgen.runtime.private import local_tensor, plain
 from optgen.runtime.rule import FACTS, Rule, truth
 from optgen.runtime.sharded.placed import Placed, placed
 from optgen.runtime.sharded.views import locals_of
@@ -79,6 +79,9 @@ def _traits(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) ->
 def check(optimizer: "GeneratedOptimizer", group: Mapping[str, Any], grad: Tensor) -> None:
     """Raise an error, torch's where it has one, if the rule cannot take this gradient."""
     rule = optimizer.rule
+    if grad.layout not in (torch.strided, torch.sparse_coo):
+        name = _rule_owner(optimizer)
+        raise RuntimeError(f"{name} does not support gradients of the layout {grad.layout}")
     if grad.is_sparse:
         if rule.gradient == "dense":
             message = f"{_rule_owner(optimizer)} does not support sparse gradients"
@@ -92,19 +95,6 @@ def check(optimizer: "GeneratedOptimizer", group: Mapping[str, Any], grad: Tenso
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
         raise RuntimeError(message + rule.sparse_hint)
-
-
-def check_sizes(params: list[Tensor], grads: list[Tensor]) -> None:
-    """Raise an error for a gradient of another size: assigning to `.data` leaves the old one."""
-    if list(map(numel, params)) == list(map(numel, grads)):
-        return
-    for param, grad in zip(params, grads, strict=True):
-        pair = (2,) if grad.is_complex() else ()  # a sparse one: dense ones are seen as reals
-        if param.shape != (*grad.shape, *pair):
-            raise RuntimeError(
-                f"a gradient has the shape {tuple(grad.shape)}, but its parameter "
-                f"{tuple(param.shape)}"
-            )
 
 
 def check_parameters(optimizer: "GeneratedOptimizer") -> None:

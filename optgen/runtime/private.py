@@ -22,6 +22,7 @@ is_contiguous = torch._C.TensorBase.is_contiguous
 is_neg = torch._C.TensorBase.is_neg
 data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
+item = torch._C.TensorBase.item
 
 
 def undecorated(method: Callable[P, R]) -> Callable[P, R]:
@@ -150,6 +151,11 @@ spec: Callable[[Tensor], Any] = attrgetter("_spec")
 def is_flat_parameter(param: Tensor) -> bool:
     """Tell whether FSDP 1 made this of several parameters."""
     return getattr(param, "_is_flat_param", False)
+
+
+def has_overlap(tensor: Tensor) -> bool:
+    """Tell whether torch knows that several elements of a tensor stand in one place in memory."""
+    return torch._debug_has_internal_overlap(tensor) == 1
 
 
 def flattened_by_fsdp(param: Tensor) -> bool:

@@ -35,6 +35,24 @@ class Touched:
                 _put(tensors, rows, self.places)
 
 
+def check_rows(work: Work) -> None:
+    """Raise an IndexError for a sparse gradient that names rows its parameter has not."""
+    for param, grad in zip(work.params, work.grads, strict=True):
+        indices = grad._indices()
+        if indices.numel():
+            ends = map(Tensor.tolist, indices.aminmax(dim=1))
+            for low, high, rows in zip(*ends, param.shape, strict=False):
+                if low < 0 or high >= rows:
+                    raise named_beyond(low, high, rows)
+
+
+def named_beyond(low: int, high: int, rows: int) -> IndexError:
+    """The error about rows that a parameter has not."""
+    return IndexError(
+        f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to {rows - 1}"
+    )
+
+
 def touched(rule: Rule, work: Work) -> Touched:
     """Take the rows; those that a gradient names more than once have the sum of its values."""
     grads = [grad.coalesce() for grad in work.grads]
@@ -45,7 +63,7 @@ def touched(rule: Rule, work: Work) -> Touched:
     ]
     values = reals([grad.values() for grad in grads])
     params = _take(work.params, places)
-    rows = replace(work, params=params, grads=values, states=states, facts={})
+    rows = replace(work, params=params, grads=values, states=states, facts={}, _uneven=None)
     return Touched(rule, work, rows, places)
 
 

@@ -81,6 +81,7 @@ class Rule:
     optional: tuple[tuple[str, object], ...] = ()  # keys torch's groups lack, and what none means
     fixed: tuple[tuple[str, object], ...] = ()  # group values no checkpoint may change
     choices: tuple[tuple[str, tuple[str | None, ...]], ...] = ()  # what a group value is among
+    below: tuple[tuple[str, float], ...] = ()  # what a group's numbers must be less than
 
     def __post_init__(self) -> None:
         keys = [state.key for state in self.states]

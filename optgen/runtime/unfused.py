@@ -1,17 +1,18 @@
 """Step through the for-loop and foreach lowerings: plain torch operations, bucket by bucket."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from optgen.runtime import one_dtype
 from optgen.runtime.collect import collect
 from optgen.runtime.lists import pieces
 from optgen.runtime.private import capturable_devices
-from optgen.runtime.rows import touched
+from optgen.runtime.rows import check_rows, touched
 from optgen.runtime.rule import Rule, number
 from optgen.runtime.state import Group
 from optgen.runtime.work import Work
@@ -22,29 +23,69 @@ if TYPE_CHECKING:
 Update = Callable[..., Any]
 
 
-def step(optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str) -> None:
-    """Take the step of these groups, one group after the other."""
-    if skipped(optimizer):
-        return
-    for group in groups:
-        work = collect(optimizer, group)
-        unscale(optimizer, work)
-        functional = bool(group.get("differentiable") or group.get("capturable"))
-        taken = hypers(optimizer.rule, group, functional, lowering)
-        if functional:
-            _check_functional(optimizer.rule, work)
-            taken["capturable"] = bool(group.get("capturable"))
-        # The functional form is written for one tensor; lists of them compute like one.
-        form = ("forloop", "update_functional") if functional else (lowering, "update")
-        update = load(optimizer.lowerings, form[0], named(form[1], optimizer.rule, work))
-        whole = functional and lowering == "foreach" and optimizer.rule.elementwise
-        rows = touched(optimizer.rule, work) if work.trait.rows else None
-        dense = rows.rows if rows else work
-        for columns, fresh, _ in buckets(optimizer.rule, dense, by_value=not functional):
-            for part in pieces(columns) if whole else (columns,):
-                update(*part, **taken, **fresh)
+def prepare(
+    optimizer: "GeneratedOptimizer", groups: list[Group], lowering: str
+) -> Callable[[], None]:
+    """Check these groups; return what updates them, one after the other."""
+    calls = [_call(optimizer, collect(optimizer, group), lowering) for group in groups]
+
+    def update() -> None:
+        if not skipped(optimizer):
+            for call in calls:
+                unscale(optimizer, call.work)
+                call.update(optimizer.rule)
+
+    return update
+
+
+class Call(NamedTuple):
+    """A work, and the generated function that updates it."""
+
+    work: Work
+    function: Update
+    hypers: dict[str, Any]
+    functional: bool
+    split: Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]  # a bucket, for calls
+
+    def update(self, rule: Rule) -> None:
+        """Update the work, bucket by bucket; of sparse gradients, the rows that they touch."""
+        rows = touched(rule, self.work) if self.work.trait.rows else None
+        dense = rows.rows if rows else self.work
+        for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):
+            for part in self.split(rule, columns):
+                self.function(*part, **self.hypers, **fresh)
         if rows:
             rows.put_back()
+
+
+def _call(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> Call:
+    rule, group = optimizer.rule, work.group
+    functional = bool(group.get("differentiable") or group.get("capturable"))
+    taken = hypers(rule, group, functional, lowering)
+    if functional:
+        _check_functional(rule, work)
+        taken["capturable"] = bool(group.get("capturable"))
+    if work.trait.rows:
+        check_rows(work)
+    # The functional form is written for one tensor; lists of them compute like one.
+    form = ("forloop", "update_functional") if functional else (lowering, "update")
+    function = load(optimizer.lowerings, form[0], named(form[1], rule, work))
+    return Call(work, function, taken, functional, _split(rule, work, functional, lowering))
+
+
+def _split(rule: Rule, work: Work, functional: bool, lowering: str) -> Any:
+    """How to split a bucket into what one call takes; the functional form takes any dtypes."""
+    if functional:
+        return _in_pieces if lowering == "foreach" and rule.elementwise else _whole
+    return one_dtype.portions if one_dtype.several(rule, work) else _whole
+
+
+def _in_pieces(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return pieces(columns)
+
+
+def _whole(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return (columns,)
 
 
 def skipped(optimizer: "GeneratedOptimizer") -> bool:
@@ -96,7 +137,11 @@ def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     of a rule that looks at more than single elements have one shape, and so have those that they
     are parts of: every process that holds parts of the same has the same buckets.
     """
-    keys = [_kinds(rule, work), *(work.fresh[key] for key in rule.fresh if work.any_fresh)]
+    keys = [
+        _kinds(rule, work),
+        *_dtypes(work.grads),
+        *(work.fresh[key] for key in rule.fresh if work.any_fresh),
+    ]
     states = list(zip(rule.states, work.states, strict=True))
     if by_value:
         scalars = [work.steps, *(column for state, column in states if state.shape == "scalar")]
@@ -134,6 +179,12 @@ def _kinds(rule: Rule, work: Work) -> list[int]:
             for row in zip(*columns, strict=True)
         ]
     return kinds
+
+
+def _dtypes(grads: list[Tensor]) -> list[list[torch.dtype]]:
+    """The dtypes of gradients where they have several: these may be others in every step."""
+    found = [grad.dtype for grad in grads]
+    return [] if found.count(found[0]) == len(found) else [found]
 
 
 def _turns(scalars: list[Tensor]) -> list[int]:
@@ -198,5 +249,10 @@ def _check_functional(rule: Rule, work: Work) -> None:
                     f"If capturable=True, {named}{comma} and state_steps must be on supported "
                     f"devices: {devices}."
                 )
+    recorded = [*work.members, *(t for column in work.states for t in column if t is not None)]
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in recorded):
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )
     if any(step.requires_grad for step in work.steps):
         raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")

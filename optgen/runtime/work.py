@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from optgen.runtime.gradients import Trait
@@ -29,9 +30,11 @@ class Work:
     types: list[list[Any]]  # classes, dtypes, sizes of members and states; none of a part
     real: bool = True  # members and states are what lowerings see
     ordinary: bool = True  # gradients are dense, nothing overrides torch, no parameter comes twice
+    shapes: list[Any] = field(default_factory=list)  # of the members; none of a part
     facts: dict[str, Any] = field(default_factory=dict)  # what lowerings remember about the types
     parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
     columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
+    _uneven: list[int] | None = None
 
     @property
     def trait(self) -> Trait:
@@ -48,6 +51,18 @@ class Work:
         """Tell whether every gradient is."""
         return all(map(is_contiguous, self.grads))
 
+    @property
+    def uneven(self) -> list[int]:
+        """The places of parameters of which memory, or that of a state, is not in order."""
+        if self._uneven is None:
+            lists = columns = [self.params, *filter(None, self.states)]
+            if self.trait.facts:  # only some of such parameters have a state
+                columns = [[value for value in column if value is not None] for column in columns]
+            flat = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
+            rows = () if flat else enumerate(zip(*lists, strict=True))
+            self._uneven = [place for place, row in rows if not all(map(_even, row))]
+        return self._uneven
+
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that a kernel would look for in memory."""
         return chain(self.params, self.grads, *self.states, self.steps)
@@ -62,13 +77,15 @@ class Work:
         """Take over the tensors of another work of the same types."""
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
-        self.dicts, self.fresh = other.dicts, other.fresh
+        self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
+        self._uneven = other._uneven
         self.share()
 
     def let_go(self) -> None:
         """Keep no tensor alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
+        self.shapes, self._uneven = [], None
 
     def divide(self) -> None:
         """Make a part of every set of tensors that one lowering can take."""
@@ -103,6 +120,12 @@ class Work:
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
+        part._uneven = None
+
+
+def _even(tensor: Tensor | None) -> bool:
+    """Tell whether memory has the elements in their order; a sparse tensor has other memory."""
+    return tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous()
 
 
 def _all_or_none(column: list[Any]) -> list[Any]:

@@ -15,13 +15,13 @@ from optgen.runtime import unfused
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The unfused lowerings that steps went through."""
     names: list[str] = []
-    step = unfused.step
+    prepare = unfused.prepare
 
-    def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> None:
+    def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> object:
         names.append(lowering)
-        step(optimizer, groups, lowering)
+        return prepare(optimizer, groups, lowering)
 
-    monkeypatch.setattr(unfused, "step", watched)
+    monkeypatch.setattr(unfused, "prepare", watched)
     return names
 
 

@@ -77,6 +77,9 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.sort == "choice"}
         ),
+        "below": _pairs(
+            {h.name: literal(h.bounds.lt) for h in algorithm.hypers if h.bounds.lt is not None}
+        ),
     }
     return {key: text for key, text in entries.items() if text}
 

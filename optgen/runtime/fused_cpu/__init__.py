@@ -9,7 +9,7 @@ ordinary tensors is read so too, once Python has made their states.
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 from types import ModuleType
@@ -31,10 +31,10 @@ from optgen.runtime.fused_cpu import (
 from optgen.runtime.fused_cpu.again import Again
 from optgen.runtime.fused_cpu.compiler_process import end_all
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.portions import Portion, portions, together
+from optgen.runtime.fused_cpu.portions import Portion, check_copies, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
 from optgen.runtime.fused_cpu.source import complete
-from optgen.runtime.fused_cpu.table import CODES, Table, excess, gather
+from optgen.runtime.fused_cpu.table import CODES, Copied, Table, excess, gather
 from optgen.runtime.rows import touched
 from optgen.runtime.rule import Lowered
 from optgen.runtime.unfused import skipped
@@ -49,55 +49,82 @@ _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = 
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
 
-def step(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> None:
-    """Update every parameter of the groups that has a gradient."""
+def prepare(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> Callable[[], None]:
+    """Check the groups, and look for their tensors; return what updates those with a gradient."""
     optimizer._repeat = None
-    if skipped(optimizer):
-        return
     works = [collect(optimizer, group) for group in groups]
     in_parts = [work for work in works if work.trait.placed]
+    whole = [work for work in works if not work.trait.placed]
+    calls = []
+    if any(work.trait.rows for work in whole):
+        calls.append(_rows_ready(_loaded(optimizer), optimizer, whole))
+    elif whole:
+        calls.append(_dense_ready(_loaded(optimizer), optimizer, whole))
     if in_parts:
         kernel = _loaded(optimizer, in_parts=True)
-        _update(kernel, optimizer, in_parts, [together(kernel, in_parts)])
-        works = [work for work in works if not work.trait.placed]
-    if any(work.trait.rows for work in works):
-        _step_rows(_loaded(optimizer), optimizer, works)
-    elif works:
-        kernel = _loaded(optimizer)
-        if _step_dense(kernel, optimizer, works) and not in_parts:
-            optimizer._repeat = Repeat.of(kernel, optimizer, whole_groups(optimizer, groups))
+        calls.append(_ready(kernel, optimizer, in_parts, [together(kernel, in_parts)]))
+
+    def update() -> None:
+        if skipped(optimizer):
+            return
+        lying = [call() for call in calls]
+        if whole and all(lying) and not in_parts:
+            stepped = whole_groups(optimizer, groups)
+            optimizer._repeat = Repeat.of(_loaded(optimizer), optimizer, stepped)
+
+    return update
 
 
 def update(function: Lowered, work: Work) -> Again | None:
     """Update the lists of a function; return what can do so again, if all could where they lie."""
     kernel = _loaded(function)
-    lying = _step_dense(kernel, function, [work])
+    lying = _dense_ready(kernel, function, [work])()
     return Again.of(kernel, len(work.params)) if lying else None
 
 
-def _step_dense(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> bool:
-    """Update works of dense gradients, of whole parameters; tell the same."""
-    return _update(kernel, optimizer, works, portions(kernel, works))
+Ready = Callable[[], bool]
+"""Updates what it was made for; tells whether the reader could do so the next time."""
 
 
-def _update(
+def _dense_ready(kernel: Kernel, optimizer: Lowered, works: list[Work]) -> Ready:
+    """Get ready to update works of dense gradients, of whole parameters."""
+    return _ready(kernel, optimizer, works, portions(kernel, works))
+
+
+def _ready(
     kernel: Kernel, optimizer: Lowered, works: list[Work], parts: Iterable[Portion]
-) -> bool:
-    """Update works part by part; tell whether all could be updated where they lie."""
-    copied = [_take(kernel, optimizer, part) for part in parts]
-    for work in works:
-        increment_version(work.params)
-    return not any(copied)
+) -> Ready:
+    """Get ready to update works part by part, where they lie if that can be."""
+    calls = [_portion_ready(kernel, optimizer, part) for part in parts]
+
+    def update() -> bool:
+        copied = [call() for call in calls]
+        for work in works:
+            increment_version(work.params)
+        return not any(copied)
+
+    return update
 
 
-def _take(kernel: Kernel, optimizer: Lowered, part: Portion) -> bool:
-    """Update what one call takes; return whether it had to be copied. The copies end here."""
+def _portion_ready(kernel: Kernel, optimizer: Lowered, part: Portion) -> Ready:
+    """Get ready for one call; copies are made when it comes, so that few are there at once."""
     scaled = getattr(optimizer, "grad_scale", None) is not None
-    table, copied = gather(kernel, part.works, scaled, part.copies)
-    _able(kernel, table, optimizer).run(table, optimizer)
+    if part.copies:
+        check_copies(kernel, part.works)
+        types = levels.of_works(optimizer.rule, part.works)
+        able = _loaded(optimizer, types, kernel.in_parts) if types & ~kernel.types else kernel
+        return lambda: _run(able, optimizer, *gather(able, part.works, scaled, copies=True))
+    table, copied = gather(kernel, part.works, scaled)
+    able = _able(kernel, table, optimizer)
+    return lambda: _run(able, optimizer, table, copied)
+
+
+def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: Copied) -> bool:
+    """Update the tensors of a table; return whether there are copies, which end here."""
+    kernel.run(table, optimizer)
     for original, copy in copied:
         original.copy_(copy)
-    return part.copies
+    return table.has_copies
 
 
 def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
@@ -106,19 +133,26 @@ def _able(kernel: Kernel, table: Table, optimizer: Lowered) -> Kernel:
     return _loaded(optimizer, types, kernel.in_parts) if types & ~kernel.types else kernel
 
 
-def _step_rows(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> None:
-    """Update works of which some have sparse gradients."""
+def _rows_ready(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> Ready:
+    """Get ready to update works of which some have sparse gradients."""
     sparse = [work for work in works if work.trait.rows]
     update = rows.function(kernel)
     suited = [work for work in sparse if update and rows.fits(work)]
-    if update and suited:
-        rows.step(kernel, update, optimizer, suited)
+    in_place = rows.ready(kernel, update, optimizer, suited) if update and suited else None
     taken = [touched(optimizer.rule, work) for work in sparse if work not in suited]
     dense = [*(work for work in works if not work.trait.rows), *(each.rows for each in taken)]
-    if dense:
-        _step_dense(kernel, optimizer, dense)
-    for each in taken:
-        each.put_back()
+    others = _dense_ready(kernel, optimizer, dense) if dense else None
+
+    def run() -> bool:
+        if in_place:
+            in_place()  # first: it may find that an index is no row
+        if others:
+            others()
+        for each in taken:
+            each.put_back()
+        return False
+
+    return run
 
 
 def begin(optimizer: "GeneratedOptimizer") -> bool:

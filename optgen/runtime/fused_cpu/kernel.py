@@ -10,8 +10,8 @@ from torch import Tensor
 
 from optgen.runtime.fused_cpu import sweeps, threads
 from optgen.runtime.fused_cpu.calls import Call, calls_of
-from optgen.runtime.fused_cpu.row import Row
 from optgen.runtime.fused_cpu.table import Table, in_stream, shaped_and_scalar
+from optgen.runtime.numbers import Numbers
 from optgen.runtime.rule import Lowered
 
 
@@ -27,7 +27,7 @@ class Kernel:
         self, owner: Lowered, library: Path, types: int, source: str, swept_by: Path | None
     ) -> None:
         self.rule, self.types, self.source = owner.rule, types, source
-        self.row = Row(owner)
+        self.row = Numbers(owner).row
         self.like, self.scalar = shaped_and_scalar(owner.rule)
         self._library = ctypes.CDLL(str(library))
         if swept_by:

@@ -8,8 +8,11 @@ few tensors at a time, so that the peak of memory is theirs and not that of all.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from torch import Tensor
+
 from optgen.runtime import layout
 from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.table import check
 from optgen.runtime.private import is_contiguous, is_neg
 from optgen.runtime.work import Work
 
@@ -51,9 +54,8 @@ def together(kernel: Kernel, works: Sequence[Work]) -> Portion:
 
 def _crooked(kernel: Kernel, work: Work) -> list[int]:
     """The places of the parameters of which some stream must be copied."""
-    states = zip(kernel.rule.states, work.states, strict=True)
-    columns = [work.params, work.grads, *(c for s, c in states if c and s.shape != "scalar")]
-    flat = all(all(map(is_contiguous, column)) for column in columns)
+    columns = _walked(kernel, work)
+    flat = not work.uneven and all(map(is_contiguous, work.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
@@ -61,6 +63,18 @@ def _crooked(kernel: Kernel, work: Work) -> list[int]:
         for place, row in enumerate(zip(*columns, strict=True))
         if layout.copies(row, kernel.by_matrix)
     ]
+
+
+def _walked(kernel: Kernel, work: Work) -> list[list[Tensor]]:
+    """The lists of tensors that a kernel walks side by side."""
+    states = zip(kernel.rule.states, work.states, strict=True)
+    return [work.params, work.grads, *(c for s, c in states if c and s.shape != "scalar")]
+
+
+def check_copies(kernel: Kernel, works: Sequence[Work]) -> None:
+    """Raise the errors about works of which copies are to be made: by then others are updated."""
+    for work in works:
+        check(kernel, work)
 
 
 def _few(work: Work, places: list[int]) -> Iterator[list[int]]:

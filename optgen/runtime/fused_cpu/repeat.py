@@ -225,6 +225,7 @@ class Repeat:
             setattr(request, name, memory.buffer_info()[0])
         request.groups, request.names = len(self._lists), self._names
         request.scalars = len(keys) - self._kernel.streams
+        request.counted = self._kernel.rule.step is not None
         request.by_matrix = self._kernel.by_matrix
         request.shape = self._table.struct.shape
 

@@ -8,7 +8,7 @@ of any others are taken in Python, and the kernel for dense tensors updates thos
 
 import ctypes
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int64, c_void_p
 from dataclasses import replace
 from itertools import chain
@@ -24,6 +24,7 @@ from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.table import gather
 from optgen.runtime.gradients import reals
 from optgen.runtime.layout import is_plain
+from optgen.runtime.rows import named_beyond
 from optgen.runtime.work import Work
 
 if TYPE_CHECKING:
@@ -69,10 +70,13 @@ def fits(work: Work) -> bool:
     return one and all(map(is_plain, chain(work.params, *work.states)))
 
 
-def step(
+def ready(
     kernel: Kernel, update: Any, optimizer: "GeneratedOptimizer", works: Sequence[Work]
-) -> None:
-    """Update the rows that the gradients of these works touch, by the compiled function."""
+) -> Callable[[], None]:
+    """Get ready to update the rows that gradients of works touch, by the compiled function.
+
+    The call raises an IndexError, and has done nothing, where an index is no row of its parameter.
+    """
     grads = [grad for work in works for grad in work.grads]
     values = [[_in_order(grad._values()) for grad in work.grads] for work in works]
     indices = [grad._indices().contiguous() for grad in grads]
@@ -85,21 +89,19 @@ def step(
     }
     for place, column in enumerate(chain.from_iterable(values)):
         table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
-    table.set_scale(optimizer)
     rows = _Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
-    wrong = update(
-        ctypes.addressof(table.struct),
-        ctypes.addressof(rows),
-        ctypes.addressof(threads.current()),
-    )
-    if wrong >= 0:
-        named = [min(indices[wrong].tolist()[0]), max(indices[wrong].tolist()[0])]
-        raise IndexError(
-            f"a sparse gradient names rows {named[0]} to {named[1]} of a parameter that has "
-            f"rows 0 to {columns['rows'][wrong] - 1}"
-        )
-    for work in works:
-        increment_version(work.params)
+
+    def run() -> None:
+        table.set_scale(optimizer)
+        arguments = (table.struct, rows, threads.current())
+        wrong = update(*map(ctypes.addressof, arguments))
+        if wrong >= 0:
+            named, count = indices[wrong].tolist()[0], columns["rows"][wrong]
+            raise named_beyond(min(named), max(named), count)
+        for work in works:
+            increment_version(work.params)
+
+    return run
 
 
 def _in_order(values: Tensor) -> Tensor:

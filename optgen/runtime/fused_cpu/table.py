@@ -65,6 +65,7 @@ class Table(Columns):
         self.hypers: list[array[float]] = [array("d")] * groups
         self.shape = array("q", bytes(8 * _SHAPE * tensors * kernel.asks_shapes))
         self.works: list[Work] = []
+        self.has_copies = False  # of tensors that could not be walked where they lie
         self.held: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
@@ -133,6 +134,7 @@ def gather(
     Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
     """
     table = Table(kernel, sum(len(work.params) for work in works), len(works))
+    table.has_copies = copies
     copied: Copied = []
     first = 0
     for index, work in enumerate(works):
@@ -200,6 +202,11 @@ def _codes(work: "Work", columns: list[list[Tensor]]) -> "array[int]":
                 words = list(map(add, words, map(codes.__getitem__, map(_dtype, column))))
         known = work.facts[f"codes with {one}"] = array("Q", words)
     return known
+
+
+def check(kernel: "Kernel", work: "Work") -> None:
+    """Raise the error that `gather` would raise about the states of a work."""
+    _check(kernel, work.group, _columns(kernel, work, None))
 
 
 def _check(kernel: "Kernel", group: dict[str, Any], columns: list[list[Tensor]]) -> None:

@@ -262,7 +262,7 @@ struct Reader : Streams {
         return true;
     }
 
-    bool run() const { return look() && states() && complete() && take_step(); }
+    bool run() const { return look() && states() && complete() && counts() && take_step(); }
 
     bool take_step() const {
         bump_versions();

@@ -48,6 +48,7 @@ class Request(ctypes.Structure):
         ("keys", c_void_p),
         ("names", ctypes.POINTER(c_char_p)),
         ("axes", c_void_p),
+        ("counted", c_int64),
         ("by_matrix", c_int64),
         ("tensors", c_int64),
         ("specs", c_void_p),

@@ -23,6 +23,7 @@ struct Request {
     const Object* keys;       // [streams + scalars]: the keys of a state, from the third on
     const char* const* names; // the same as C strings
     const unsigned char* axes; // [streams]: an Axes
+    i64 counted;          // whether the first single number is a count of steps
     i64 by_matrix;        // whether elements must lie in the order of their indices
     i64 tensors;
     const Object* specs;  // [stream][tensor]: how it is shared, if it is; null if none are
@@ -41,6 +42,9 @@ struct Request {
 // Which axes of its parameter a stream has, and what a table has of a parameter's shape.
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
+
+// The bytes of a number of a type, by torch's number of it; none of a stream that is not there.
+inline i64 bytes_of(u64 type) { return type == 7 ? 8 : type == 6 ? 4 : type ? 2 : 0; }
 
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
@@ -83,6 +87,17 @@ struct Streams {
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
         const Object memory = object ? held(object, 1, t) : nullptr;
         return memory ? memory + layout.implementation : nullptr;
+    }
+
+    // Whether no count of steps has a sign: such a one Python looks at, and refuses.
+    bool counts() const {
+        if (!request.counted) return true;
+        for (i64 t = 0; t < request.tensors; ++t) {
+            const i64 bytes = bytes_of(of_stream(request.types[t], request.streams));
+            const void* const count = request.address[request.streams * request.tensors + t];
+            if (bytes && at<signed char>(count, bytes - 1) < 0) return false;
+        }
+        return true;
     }
 
     void fetch_implementation(const void* handle) const {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import chain, repeat, zip_longest
 from operator import attrgetter, is_
@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from optgen.runtime.collect import collect
+from optgen.runtime.collect import collect, remember
 from optgen.runtime.device_scalars import adopt
 from optgen.runtime.fused_triton.bucket import Bucket, Key, Share
 from optgen.runtime.fused_triton.streams import Streams
@@ -49,30 +49,35 @@ def obstacle(device: torch.device) -> str:
     return f"there is no Triton lowering for {device.type} tensors"
 
 
-def step(optimizer: GeneratedOptimizer, groups: list[Group]) -> None:
-    """Update every parameter of these groups that has a gradient."""
+def prepare(optimizer: GeneratedOptimizer, groups: list[Group]) -> Callable[[], None]:
+    """Check the groups, and make what is missing of their tables; return what launches."""
     collected = [work for group in groups if (work := collect(optimizer, group)).params]
-    _update_rows(optimizer, [work for work in collected if work.trait.rows])
+    parts = [touched(optimizer.rule, work) for work in collected if work.trait.rows]
     works = [work for work in collected if not work.trait.rows]
-    if not works:
-        return
+    rows = [part.rows for part in parts]
+    remember(optimizer)
+    # Sparse gradients touch other rows in every step, so their buckets are new ones.
+    calls = [(Roster(optimizer, rows, None), rows)] if rows else []
+    if works:
+        calls.append((_roster(optimizer, works), works))
+
+    def update() -> None:
+        for roster, taken in calls:
+            roster.update(optimizer, taken)
+        for part in parts:
+            part.put_back()
+
+    return update
+
+
+def _roster(optimizer: GeneratedOptimizer, works: list[Work]) -> Roster:
     roster = _rosters.get(optimizer)
     if _capturing(works):
         roster = Roster(optimizer, works, [])
         _captured.setdefault(optimizer, []).append(roster)
     elif roster is None or not roster.fits(works):
         roster = _rosters[optimizer] = Roster(optimizer, works, None)
-    roster.update(optimizer, works)
-
-
-def _update_rows(optimizer: GeneratedOptimizer, works: list[Work]) -> None:
-    """Update what sparse gradients touch: other rows in every step, so the buckets are new ones."""
-    parts = [touched(optimizer.rule, work) for work in works]
-    if parts:
-        rows = [part.rows for part in parts]
-        Roster(optimizer, rows, None).update(optimizer, rows)
-    for part in parts:
-        part.put_back()
+    return roster
 
 
 class Roster:

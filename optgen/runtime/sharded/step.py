@@ -7,6 +7,7 @@ from torch import Tensor
 
 from optgen.runtime import unfused
 from optgen.runtime.collect import collect
+from optgen.runtime.one_dtype import OneDtype, in_one_dtype
 from optgen.runtime.sharded.agreement import Meeting
 from optgen.runtime.sharded.driver import Update, run
 from optgen.runtime.sharded.split import Split
@@ -87,13 +88,12 @@ def _updates(optimizer: "GeneratedOptimizer", work: Work, meeting: Meeting) -> I
         count = columns[-1][0].item() if rule.step else None
         meeting.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
         split = {"split": Split(whole, cuts)} if sharded else {}
-        yield _made(update, columns, {**taken, **fresh, **split})
+        yield _made(update, in_one_dtype(rule, columns), {**taken, **fresh, **split})
 
 
-def _made(
-    update: unfused.Update, columns: Sequence[list[Any]], keywords: Mapping[str, Any]
-) -> Update:
+def _made(update: unfused.Update, taken: OneDtype, keywords: Mapping[str, Any]) -> Update:
     """An update of a bucket, as the driver takes it: one without phases asks for nothing."""
-    asking = update(*columns, **keywords)
+    asking = update(*taken.columns, **keywords)
     if asking is not None:
         yield from asking
+    taken.put_back()

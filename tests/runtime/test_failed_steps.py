@@ -1,0 +1,180 @@
+"""A step that raises an error has changed nothing, whatever was wrong and wherever it stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, outside, run_inside
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen
+from optgen.optim import Adam
+
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu", "default")
+Group = dict[str, Any]
+Break = Callable[[Adam, Group, Tensor], Any]
+
+
+@outside
+def test_fused_triton_in_its_interpreter() -> None:
+    run_inside(__file__)
+
+
+def through(lowering: str) -> AbstractContextManager[Any]:
+    return nullcontext() if lowering == "default" else optgen.use_lowering(lowering)
+
+
+def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
+    """Three groups of two parameters: what is wrong is wrong with the last of all."""
+    torch.manual_seed(0)
+    groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
+    return kind(groups, lr=0.1, **options)
+
+
+def give_gradients(optimizer: Adam) -> None:
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            param.grad = torch.randn_like(param)
+
+
+def bits(value: Any) -> Any:
+    """All there is to know of a value, its memory included."""
+    if not isinstance(value, Tensor):
+        return value if not isinstance(value, list | tuple) else [bits(each) for each in value]
+    held = [id(value), value.dtype, value.device, value.shape, value.stride()]
+    if value.layout is torch.strided and not value.is_meta:
+        held.append(value.detach().reshape(-1).tolist())
+    return held
+
+
+def whole(optimizer: Adam) -> Any:
+    """Parameters, gradients, state and groups, with everything in its order."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    state = [
+        (id(param), [(key, bits(value)) for key, value in values.items()])
+        for param, values in optimizer.state.items()
+    ]
+    groups = [[(key, bits(value)) for key, value in g.items()] for g in optimizer.param_groups]
+    return [bits(p.data)[1:] for p in params], [bits(p.grad) for p in params], state, groups
+
+
+def a_state(key: str, value: Any) -> Break:
+    def change(optimizer: Adam, group: Group, param: Tensor) -> None:
+        optimizer.state[param][key] = value
+
+    return change
+
+
+def a_hyper(key: str, value: Any) -> Break:
+    def change(optimizer: Adam, group: Group, param: Tensor) -> None:
+        group[key] = value
+
+    return change
+
+
+def an_expanded_parameter(optimizer: Adam, group: Group, param: Tensor) -> None:
+    param.data = torch.ones(4).expand(3, 4)
+
+
+def a_gradient_turned(optimizer: Adam, group: Group, param: Tensor) -> None:
+    assert param.grad is not None
+    param.grad.resize_(4, 3)
+
+
+def a_gradient_grown(optimizer: Adam, group: Group, param: Tensor) -> None:
+    assert param.grad is not None
+    param.grad.resize_(1, 3, 4)
+
+
+def a_gradient_that_is_sparse(optimizer: Adam, group: Group, param: Tensor) -> None:
+    param.grad = param.detach().to_sparse()
+
+
+def a_group_that_lacks_a_key(optimizer: Adam, group: Group, param: Tensor) -> None:
+    del group["eps"]
+
+
+def a_hook_that_raises(optimizer: Adam, group: Group, param: Tensor) -> Any:
+    def fail(*args: Any) -> None:
+        raise ValueError("a hook")
+
+    return optimizer.register_step_pre_hook(fail).remove
+
+
+ALWAYS: dict[str, Break] = {
+    "an expanded parameter": an_expanded_parameter,
+    "a gradient turned": a_gradient_turned,
+    "a gradient grown": a_gradient_grown,
+    "a sparse gradient": a_gradient_that_is_sparse,
+    "lr a text": a_hyper("lr", "x"),
+    "lr None": a_hyper("lr", None),
+    "lr of two": a_hyper("lr", torch.ones(2)),
+    "betas one": a_hyper("betas", (0.9,)),
+    "betas a number": a_hyper("betas", 0.9),
+    "betas with a text": a_hyper("betas", ("x", 0.9)),
+    "beta1 1": a_hyper("betas", (1.0, 0.99)),
+    "beta2 beyond 1": a_hyper("betas", (0.9, 1.5)),
+    "eps None": a_hyper("eps", None),
+    "weight_decay a text": a_hyper("weight_decay", "y"),
+    "no eps": a_group_that_lacks_a_key,
+    "a hook": a_hook_that_raises,
+}
+LATER: dict[str, Break] = {
+    "an expanded state": a_state("exp_avg", torch.zeros(4).expand(3, 4)),
+    "an overlapping state": a_state("exp_avg_sq", torch.ones(1).expand(3, 4)),
+    "a state of another size": a_state("exp_avg", torch.zeros(9)),
+    "a state of whole numbers": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
+    "a state of truth values": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
+    "a complex state": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),
+    "a state elsewhere": a_state("exp_avg", torch.zeros(3, 4, device="meta")),
+    "a state that is none": a_state("exp_avg", 0.5),
+    "a count elsewhere": a_state("step", torch.zeros((), device="meta")),
+    "a count of two": a_state("step", torch.zeros(2)),
+    "a count that is a number": a_state("step", 3.0),
+    "a count below zero": a_state("step", torch.tensor(-3.0)),
+    "a count before the first": a_state("step", torch.tensor(-1.0)),
+}
+CASES = [
+    *((name, change, steps) for name, change in ALWAYS.items() for steps in (0, 2)),
+    *((name, change, 2) for name, change in LATER.items()),
+]
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(
+    ("change", "steps"), [c[1:] for c in CASES], ids=[f"{c[0]}, {c[2]}" for c in CASES]
+)
+def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: str) -> None:
+    """And once it is mended, the optimizer goes on as if nothing had been."""
+    optimizer, twin = made(), made()
+    group, param = optimizer.param_groups[-1], optimizer.param_groups[-1]["params"][-1]
+    with through(lowering):
+        for each in (optimizer, twin):
+            torch.manual_seed(1)
+            for _ in range(steps):
+                give_gradients(each)
+                each.step()
+            give_gradients(each)
+        kept = dict(group), param.data, param.grad.clone(), dict(optimizer.state.get(param, {}))
+        undo = change(optimizer, group, param)
+        before = whole(optimizer)
+
+        with pytest.raises(Exception) as caught:
+            optimizer.step()
+        assert type(caught.value) is not AssertionError
+        assert whole(optimizer) == before
+
+        undo and undo()
+        param.data, param.grad = kept[1:3]
+        group |= kept[0]
+        if steps:
+            optimizer.state[param].update(kept[3])
+        for each in (optimizer, twin):
+            each.step()
+    for ours, theirs in zip(optimizer.param_groups, twin.param_groups, strict=True):
+        assert all(map(torch.equal, ours["params"], theirs["params"]))
