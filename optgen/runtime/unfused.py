@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from optgen.runtime.optimizer import GeneratedOptimizer
 
 Update = Callable[..., Any]
+Split = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
 
 
 def prepare(
@@ -45,7 +46,7 @@ class Call(NamedTuple):
     function: Update
     hypers: dict[str, Any]
     functional: bool
-    split: Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]  # a bucket, for calls
+    split: Split  # what makes of a bucket the lists of several calls
 
     def update(self, rule: Rule) -> None:
         """Update the work, bucket by bucket; of sparse gradients, the rows that they touch."""
@@ -73,11 +74,17 @@ def _call(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> Call:
     return Call(work, function, taken, functional, _split(rule, work, functional, lowering))
 
 
-def _split(rule: Rule, work: Work, functional: bool, lowering: str) -> Any:
-    """How to split a bucket into what one call takes; the functional form takes any dtypes."""
-    if functional:
-        return _in_pieces if lowering == "foreach" and rule.elementwise else _whole
-    return one_dtype.portions if one_dtype.several(rule, work) else _whole
+def _split(rule: Rule, work: Work, functional: bool, lowering: str) -> Split:
+    """How to split a bucket into what one call takes."""
+    split = _in_pieces if functional and lowering == "foreach" and rule.elementwise else _whole
+    if not one_dtype.several(rule, work):
+        return split
+
+    def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+        for lists in one_dtype.portions(rule, columns):
+            yield from split(rule, lists)
+
+    return in_one_dtype
 
 
 def _in_pieces(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:

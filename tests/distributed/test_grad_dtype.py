@@ -1,0 +1,55 @@
+"""Parameters that two ranks share, with gradients of another dtype: equal to one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distributed import pair
+from distributed.cases import difference
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import Shard, distribute_tensor
+
+import optgen.optim
+from optgen import use_lowering
+
+pytestmark = pytest.mark.skipif(
+    not (distributed.is_available() and hasattr(Tensor, "grad_dtype")),
+    reason="no torch.distributed, or gradients have their parameters' dtype",
+)
+
+
+def _trained(name: str, lowering: str, params: list[Any], of: torch.dtype) -> list[Any]:
+    """Take steps; some gradients are of the given dtype, and bfloat16 holds all of them."""
+    params = [nn.Parameter(param.clone()) for param in params]
+    optimizer = getattr(optgen.optim, name)(params, lr=0.1)
+    for step in range(3):
+        for place, param in enumerate(params):
+            generator = torch.Generator().manual_seed(9 * step + place)
+            drawn = torch.randn(param.shape, generator=generator).bfloat16()
+            grad = drawn.to(torch.float32 if (step, place) == (1, 0) else of)
+            where = param.device_mesh, param.placements
+            param.grad_dtype = None
+            param.grad = distribute_tensor(grad, *where, src_data_rank=None)
+        with use_lowering(lowering):
+            optimizer.step()
+    return params
+
+
+def _in(rank: int, name: str, lowering: str) -> float:
+    mesh = distributed.init_device_mesh("cpu", (2,))
+    drawn = [torch.randn(shape) for shape in ((8, 4), (5, 3), (33, 70))]
+    shared = [distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for value in drawn]
+    ours = _trained(name, lowering, shared, torch.bfloat16)
+    alone = _trained(name, lowering, shared, torch.float32)
+    assert not any(map(torch.equal, drawn, (param.full_tensor() for param in ours)))
+    return max(difference(a.detach(), b.detach()) for a, b in zip(ours, alone, strict=True))
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
+def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
+    """It says the same as one of the parameter's dtype, and so the step is the same."""
+    for found in pair.run(_in, name, lowering):
+        assert found < 1e-6

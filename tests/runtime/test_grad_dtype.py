@@ -1,0 +1,139 @@
+"""A gradient of another dtype than its parameter: computed with in the wider, rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from interpreter import INTERPRETED, outside, run_inside
+from lowerings.capture import captured
+from optim.classes import CLASSES, give_gradients, kinds, parameters
+from parity.classes import SPARSE
+from runtime.training import error
+from torch import Tensor
+
+from optgen import use_lowering
+from optgen.optim.adam import adam
+
+LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
+DENSE = [name for name in CLASSES if name not in SPARSE]
+FEW = ("Adam", "Adafactor", "Muon", "Rprop") if INTERPRETED else DENSE
+PLAIN = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
+"""Torch's classes that take such gradients, and keep no state of their dtype."""
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(Tensor, "grad_dtype"), reason="gradients have their parameters' dtype here"
+)
+
+
+@outside
+def test_fused_triton_in_its_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__)
+
+
+def give(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) -> None:
+    """Gradients that bfloat16 holds, in some dtype; every other one if there are several."""
+    give_gradients(name, params, step)
+    for param in params:
+        grad = param.grad
+        assert grad is not None
+        param.grad = None
+        param.grad_dtype = None  # any
+        param.grad = grad.bfloat16().to(dtype or param.dtype)
+
+
+def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -> list[Tensor]:
+    """Parameters and states after some steps."""
+    own, of_gradients = dtypes
+    params = parameters(name, own)
+    optimizer = kinds(name)[0](params, **options)
+    for step in range(4):
+        mixed = of_gradients if step != 2 else own  # they may change from step to step
+        give(name, params, mixed, step)
+        if step == 1:
+            params[0].grad = params[0].grad.to(own)
+        with use_lowering(lowering):
+            optimizer.step()
+    states = [v for values in optimizer.state.values() for v in values.values()]
+    return [*params, *(value for value in states if isinstance(value, Tensor))]
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", FEW)
+def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
+    """A gradient that says the same in the parameter's dtype has the same result, to the bit."""
+    narrow = trained(name, lowering, (torch.float32, torch.bfloat16))
+    wide = trained(name, lowering, (torch.float32, torch.float32))
+
+    assert [value.dtype for value in narrow] == [value.dtype for value in wide]
+    if lowering.startswith("fused"):  # a loop over other types may add up in another order
+        assert error(narrow, wide) < 1e-6
+    else:
+        assert all(map(torch.equal, narrow, wide))
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("name", FEW)
+def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None:
+    """What is stored is rounded once a step; between, float32 computes."""
+    params = parameters(name, torch.bfloat16)
+    twins = [torch.nn.Parameter(param.detach().float()) for param in params]
+    for each, through in ((params, lowering), (twins, "forloop")):
+        optimizer = kinds(name)[0](each, lr=0.1)
+        give(name, each, torch.float32, 0)
+        with use_lowering("fused_triton" if INTERPRETED else through):
+            optimizer.step()
+
+    assert all(param.dtype is torch.bfloat16 for param in params)
+    assert error([p.float() for p in params], [t.bfloat16().float() for t in twins]) < 1e-9
+
+
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", PLAIN)
+@outside
+def test_torchs_loop_where_it_takes_such_gradients(name: str, own: torch.dtype) -> None:
+    other = torch.bfloat16 if own is torch.float32 else torch.float32
+    found = []
+    for kind in kinds(name):
+        params = parameters(name, own)
+        optimizer = kind(params, lr=0.1, foreach=False)
+        for step in range(3):
+            give(name, params, other, step)
+            optimizer.step()
+        found.append([param.detach().float() for param in params])
+
+    assert error(*found) < (1e-6 if own is torch.float32 else 0.01)
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach"])
+@pytest.mark.parametrize("name", DENSE)
+@outside
+def test_a_captured_step(name: str, lowering: str) -> None:
+    options = {"capturable": True}
+    with captured(blind=False):
+        narrow = trained(name, lowering, (torch.float32, torch.bfloat16), **options)
+        wide = trained(name, lowering, (torch.float32, torch.float32), **options)
+    assert error(narrow, wide) < 1e-6
+
+
+@outside
+def test_a_differentiable_step() -> None:
+    """The gradient of a gradient has its dtype; the numbers are those of float32."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        start = torch.linspace(-1, 1, 5, requires_grad=True)
+        grad = torch.linspace(1, 2, 5).bfloat16().to(dtype).requires_grad_()
+        params, state = [start.clone()], [[torch.zeros(5)], [torch.zeros(5)], []]
+        adam(
+            params, [grad], *state, [torch.tensor(0.0)], amsgrad=False, beta1=0.9, beta2=0.99,
+            lr=0.1, weight_decay=0.1, eps=0.1, maximize=False, differentiable=True, foreach=False,
+        )  # fmt: skip
+        params[0].sum().backward()
+        assert grad.grad is not None
+        assert grad.grad.dtype is dtype
+        found.append([params[0].detach(), start.grad, grad.grad.float()])
+
+    assert all(map(torch.equal, found[0][:2], found[1][:2]))
+    assert error(found[0][2:], found[1][2:]) < 0.01
