@@ -51,6 +51,7 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
 
     Raises:
         SpecError: something in the spec is not the language; prints with place, caret and hint.
+        InternalError: a defect of optgen that the spec shows; its cause is chained.
         FileNotFoundError: there is neither such a file nor such a name.
     """
     if not isinstance(spec, str | os.PathLike | Spec):
@@ -70,10 +71,12 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     path = Path(spec)
     if path.suffix == ".py" or path.is_file():
         return path
-    from optgen.spec.read import module_name
+    from optgen.spec.files import module_name
+    from optgen.spec.names import is_snake_case
 
-    found = _resource("specs") / f"{module_name(str(spec))}.py"
-    if not found.is_file():
+    name = module_name(str(spec))  # a name, and no way to a file elsewhere
+    found = _resource("specs") / f"{name}.py"
+    if not is_snake_case(name) or not found.is_file():
         known = sorted(p.stem for p in found.parent.glob("[!_]*.py"))
         message = f"no spec file, and no name of the catalogue ({', '.join(known)})"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))
@@ -81,19 +84,9 @@ def _find(spec: str | os.PathLike[str]) -> Path:
 
 
 def _from_file(path: Path) -> Spec:
-    from optgen.spec.names import is_snake_case
+    from optgen.spec.files import read_file
 
-    if not is_snake_case(path.stem):
-        from optgen.spec.read import check_file_name
-
-        check_file_name(path)  # raises the SpecError that says so
-    try:
-        return Spec(path.stem, path.read_text(encoding="utf-8"), str(path), 1)
-    except UnicodeDecodeError:
-        from optgen.spec.read import read_spec
-
-        read_spec(path)  # raises the SpecError that says so
-        raise
+    return Spec(path.stem, read_file(path), str(path), 1)
 
 
 def _key(spec: Spec) -> str:

@@ -24,7 +24,7 @@ from optgen.emit import ToolchainError
 from optgen.jit import load
 from optgen.runtime.fused_cpu.build_cache import NoCompilerError
 from optgen.runtime.fused_cpu.compiler import CompileError
-from optgen.spec.read import module_name
+from optgen.spec.files import module_name
 
 traffic = cache(traffic)
 

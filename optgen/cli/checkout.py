@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from optgen.ir.algorithm import Algorithm
-from optgen.spec.read import module_name
+from optgen.spec.files import module_name
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,19 @@
-"""The one error of the spec language: where, what, and the way out."""
+"""The one error of the spec language: where, what, and the way out; and the one that is ours."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Place
+from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
+from optgen.spec.characters import printable
+
+_LONGEST = 160
+"""How many characters of a line or of a cause are shown."""
 
 
 class SpecError(Exception):
@@ -24,30 +30,100 @@ class SpecError(Exception):
         self.source = source
 
     def __str__(self) -> str:
-        lines = [f"{self.place}: {self.message}"]
+        lines = [f"{self.place}: {_shortened(self.message)}"]
         text = self.source.split("\n")  # as Python counts lines: a form feed ends none
         if 1 <= self.place.line <= len(text) and text[self.place.line - 1].strip():
-            line = text[self.place.line - 1]
-            before = line[: self.place.column - 1].ljust(self.place.column - 1)
-            blank = "".join(c if c == "\t" else " " for c in before)
-            lines += [f"    {line}", f"    {blank}^"]
+            lines += _marked(text[self.place.line - 1], self.place.column)
         if self.hint:
-            lines.append(f"  hint: {self.hint}")
-        return "\n".join(lines)
+            lines.append(f"  hint: {_shortened(self.hint)}")
+        return printable("\n".join(lines))
 
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: of the reader's own calls nobody learns anything."""
         return f"{type(self).__name__}: {self}".split("\n")
 
 
+def _shortened(text: str) -> str:
+    """A text that may quote a long line, without its middle."""
+    return f"{text[:_LONGEST]} … {text[-_LONGEST:]}" if len(text) > 3 * _LONGEST else text
+
+
+def _marked(line: str, column: int) -> list[str]:
+    """A line and a caret under a column; of a long line, what stands around it."""
+    start = max(0, column - _LONGEST) if len(line) > _LONGEST else 0
+    line, column = line[start : start + 2 * _LONGEST].replace("\f", " "), column - start
+    before = line[: column - 1].ljust(column - 1)
+    blank = "".join(c if c == "\t" else " " for c in before)
+    return [f"    {line}", f"    {blank}^"]
+
+
+class InternalError(Exception):
+    """A defect of optgen: reading, planning or printing a spec raised what is no SpecError.
+
+    Prints in one line, with the place in the spec where it happened. The cause is chained.
+    """
+
+    def __init__(self, place: Place, cause: Exception) -> None:
+        what = " ".join(f"{type(cause).__name__}: {cause}".split())
+        message = f"{place}: optgen failed here, which is a defect of optgen and not of the spec"
+        super().__init__(printable(f"{message}; please report it with the spec: {what[:_LONGEST]}"))
+        self.place = place
+
+
+PlaceOf = Callable[[ast.AST], Place]
+
+
 @contextlib.contextmanager
-def shown_in(algorithm: Algorithm) -> Iterator[None]:
-    """What a pass finds wrong with a rule becomes the error of the spec it stands in."""
+def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
+    """Turn what is no error of the language into one that has a place in the spec.
+
+    Args:
+        first: the place where nothing closer is known.
+        source: the text of the spec.
+        place_of: tells where a node of the syntax tree stands, while there is one.
+    """
     try:
         yield
     except RuleError as error:
-        source = algorithm.source
         raise SpecError(error.place, error.message, error.hint, source) from None
+    except RecursionError as error:
+        place = _nearest(error, first, place_of)
+        message, hint = "an expression here is nested too deeply", "give parts of it names"
+        raise SpecError(place, message, hint, source) from None
+    except (SpecError, InternalError, OSError, MemoryError):
+        raise  # a spec's, one that has its place already, and what is the machine's
+    except Exception as error:
+        raise InternalError(_nearest(error, first, place_of), error) from error
+
+
+def shown_in(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
+    """What a pass finds wrong with a rule becomes the error of the spec it stands in."""
+    return told(algorithm.place, algorithm.source)
+
+
+def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:
+    """The place of the statement at hand when an error was raised, else of the expression.
+
+    Every pass and printer has in a variable what it works on: the innermost that has a place.
+    """
+    found: list[Place] = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            place = _place(value, place_of)
+            if place is not None and place.file == first.file:
+                if isinstance(value, Assign | If | ast.stmt):
+                    found.append(place)
+                elif not found:
+                    first = place
+    return found[-1] if found else first
+
+
+def _place(value: object, place_of: PlaceOf | None) -> Place | None:
+    if isinstance(value, Assign | If | Call | Ref | Linear):
+        return value.place if value.place != NOWHERE else None
+    if isinstance(value, ast.stmt | ast.expr) and place_of is not None:
+        return place_of(value)
+    return None
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:

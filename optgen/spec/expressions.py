@@ -8,7 +8,9 @@ from typing import Any, NoReturn
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
 from optgen.ir.words import FACTS, WORDS
+from optgen.spec.arithmetic import number, value_of
 from optgen.spec.errors import did_you_mean
+from optgen.spec.literals import finite
 from optgen.spec.scope import Scope
 from optgen.spec.sorts import sort_of, why_no_number
 from optgen.spec.source import Source
@@ -21,6 +23,9 @@ BINARY = {
     ast.Pow: "**",
     ast.Mod: "%",
 }
+LARGEST_RULE = 3000
+"""How many names, numbers and words a rule may have: the compiler's time grows faster than they."""
+
 _COMPARE = {
     ast.Lt: "<",
     ast.LtE: "<=",
@@ -56,11 +61,23 @@ class Expressions:
         return value
 
     def value(self, node: ast.expr) -> Expr:
-        """Anything that has a value."""
+        """Anything that has a value; what is made of plain numbers has one that is finite."""
+        self.scope.size += 1
+        if self.scope.size > LARGEST_RULE:
+            message = f"the rule has more than {LARGEST_RULE:,} names, numbers and words"
+            hint = "a helper counts wherever it is called; is it one algorithm?"
+            self.source.error(node, message, hint)
+        value = self._value(node)
+        finite(node, self.source, lambda: value_of(value))
+        return value
+
+    def _value(self, node: ast.expr) -> Expr:
         place = self.source.place(node)
         match node:
-            case ast.Constant(value=int() | float() | None as value):
-                return Const(value, place)
+            case ast.Constant(value=int() | float() as value):
+                return Const(finite(node, self.source, lambda: number(value)), place)
+            case ast.Constant(value=None):
+                return Const(None, place)
             case ast.Constant(value=str() as text):
                 return Const(text, place)
             case ast.Name(id=name):

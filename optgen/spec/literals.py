@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import ast
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from optgen.spec.arithmetic import compute, is_real, number
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
-_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: operator.pow,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+T = TypeVar("T")
 
-_LARGEST_POWER = 1000
+_ARITHMETIC: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Pow: "**",
+    ast.USub: "neg",
+}
 
 
 def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any:
     """The value of a literal, a tuple of them, a module constant, or arithmetic on numbers."""
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+        case ast.Constant(value=bool() | str() | None as value):
             return value
+        case ast.Constant(value=int() | float() as value):
+            return finite(node, source, lambda: number(value))
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return literal(operand, source, constants)
         case ast.Tuple(elts=items) | ast.List(elts=items):
             return tuple(literal(item, source, constants) for item in items)
         case ast.Name(id=name) if name in constants:
@@ -48,17 +51,16 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
 def _apply(node: ast.expr, source: Source, operation: type[ast.AST], *values: Any) -> Any:
     if not all(map(is_real, values)):
         source.error(node, "arithmetic in a declaration is on numbers only", "write it out")
+    return finite(node, source, lambda: compute(_ARITHMETIC[operation], *values))
+
+
+def finite(node: ast.expr, source: Source, value: Callable[[], T]) -> T:
+    """Return a value that has yet to be computed; one that is no number is an error at a node."""
     try:
-        if operation is ast.Pow and abs(values[1]) > _LARGEST_POWER:
-            values = tuple(map(float, values))  # 10**10**10 has no end as a whole number
-        result = _ARITHMETIC[operation](*values)
+        return value()
     except (ArithmeticError, ValueError) as error:
-        hint = "write a number that Python can compute"
+        hint = "write a number that Python can compute and float64 can hold"
         source.error(node, f"`{source.quote(node)}` has no value: {error.args[-1]}", hint)
-    if isinstance(result, complex):
-        hint = "the root of a negative number is none"
-        source.error(node, f"`{source.quote(node)}` is no real number", hint)
-    return result
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,6 @@ class Option:
 def one_of(*values: str | None) -> Option:
     """An option with a few values."""
     return Option(lambda v: v in values, "one of " + ", ".join(map(repr, values)))
-
-
-def is_real(value: Any) -> bool:
-    """Whether a literal is a number (a truth value is none)."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 TEXT = Option(lambda v: isinstance(v, str), "a string")

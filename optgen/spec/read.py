@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from optgen.ir.nodes import Place
 from optgen.ir.words import CALLABLE
 from optgen.spec.algorithm import read_algorithm
 from optgen.spec.declare import Spec
-from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.errors import SpecError, did_you_mean, told
+from optgen.spec.files import module_name, read_file
 from optgen.spec.literals import literal
 from optgen.spec.missing import MISSING
-from optgen.spec.names import DECLARATIONS, YIELDING, is_snake_case, why_taken, why_used
+from optgen.spec.names import DECLARATIONS, YIELDING, why_taken, why_used
 from optgen.spec.source import Source
 
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
@@ -27,33 +27,17 @@ def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
 
     Raises:
         SpecError: the first thing in it that is not the language, with its place and a hint.
+        InternalError: a defect of optgen, with the place in the spec that shows it.
         OSError: the file cannot be opened.
     """
     if isinstance(what, Spec):
         source = Source(what.source, what.file, what.line, is_part=True)
+        if not (what.name.isidentifier() and what.name.isascii()):
+            message = f"`{what.name}` is no name of a class in ASCII"
+            source.error_at(Place(what.file, what.line, 1), message, "def MyRule(p, g, …):")
         return _read(source, module_name(what.name))
     path = Path(what)
-    check_file_name(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        source = Source("", str(what))
-        source.error_at(source.place(ast.Pass()), f"this is not Python: {error}", "is it text?")
-    return _read(Source(text, str(what)), path.stem)
-
-
-def check_file_name(path: Path) -> None:
-    """Raise a SpecError for a file name that no Python module may have."""
-    if not is_snake_case(path.stem):
-        message = "the file name must be one snake_case word that is no keyword"
-        hint = f"generated modules are called after it: {_suggestion(path.stem)}.py"
-        raise SpecError(Place(str(path), 1, 1), message, hint)
-
-
-def _suggestion(stem: str) -> str:
-    words = re.findall("[a-z0-9]+", module_name(stem))
-    name = "_".join(words).lstrip("0123456789_")
-    return name if is_snake_case(name) else f"my_{name}".rstrip("_")
+    return _read(Source(read_file(path), str(what)), path.stem)
 
 
 def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
@@ -73,17 +57,10 @@ def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
     return tuple(seen.values())
 
 
-def module_name(name: str) -> str:
-    """The snake_case word for a class name: SparseAdam -> sparse_adam, AdamW -> adamw."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])(?=[a-z])", r"_\1", name).lower()
-
-
 def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
-    try:
+    first = Place(source.file, source.first_line, 1)
+    with told(first, source.whole, source.place):
         return _read_tree(source, module, source.parse())
-    except RecursionError:
-        place = Place(source.file, source.first_line, 1)
-        source.error_at(place, "an expression here is nested too deeply", "give parts of it names")
 
 
 def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm, ...]:
@@ -97,10 +74,10 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
             case ast.ImportFrom(module="optgen.spec", level=0, names=names):
                 _check_imports(source, names)
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                _check_new(source, node, name, {*constants, *helpers})
+                _check_new(source, node, name, (constants, helpers))
                 constants[name] = literal(value, source, constants)
             case ast.FunctionDef(decorator_list=[], name=name):
-                _check_new(source, node, name, {*constants, *helpers})
+                _check_new(source, node, name, (constants, helpers))
                 helpers[name] = node
             case ast.FunctionDef():
                 specs.append(node)
@@ -113,11 +90,13 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
                 )
     if not specs:
         source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
+    source.check_depth(tree)
+    source.check_texts(tree)
     _check_words(source, tree)
     for position, spec in enumerate(specs):
         if spec.name in {other.name for other in specs[:position]}:
             source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
-        _check_new(source, spec, spec.name, {*constants, *helpers})
+        _check_new(source, spec, spec.name, (constants, helpers))
         if why_used(spec.name):
             source.error(spec, f"`{spec.name}` {why_used(spec.name)}", "choose another name")
     return tuple(read_algorithm(source, module, node, constants, helpers) for node in specs)
@@ -168,8 +147,11 @@ def _given_name(node: ast.AST) -> str | None:
     return None
 
 
-def _check_new(source: Source, node: ast.stmt, name: str, taken: set[str]) -> None:
+def _check_new(
+    source: Source, node: ast.stmt, name: str, taken: tuple[Container[str], Container[str]]
+) -> None:
     """A name of the file is no word, and is given once."""
-    why = "is defined twice in this file" if name in taken else why_taken(name)
+    twice = any(name in names for names in taken)
+    why = "is defined twice in this file" if twice else why_taken(name)
     if why:
         source.error(node, f"`{name}` {why}", "choose another name")

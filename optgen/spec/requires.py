@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import ast
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
+from optgen.spec.arithmetic import MEANING, compute
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.names import message_fields
 from optgen.spec.statements import Statements
 
 _MEANING: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "**": operator.pow,
-    "%": operator.mod,
-    "neg": operator.neg,
+    **MEANING,
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "abs": abs,
-    "maximum": max,
-    "minimum": min,
     "not": operator.not_,
     "item": operator.getitem,
     "is_none": lambda value: value is None,
@@ -103,7 +91,7 @@ def _only_factored(condition: Expr) -> bool:
     shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
     try:
         return not any(_value(condition, shape) for shape in shapes)
-    except KeyError:  # it asks for the number of elements too
+    except (KeyError, ArithmeticError, ValueError):  # it asks for the number of elements too
         return False
 
 
@@ -141,6 +129,8 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
             return _value(a, values) and _value(b, values)
         case Call("or", (a, b)):
             return _value(a, values) or _value(b, values)
+        case Call(word, args) if word in MEANING:
+            return compute(word, *(_value(a, values) for a in args))
         case Call(word, args):
             return _MEANING[word](*(_value(a, values) for a in args))
     raise TypeError(f"no condition: {expr!r}")

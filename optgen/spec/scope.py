@@ -24,7 +24,7 @@ class Scope:
     numbers. `renamed` maps a helper's own names to what they stand for while the helper is inlined;
     `spoken` are the rule's own names, which no helper's name may become; `holding` are the truths
     of hyperparameters ("amsgrad", "not amsgrad") and facts of the parameter ("factored") that hold
-    in this arm.
+    in this arm. `size` counts what has been read.
     """
 
     algorithm: Algorithm
@@ -43,6 +43,7 @@ class Scope:
     spoken: frozenset[str] = frozenset()
     holding: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
+    size: int = 0
 
     def __post_init__(self) -> None:
         self.kinds.update(declared_kinds(self.algorithm))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Bounds, Hyper, HyperSort, State
-from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, is_real, literal, one_of, options
+from optgen.spec.arithmetic import is_real
+from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, literal, one_of, options
 from optgen.spec.names import message_fields, why_taken, why_used
 from optgen.spec.source import Source
 

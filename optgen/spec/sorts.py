@@ -7,7 +7,7 @@ from typing import Literal
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.words import FACTS, WORDS
-from optgen.spec.literals import is_real
+from optgen.spec.arithmetic import is_real
 from optgen.spec.scope import Scope
 
 Sort = Literal["number", "truth", "tuple", "choice"]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import tokenize
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn
 
 from optgen.ir.nodes import Place
+from optgen.spec.characters import described, first_refused
 from optgen.spec.errors import SpecError
+
+DEEPEST = 100
+"""How deep expressions and branches may be nested: a sum of many terms is, too."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a spec and the name it is called by in errors.
+    """The text of a spec and the name it is called by in errors; lines end as Python ends them.
 
     `first_line` is the line of the text's first line in the file it was taken from (a decorated
     function in a notebook or module starts further down, and may be indented). `is_part` says that
@@ -27,12 +33,13 @@ class Source:
     first_line: int = 1
     is_part: bool = False
 
+    def __post_init__(self) -> None:
+        text = self.text.replace("\r\n", "\n").replace("\r", "\n")
+        object.__setattr__(self, "text", text)
+
     def parse(self) -> ast.Module:
         """The syntax tree; a file that is not Python is an error with its place."""
-        if "\0" in self.text:
-            line = self.text[: self.text.index("\0")].count("\n") + self.first_line
-            place = Place(self.file, line, 1)
-            self._raise(place, "this is not Python: it contains a null byte", "is it text?")
+        self._check_characters()
         indented = self.text[:1] in (" ", "\t")
         try:
             if not indented:
@@ -42,19 +49,62 @@ class Source:
             line = self.first_line - 1 + (error.lineno or 1) - indented
             place = Place(self.file, line, max(error.offset or 1, 1))
             self._raise(place, f"this is not Python: {error.msg}", "a spec is a Python file")
+        except MemoryError:
+            raise RecursionError from None  # it is how the parser's own stack ends
         ast.increment_lineno(module, -1)
         return ast.Module([s for b in module.body if isinstance(b, ast.If) for s in b.body], [])
+
+    def _check_characters(self) -> None:
+        """Refuse what a line must not hold; a form feed is a blank, as in any Python file."""
+        at = first_refused(self.text, allowed="\f")
+        if at is not None:
+            before = self.text[:at]
+            line = before.count("\n") + self.first_line
+            place = Place(self.file, line, at - before.rfind("\n"))
+            self._raise(place, *_refused(self.text[at]))
+
+    def check_depth(self, tree: ast.Module) -> None:
+        """Refuse what would take every pass to the end of Python's stack."""
+        waiting: list[tuple[ast.AST, int]] = [(node, 0) for node in tree.body]
+        while waiting:
+            node, depth = waiting.pop()
+            if depth > DEEPEST and isinstance(node, ast.stmt | ast.expr):
+                message = f"this is nested too deeply: more than {DEEPEST} levels"
+                self.error(node, message, "give parts of it names")
+            waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+
+    def check_texts(self, tree: ast.Module) -> None:
+        """Refuse the same in the strings of a tree, which may spell it by escapes."""
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str() as text):
+                    at = first_refused(text)
+                    if at is not None:
+                        self.error(node, *_refused(text[at]))
 
     def place(self, node: ast.AST) -> Place:
         """Where a node stands; columns count characters, as editors do."""
         line: int = getattr(node, "lineno", 1)
-        before = self.text.split("\n")[line - 1].encode()[: getattr(node, "col_offset", 0)]
+        before = self._lines[line - 1][: getattr(node, "col_offset", 0)]
         column = len(before.decode(errors="ignore")) + 1
         return Place(self.file, self.first_line - 1 + line, column)
 
     def quote(self, node: ast.AST) -> str:
         """The author's words for a node, on one line, without comments."""
-        return _one_line(ast.get_source_segment(self.text, node) or ast.unparse(node))
+        return _one_line(self._segment(node) or ast.unparse(node)).replace("\f", " ")
+
+    def _segment(self, node: ast.AST) -> str:
+        """The text of a node; "" where it has no place."""
+        if not isinstance(node, ast.stmt | ast.expr) or node.end_lineno is None:
+            return ""
+        *lines, last = self._lines[node.lineno - 1 : node.end_lineno]
+        text = b"\n".join([*lines, last[: node.end_col_offset]])
+        return text[node.col_offset :].decode()
+
+    @cached_property
+    def _lines(self) -> list[bytes]:
+        """The lines as the syntax tree counts them: its columns are bytes."""
+        return [line.encode() for line in self.text.split("\n")]
 
     def error(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
         """Raise a `SpecError` that points at a node."""
@@ -73,11 +123,17 @@ class Source:
         raise SpecError(place, message, hint, self.whole) from None
 
 
+def _refused(character: str) -> tuple[str, str]:
+    hint = "a text holds letters, signs, spaces, tabs and newlines: leave it out"
+    return f"{described(character)} has no place in a spec", hint
+
+
 def _checked(tree: ast.Module, file: str) -> ast.Module:
     """The tree, if it is a program: two arguments of one name, say, are found only here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Python warns of, the reader refuses with a place
-        compile(tree, file, "exec", dont_inherit=True)
+        with contextlib.suppress(RecursionError):  # the reader says where it is nested too deeply
+            compile(tree, file, "exec", dont_inherit=True)
     return tree
 
 

@@ -16,7 +16,8 @@ from optgen.ir.nodes import If, assigns
 from optgen.ir.text import to_text
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import module_name, read_spec
+from optgen.spec.files import module_name
+from optgen.spec.read import read_spec
 
 
 def rule(algorithm: Algorithm) -> str:

@@ -1,0 +1,57 @@
+"""The one way in which a spec file becomes text: UTF-8, with or without a byte order mark."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+from optgen.ir.nodes import Place
+from optgen.spec.errors import SpecError
+from optgen.spec.names import is_snake_case
+
+LARGEST = 200_000
+"""How many bytes a spec file may have: one that has more is no spec."""
+
+
+def read_file(path: Path) -> str:
+    """Return the text of a spec file.
+
+    Raises:
+        SpecError: its name is no module's, it is too large, or it is not UTF-8.
+        OSError: there is no such file, or it is a folder, a pipe or a device.
+    """
+    check_file_name(path)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+    with path.open("rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        message = f"this file has more than {LARGEST:,} bytes"
+        raise SpecError(Place(str(path), 1, 1), message, "a spec is one function: is it one?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig", errors="replace")
+        place = Place(str(path), before.count("\n") + 1, len(before) - before.rfind("\n"))
+        message = f"this is not Python: {error}"
+        raise SpecError(place, message, "is it text? a spec is saved as UTF-8") from None
+
+
+def module_name(name: str) -> str:
+    """Return the snake_case word for a class name: SparseAdam -> sparse_adam, AdamW -> adamw."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])(?=[a-z])", r"_\1", name).lower()
+
+
+def check_file_name(path: Path) -> None:
+    """Raise a SpecError for a file name that no Python module may have."""
+    if not is_snake_case(path.stem):
+        message = "the file name must be one snake_case word that is no keyword"
+        hint = f"generated modules are called after it: {_suggestion(path.stem)}.py"
+        raise SpecError(Place(str(path), 1, 1), message, hint)
+
+
+def _suggestion(stem: str) -> str:
+    words = re.findall("[a-z0-9]+", module_name(stem))
+    name = "_".join(words).lstrip("0123456789_")
+    return name if is_snake_case(name) else f"my_{name}".rstrip("_")

@@ -1,0 +1,82 @@
+"""Numbers in a spec: what float64 does not hold is refused where it stands, not computed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from spec_texts import LR, read, spec
+
+from optgen.ir.nodes import Const, expressions, walk
+from optgen.spec.errors import SpecError
+
+REFUSED = {
+    "an infinite default": spec(hypers="lr=hyper(1e999)"),
+    "an infinite bound": spec(hypers="lr=hyper(0.1, ge=-1e999)"),
+    "a bound that is too large": spec(hypers="lr=hyper(0.1, le=10**400)"),
+    "a digit too many for Python": spec(hypers=f"lr=hyper(0.1, le={'9' * 4000})"),
+    "digits that Python does not print": spec(hypers=f"lr=hyper(0x{'f' * 5000})"),
+    "an infinite start": spec(
+        "m = m + g", "p = p - m", states='m=state("a", init=1e999)', hypers=""
+    ),
+    "infinite limits": spec("p = p - lr * clamp(g, -1e999, 1e999)"),
+    "an infinite argument": spec("p = p - minimum(1e999, lr) * g"),
+    "a large factor": spec(f"p = p - lr * g * {'9' * 4000}"),
+    "a large factor in base 16": spec(f"p = p - lr * g * 0x{'f' * 5000}"),
+    "a division by zero": spec("p = p - lr * g * (1 / 0)"),
+    "a remainder by zero": spec("p = p - lr * g * (1 % 0)"),
+    "a power of powers": spec("p = p - lr * g * ((10**1000)**1000)**1000"),
+    "a power of powers in a default": spec(hypers="lr=hyper(((10**1000)**1000)**1000)"),
+    "a power of powers in a constant": spec(before="N = ((10**1000)**1000)**1000"),
+    "a long text": spec(before='A = "a" * 10**10'),
+    "an overflow": spec("p = p - lr * g * (1e300 * 1e300)"),
+    "an overflow through a helper": spec(
+        "p = p - lr * g * f(1e300)", before="def f(x):\n    return x * x"
+    ),
+    "no real number": spec("p = p - lr * g * (-1)**0.5"),
+    "a root of less than nothing": spec("p = p - lr * g * sqrt(-1)"),
+    "a logarithm of nothing": spec("p = p - lr * g * log(0)"),
+    "a large exponential": spec("p = p - lr * g * exp(1000)"),
+    "a requirement by zero": spec('require(ndim(p) == 0/0, "no")', "p = p - lr * g"),
+    "a default to a large power": spec(
+        'require(n**10**9 > 0, "no")', "p = p - n * g", hypers="n=hyper(3)"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(SpecError) as raised:
+        read(REFUSED[case])
+
+    assert time.perf_counter() - start < 5
+    assert raised.value.place.line > 2
+    assert "^" in str(raised.value)
+    assert "hint: " in str(raised.value)
+    assert len(str(raised.value)) < 2000
+
+
+def test_a_requirement_that_some_shapes_do_not_answer() -> None:
+    algorithm = read(spec('require(1 / (ndim(p) - 1) > 0, "no")', "p = p - lr * g"))
+
+    assert algorithm.requires
+
+
+def test_whole_numbers_that_float64_does_not_have_are_its_own() -> None:
+    """C++ and torch know no larger ones."""
+    algorithm = read(spec("p = p - lr * g * 10**20 / 12345678901234567890123", hypers=LR))
+
+    values = [
+        e.value for expr in expressions(algorithm.rule) for e in walk(expr) if isinstance(e, Const)
+    ]
+    assert values == [10, 20, 12345678901234567890123.0]
+    assert [type(value) for value in values] == [int, int, float]
+
+
+def test_a_large_whole_default() -> None:
+    (lr,) = read(spec(hypers="lr=hyper(10**20, le=2**200)")).hypers
+
+    assert type(lr.default) is float
+    assert lr.default == 1e20
+    assert lr.bounds.le == 2.0**200
