@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.metadata
 import importlib.resources
@@ -127,6 +128,8 @@ def render(
     text = environment().get_template(lowering.template).render(lowering.lower(*whole))
     python = lowering.filename.endswith(".py")
     text = _header(algorithm.module, "#" if python else "//", catalogued) + text
+    if python:
+        ast.parse(text)  # what a template made is Python, or nobody gets it
     return _format(text, ruff) if ruff and python else text
 
 

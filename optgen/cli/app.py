@@ -12,9 +12,9 @@ import typer
 from optgen import __version__
 from optgen.emit import ToolchainError
 from optgen.lowerings import LOWERINGS
-from optgen.spec.errors import SpecError
+from optgen.spec.errors import InternalError, SpecError
 
-STALE, USAGE, SPEC, TOOLCHAIN = 1, 2, 3, 4
+STALE, USAGE, SPEC, TOOLCHAIN, INTERNAL = 1, 2, 3, 4, 5
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,6 +43,9 @@ def exit_codes() -> Iterator[None]:
     except SpecError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(SPEC) from None
+    except InternalError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(INTERNAL) from None
     except ToolchainError as error:
         typer.echo(f"optgen: {error}", err=True)
         raise typer.Exit(TOOLCHAIN) from None
@@ -166,12 +169,15 @@ def check(
     with exit_codes():
         from optgen.cli import build as command
 
-        wrong = False
+        code = 0
         for found in command.verify(specs):
-            typer.echo(str(found), err=isinstance(found, SpecError))
-            wrong = wrong or isinstance(found, SpecError)
-        if wrong:
-            raise typer.Exit(SPEC)
+            typer.echo(str(found), err=not isinstance(found, str))
+            if isinstance(found, SpecError):
+                code = max(code, SPEC)
+            elif isinstance(found, InternalError):
+                code = INTERNAL
+        if code:
+            raise typer.Exit(code)
 
 
 @app.command()

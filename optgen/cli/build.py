@@ -21,7 +21,7 @@ from optgen.cli.checkout import (
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns
 from optgen.spec.base import read_base
-from optgen.spec.errors import SpecError, shown_in
+from optgen.spec.errors import InternalError, SpecError, shown_in
 from optgen.spec.read import read_specs
 
 
@@ -93,7 +93,7 @@ def compare(wanted: Targets, *, diff: bool) -> int:
     return len(found) + len(orphans)
 
 
-def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
+def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
     """Read and generate specs without writing: a line for each that is right.
 
     Of a file that is wrong, its first error; then what is wrong between the files.
@@ -104,7 +104,7 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError]:
             algorithms = _read([path])
             for algorithm in algorithms:
                 _render(algorithm, emit.find_ruff())
-        except SpecError as error:
+        except (SpecError, InternalError) as error:
             yield error
             continue
         right.append(path)

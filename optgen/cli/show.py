@@ -21,13 +21,16 @@ from optgen.spec.read import read_spec
 
 def source(name: str) -> str:
     """The spec as it was written."""
-    _read(name)
-    return spec_path(name).read_text(encoding="utf-8")
+    return _read(name)[0].source
 
 
 def latex(name: str) -> str:
     """The rule as the docstring of the class shows it."""
-    return "\n\n".join(to_latex(algorithm) for algorithm in _whole(name))
+    texts: list[str] = []
+    for algorithm in _whole(name):
+        with shown_in(algorithm):
+            texts.append(to_latex(algorithm))
+    return "\n\n".join(texts)
 
 
 def ir(name: str) -> str:
@@ -64,7 +67,9 @@ def _whole(name: str) -> Iterator[Algorithm]:
     """The algorithms with the rule they derive from their base, where they do."""
     for algorithm in _read(name):
         base = read_base(algorithm, specs_folder())
-        yield algorithm if base is None else derive(algorithm, base)
+        with shown_in(algorithm):
+            whole = algorithm if base is None else derive(algorithm, base)
+        yield whole
 
 
 def _read(name: str) -> tuple[Algorithm, ...]:

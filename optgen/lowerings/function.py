@@ -9,9 +9,10 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.variables import plural
 from optgen.lowerings.base import Lowering
 from optgen.lowerings.optimizer import rule_of
-from optgen.lowerings.optimizer.arguments import Argument, annotation, literal
+from optgen.lowerings.optimizer.arguments import Argument, annotation
 from optgen.lowerings.optimizer.checks import checks
 from optgen.lowerings.optimizer.doc import function_docstring
+from optgen.lowerings.python.literals import docstring, literal
 from optgen.passes.rename import rename
 
 
@@ -22,7 +23,7 @@ def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
     lists = {name: given[name] for name in algorithm.lists}
     return {
         "algorithm": algorithm,
-        "docstring": function_docstring(algorithm, lists, hypers),
+        "docstring": docstring(function_docstring(algorithm, lists, hypers)),
         "rule": rule_of(algorithm),
         "lists": list(lists.values()),
         "columns": list(given.values()),

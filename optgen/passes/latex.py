@@ -54,6 +54,12 @@ _FACTS = {
     **{word: (WORDS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 
+_SIGNS = str.maketrans(
+    {sign: rf"\{sign}" for sign in "{}$&#%_"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+"""How LaTeX writes the signs that mean something to it."""
+
 
 def to_latex(algorithm: Algorithm) -> str:
     """The whole rule as an `aligned` environment, one statement a line."""
@@ -182,7 +188,7 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     if value is None:
         return r"\varnothing", _ATOM
     if isinstance(value, bool | str):
-        return rf"\text{{{str(value).replace('_', chr(92) + '_')}}}", _ATOM
+        return rf"\text{{{_plain(str(value))}}}", _ATOM
     level = 5 if value < 0 else _ATOM
     mantissa, _, exponent = f"{value!r}".partition("e")
     if not exponent:
@@ -191,6 +197,11 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
     if mantissa in ("1", "-1"):
         return mantissa.replace("1", power), min(level, 8)
     return rf"{mantissa} \cdot {power}", min(level, 6)
+
+
+def _plain(text: str) -> str:
+    """A text in LaTeX, where some signs begin a command."""
+    return " ".join(text.translate(_SIGNS).split())
 
 
 def _short_power(text: str) -> str:

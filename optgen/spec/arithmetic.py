@@ -32,9 +32,9 @@ def _power(a: float, b: float) -> float:
     if abs(b) > _LARGEST_POWER:
         a, b = float(a), float(b)  # 10**10**10 has no end as a whole number
     result = a**b
-    if isinstance(result, complex):
-        raise ValueError("the root of a negative number is none")
-    return result
+    if isinstance(result, int | float):
+        return result
+    raise ValueError("the root of a negative number is none")
 
 
 MEANING: Mapping[str, Callable[..., Any]] = {

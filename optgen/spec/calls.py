@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import NoReturn
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Call, Expr, Ref
-from optgen.ir.words import CALLABLE, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
+from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
+from optgen.ir.words import CALLABLE, FACTS, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
 from optgen.spec.missing import MISSING
-from optgen.spec.sorts import NATURE
+from optgen.spec.sorts import NATURE, sort_of
 
 
 class Calls(Expressions):
@@ -19,6 +20,16 @@ class Calls(Expressions):
 
     def inline(self, node: ast.Call, name: str) -> Expr:
         raise NotImplementedError
+
+    def named(self, name: str, value: Expr) -> Ref:
+        """A name for a value, like the one given: it is computed once, where the reader stands."""
+        made, kind = self.scope.unused(name), self.scope.kind(value)
+        self.scope.out.append(Assign(Ref(made), value, (), value.place))
+        self.scope.kinds[made] = kind
+        self.scope.axes[made] = kind.axes
+        if sort_of(value, self.scope) == "truth":
+            self.scope.answers.add(made)
+        return Ref(made)
 
     def call(self, node: ast.Call) -> Expr:
         """A call of a word, or of a helper."""
@@ -69,8 +80,13 @@ class Calls(Expressions):
             return Call(name, (self._reduced(node, name),), place)
         if name in MATRIX_WORDS:
             return Call(name, self._matrices(node, name), place)
-        first = self._mask if name == "where" else self.number
-        return Call(name, (first(node.args[0]), *(self.number(a) for a in node.args[1:])), place)
+        if name == "where":
+            condition = self._mask(node.args[0])
+            choice = Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
+            if not self.scope.kind(choice).is_scalar:
+                choice = replace(choice, args=(self._answered(condition), *choice.args[1:]))
+            return choice
+        return Call(name, tuple(self.number(a) for a in node.args), place)
 
     def _parameter(self, node: ast.Call, name: str) -> Ref:
         """What a property is asked of: the parameter."""
@@ -128,6 +144,31 @@ class Calls(Expressions):
         if isinstance(condition, Call) and condition.word == "truth":
             hint = f"write {self.source.quote(node)} != 0"
             self.source.error(node, "`where` takes a comparison", hint)
+        self.check_truths(condition)
+        return condition
+
+    def check_truths(self, condition: Expr) -> None:
+        """A tensor is compared: only what is one number is true or false by itself."""
+        for asked in walk(condition):
+            match asked:
+                case Call("truth", (value,)) if not self.scope.kind(value).is_scalar:
+                    message = "a tensor is neither true nor false, and it is used as a condition"
+                    self.source.error_at(asked.place, message, "compare it: … != 0")
+
+    def _answered(self, condition: Expr) -> Expr:
+        """A condition for elements; what in it is one answer for a parameter gets a name."""
+        words = {e.word for e in walk(condition) if isinstance(e, Call)}
+        match condition:
+            case Call("not", (Ref(),)):
+                return condition
+            case Call("is_none", (Ref() as asked,)) if sort_of(asked, self.scope) == "choice":
+                return condition  # a comparison of numbers, as any question about a choice
+            case Call("and" | "or" | "not", args) if (
+                not self.scope.kind(condition).is_scalar or words & set(FACTS)
+            ):
+                return replace(condition, args=tuple(map(self._answered, args)))
+            case Call("and" | "or" | "not" | "is_none" | "fresh" | "truth"):
+                return self.named("asked", condition)
         return condition
 
     def _fresh(self, node: ast.Call) -> Expr:

@@ -64,9 +64,9 @@ class InternalError(Exception):
     """
 
     def __init__(self, place: Place, cause: Exception) -> None:
-        what = " ".join(f"{type(cause).__name__}: {cause}".split())
-        message = f"{place}: optgen failed here, which is a defect of optgen and not of the spec"
-        super().__init__(printable(f"{message}; please report it with the spec: {what[:_LONGEST]}"))
+        what = " ".join(f"{type(cause).__name__}: {cause}".split())[:_LONGEST]
+        message = "optgen failed here: a defect of optgen, not of the spec; please report it"
+        super().__init__(printable(f"{place}: {message} together with the spec ({what})"))
         self.place = place
 
 

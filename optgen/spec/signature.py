@@ -182,9 +182,7 @@ class Signature:
         args, options = self._arguments(node, _CHOICE_OPTIONS)
         if not args or not all(isinstance(a, str | None) for a in args):
             self.source.error(node, "a choice is among strings and None", 'choice("a", None)')
-        error = options.pop("error", "")
-        self._check_error(node, error, "")
-        options["error"] = error.replace("{}", f"{{{name}}}")
+        self._check_error(node, options.get("error", ""), "")
         place = self.source.place(node)
         return Hyper(name, "choice", args[0], choices=tuple(args), place=place, **options)
 

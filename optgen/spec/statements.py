@@ -82,7 +82,9 @@ class Statements(Calls):
     def _check_sort(self, statement: ast.stmt, value: Expr) -> None:
         """A name is given to a number, a tensor or an answer."""
         wrong, hint = why_no_number(value, self.scope)
-        if wrong and sort_of(value, self.scope) != "truth":
+        if sort_of(value, self.scope) == "truth":
+            self.check_truths(value)
+        elif wrong:
             whole = statement.value if isinstance(statement, ast.Assign) else statement
             self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
 
@@ -207,7 +209,7 @@ class Statements(Calls):
             message = f"`{name}` takes {count} by position, not {len(node.args)}"
             self.source.error(node, message, f"{name}({', '.join(parameters)})")
         bound = {
-            p: self._bind(p, self.value(a), a) for p, a in zip(parameters, node.args, strict=True)
+            p: self._bind(p, self.value(a)) for p, a in zip(parameters, node.args, strict=True)
         }
         *body, last = helper.body
         if body and _is_docstring(body[0]):
@@ -233,15 +235,9 @@ class Statements(Calls):
                 self.source.error(other, f"helper `{helper.name}` takes plain names only", hint)
         return [a.arg for a in args.args]
 
-    def _bind(self, parameter: str, argument: Expr, node: ast.expr) -> Expr:
+    def _bind(self, parameter: str, argument: Expr) -> Expr:
         """An argument that is more than a name or a number gets a name, so it is computed once."""
-        if isinstance(argument, Ref | Const):
-            return argument
-        name = self.scope.unused(parameter)
-        self.scope.out.append(Assign(Ref(name), argument, (), argument.place))
-        self.scope.kinds[name] = self.scope.kind(argument)
-        self._note(name, argument, self.scope.kinds[name], node)
-        return Ref(name)
+        return argument if isinstance(argument, Ref | Const) else self.named(parameter, argument)
 
 
 def _nature(axes: Axes, answer: bool) -> str:

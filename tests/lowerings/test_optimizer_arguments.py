@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from optgen.lowerings.optimizer.arguments import literal
+from optgen.lowerings.python.literals import literal
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from optgen.lowerings.python.literals import one_line
+
 INDENT = "    "
 WIDTH = 100
 
 
 def comment(text: str) -> str:
-    """A line of the author's as a comment; a backslash at its end would take the next line in."""
-    return f"// {text}".rstrip("\\ \t")
+    """A line of the author's as a comment; a backslash at its end would take the next line in.
+
+    So would what old standards read as one: two question marks and a slash.
+    """
+    return re.sub(r"(\\|\?\?/|\s)+\Z", "", f"// {one_line(text)}")
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:

@@ -18,6 +18,7 @@ from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.fused_triton.slots import LINES, Slots
 from optgen.lowerings.fused_triton.split_finishes import defined, guarded
+from optgen.lowerings.python.literals import comment
 from optgen.passes.rewrite import filter_assigns
 
 _INDENT = "    "
@@ -173,7 +174,7 @@ class FinishText:
         lines: list[str] = []
         for stmt in body:
             if isinstance(stmt, Assign):
-                lines += [f"# {line}" for line in stmt.quote]
+                lines += map(comment, stmt.quote)
                 lines.append(self._statement(stmt))
                 continue
             arms = [(f"if {self._row.condition(stmt.condition)}:", stmt.then)]

@@ -34,6 +34,7 @@ from optgen.lowerings.fused_triton.sweep import (
     print_sweep,
     print_zeros,
 )
+from optgen.lowerings.python.literals import comment
 
 Context = dict[str, Any]
 _SPREAD = {Axes.ROW: "[:, :, None]", Axes.COLUMN: "[:, None, :]", Axes.MATRIX: "[:, None, None]"}
@@ -131,7 +132,7 @@ class Kernels:
         assert isinstance(source, Ref)
         return {
             "sort": "call",
-            "quote": [f"# {line}" for line in call.quote],
+            "quote": list(map(comment, call.quote)),
             "word": call.word,
             "source": source.name,
             "target": call.target.name,

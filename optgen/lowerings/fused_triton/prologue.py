@@ -10,6 +10,7 @@ from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
 from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.python.literals import comment
 from optgen.passes.ask_by_name import ask_by_name
 from optgen.passes.round_state import ROUNDED, round_state
 
@@ -89,7 +90,7 @@ class Prologue:
             if isinstance(stmt, Assign):
                 printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
                 told = {f"# {printed}", *lines[-3:]}
-                lines += [f"# {line}" for line in stmt.quote if f"# {line}" not in told]
+                lines += [line for line in map(comment, stmt.quote) if line not in told]
                 lines.append(printed)
                 known.add(variable(stmt.target.name))
                 continue

@@ -9,6 +9,7 @@ from optgen.ir.plan import Stream, is_reduction
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, constant, variable
 from optgen.lowerings.fused_triton.row import Row
+from optgen.lowerings.python.literals import comment
 
 _INDENT = "    "
 REDUCTIONS = {
@@ -93,7 +94,7 @@ def print_sweep(body: Program, row: Row) -> list[str]:
     lines: list[str] = []
     for stmt in body:
         if isinstance(stmt, Assign):
-            lines += [f"# {line}" for line in stmt.quote]
+            lines += map(comment, stmt.quote)
             lines.append(f"{variable(stmt.target.name)} = {_value(stmt.value, printer)}")
         else:
             lines += _branch(stmt, row, "if")

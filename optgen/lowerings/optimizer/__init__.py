@@ -12,11 +12,12 @@ from optgen.lowerings.optimizer.arguments import (
     arguments,
     backfill,
     group_keys,
-    literal,
     optional,
 )
 from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
+from optgen.lowerings.python import literals
+from optgen.lowerings.python.literals import literal
 from optgen.passes.assume import facts_asked
 from optgen.passes.plan import plans
 
@@ -30,7 +31,7 @@ def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Ma
     return {
         "algorithm": algorithm,
         "base": base,
-        "docstring": docstring(algorithm, [*positional, *keyword_only]),
+        "docstring": literals.docstring(docstring(algorithm, [*positional, *keyword_only])),
         "rule": rule_of(algorithm) if base is None else _derived_rule(algorithm, base),
         "positional": positional,
         "keyword_only": keyword_only,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.lowerings.python.literals import literal
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,3 @@ def annotation(hyper: Hyper) -> str:
     number = "float" if hyper.tensor == "never" else "float | Tensor"
     numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
     return f"tuple[{', '.join(numbers)}]" if hyper.sort == "tuple" else numbers[0]
-
-
-def literal(value: object) -> str:
-    """A value as a person writes it in Python: 1e-3 and 0.9."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(literal, value))}{',' * (len(value) == 1)})"
-    if not isinstance(value, float):
-        return repr(value)
-    mantissa, _, exponent = f"{value:e}".partition("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    short = f"{mantissa}e{int(exponent)}"
-    few_digits = len(mantissa.lstrip("-")) == 1 and float(short) == value
-    return short if few_digits and int(exponent) not in range(-1, 6) and value else repr(value)

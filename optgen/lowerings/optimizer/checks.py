@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
-from optgen.lowerings.optimizer.arguments import literal
+from optgen.lowerings.python.literals import filled, literal, message
 from optgen.lowerings.python.text import PythonText
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
@@ -22,8 +21,6 @@ _FUNCTIONS = {
     "maximum": "max",
     "minimum": "min",
 }
-
-_LONGEST = 72  # characters of one piece of a message, so that lines stay below 100
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     for require in _requires(algorithm, base):
         if not require.of_param:
             condition = _python(_violated(require.condition))
-            found.append(Check(condition, _message(require.message)))
+            found.append(Check(condition, message(require.message, {})))
     return found
 
 
@@ -50,7 +47,7 @@ def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
     return [
         Check(
             _of_param(_violated(require.condition)),
-            _message(require.message.replace("{shape}", "{param.shape}")),
+            message(require.message, {"shape": "param.shape"}),
         )
         for require in _requires(algorithm, base)
         if require.of_param
@@ -86,12 +83,13 @@ def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
 def _checks(hyper: Hyper) -> Iterator[Check]:
     name = hyper.name
     if hyper.sort == "choice":
-        wrong = f"Invalid {name} value: {{{name}}}"
-        yield Check(f"{name} not in {literal(hyper.choices)}", _message(hyper.error or wrong))
+        told = message(hyper.error or f"Invalid {name} value: {{}}", {"": name})
+        yield Check(f"{name} not in {literal(hyper.choices)}", told)
     elif hyper.sort == "number":
         yield from _tensor_checks(hyper)
-        message = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
-        yield from _bounds_check(hyper, 0, name, message)
+        told = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
+        told = filled(told, {"index": "0", "number": "1"})
+        yield from _bounds_check(hyper, 0, name, told)
     elif hyper.sort == "tuple":
         yield from _tuple_checks(hyper)
 
@@ -102,9 +100,9 @@ def _tensor_checks(hyper: Hyper) -> Iterator[Check]:
     name = hyper.name
     if hyper.tensor == "capturable":
         condition = f"isinstance({name}, Tensor) and foreach and not capturable"
-        yield Check(condition, _message(_NOT_FOREACH.format(name)))
+        yield Check(condition, literal(_NOT_FOREACH.format(name)))
     condition = f"isinstance({name}, Tensor) and {name}.numel() != 1"
-    yield Check(condition, _message(f"Tensor {name} must be 1-element"))
+    yield Check(condition, literal(f"Tensor {name} must be 1-element"))
 
 
 def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
@@ -112,27 +110,27 @@ def _tuple_checks(hyper: Hyper) -> Iterator[Check]:
     if hyper.tensor != "never":
         for item in items:
             condition = f"isinstance({item}, Tensor) and {item}.numel() != 1"
-            yield Check(condition, _message(f"Tensor {item} must be 1-element"))
+            yield Check(condition, literal(f"Tensor {item} must be 1-element"))
     singular = "beta parameter" if name == "betas" else f"{name} value"
-    message = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
+    wrong = hyper.error or f"Invalid {singular} at index {{index}}: {{}}"
     for index, item in enumerate(items):
-        told = message.replace("{index}", str(index)).replace("{number}", str(index + 1))
+        told = filled(wrong, {"index": str(index), "number": str(index + 1)})
         yield from _bounds_check(hyper, index, item, told)
     if hyper.tensor != "never":
         alike = " or ".join(f"all(isinstance(x, {t}) for x in {name})" for t in ("float", "Tensor"))
         both = "both" if hyper.size == 2 else "all"
-        message = f"{name} must be either {both} floats or {both} Tensors"
-        yield Check(f"not ({alike})", _message(message))
+        told = f"{name} must be either {both} floats or {both} Tensors"
+        yield Check(f"not ({alike})", literal(told))
     if hyper.tensor == "capturable":
         condition = f"isinstance({items[0]}, Tensor) and foreach and not capturable"
-        yield Check(condition, _message(_NOT_FOREACH.format(items[0])))
+        yield Check(condition, literal(_NOT_FOREACH.format(items[0])))
 
 
-def _bounds_check(hyper: Hyper, index: int, value: str, message: str) -> Iterator[Check]:
+def _bounds_check(hyper: Hyper, index: int, value: str, told: str) -> Iterator[Check]:
     inside = _inside(hyper.bounds, value)
     if inside:
         given = f"{value} is not None and " if hyper.may_be_none(index) else ""
-        yield Check(f"{given}not {inside}", _message(message.replace("{}", f"{{{value}}}")))
+        yield Check(f"{given}not {inside}", message(told, {"": value}))
 
 
 def _inside(bounds: Bounds, value: str) -> str:
@@ -151,12 +149,6 @@ def _bound(number: float) -> str:
     if math.isinf(number):
         return f"float({str(number)!r})"
     return literal(float(number))
-
-
-def _message(text: str) -> str:
-    """A message as a Python string, a long one in pieces; what stands in braces is a value."""
-    pieces = re.findall(rf"(?s).{{1,{_LONGEST}}}(?: |$)|\S+ ?", text)
-    return " ".join(f"f{piece!r}" if "{" in piece else repr(piece) for piece in pieces)
 
 
 def _violated(condition: Expr) -> Expr:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
-from optgen.lowerings.optimizer.arguments import Argument, literal
+from optgen.lowerings.optimizer.arguments import Argument
 from optgen.lowerings.optimizer.roles import role
+from optgen.lowerings.python.literals import literal, shown
 from optgen.passes.drop_unread import drop_unread
 from optgen.passes.latex import to_latex
 from optgen.passes.symbols import Symbols
@@ -73,7 +74,7 @@ def function_docstring(
 
 def _head(algorithm: Algorithm) -> Iterator[str]:
     """What it is, and the rule."""
-    summary, *rest = algorithm.doc.replace('"""', "'''").strip().splitlines()
+    summary, *rest = algorithm.doc.strip().splitlines()
     first, *more = _wrapped(summary, "    ", first='    r"""')
     yield from (first.removeprefix('    r"""'), *more)
     yield from (f"    {line}".rstrip() for line in rest)
@@ -162,7 +163,7 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _messages(algorithm: Algorithm) -> Iterator[str]:
-    return (r.message.replace("{shape}", "…") for r in algorithm.requires)
+    return (shown(r.message, {"shape": "…"}) for r in algorithm.requires)
 
 
 def _states(algorithm: Algorithm) -> Iterator[str]:

@@ -29,6 +29,7 @@ from optgen.ir.variables import plural
 from optgen.lowerings.python.completions import completions, requests
 from optgen.lowerings.python.forms import Form
 from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import Instruction, left, numbers_read
@@ -202,7 +203,7 @@ class _Printer:
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """A matrix word of one tensor, or of a share."""
-        yield from (f"# {line}" for line in call.quote)
+        yield from map(comment, call.quote)
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
         if self.form.over_ranks:

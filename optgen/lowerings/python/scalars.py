@@ -20,6 +20,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
+from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.text import PythonText, statements
 from optgen.passes.ask_by_name import ask_by_name, is_item
 from optgen.passes.rewrite import filter_assigns
@@ -132,7 +133,7 @@ def _unpacked(lines: list[str], plan: Plan) -> list[str]:
     for quote, unpacking in items.items():
         whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"
         if whole == quote:
-            start = out.index(f"# {quote}")
+            start = out.index(comment(quote))
             out[start : start + len(unpacking) + 1] = [quote]
     return out
 

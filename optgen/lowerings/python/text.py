@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.words import ATOM, PRECEDENCE
+from optgen.lowerings.python.literals import comment
 from optgen.passes.scalars import is_number, unsigned
 
 _PROPERTIES = {
@@ -112,7 +113,7 @@ def statements(program: Program, text: PythonText, line: Line, indent: str = "")
         if isinstance(stmt, Assign):
             printed = line(stmt).split("\n")
             if stmt.quote != quoted:
-                out += [f"{indent}# {q}" for q in stmt.quote if q != printed[0]]
+                out += [indent + comment(q) for q in stmt.quote if q != printed[0]]
             quoted = stmt.quote
             out += [indent + text_line for text_line in printed]
             continue

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
+from optgen.lowerings.python.literals import comment
 from optgen.lowerings.python.text import PythonText
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
 from optgen.passes.scalars import is_number
@@ -51,7 +52,7 @@ def _lines(
             quoted = ()
             continue
         if instruction.quote != quoted:
-            out += [f"{indent}# {q}" for q in instruction.quote]
+            out += [indent + comment(q) for q in instruction.quote]
         quoted = instruction.quote
         out += [indent + line for line in steps(instruction)]
     return out

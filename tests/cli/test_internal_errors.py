@@ -1,0 +1,105 @@
+"""What no spec should bring about: a defect of optgen is one line with a place, and exit code 5."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from cli.commands import RULE, run, snapshot
+
+import optgen
+from optgen.spec.errors import InternalError, SpecError
+
+MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please report it"
+
+
+@pytest.fixture
+def broken(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where a pass fails at the first statement of heavy.py that stores a tensor."""
+    monkeypatch.setattr("optgen.passes.inplace._InPlace._update", _explode)
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+    monkeypatch.setattr("optgen.jit._loaded", {})
+    return outside
+
+
+def _explode(*_: Any) -> NoReturn:
+    raise KeyError("one\ntwo \x1b[31m" + "x" * 1000)
+
+
+@pytest.mark.parametrize(
+    "command", [("check",), ("show", "--lowering", "foreach"), ("build", "--out", "made")]
+)
+def test_a_command_says_so(command: tuple[str, ...], broken: Path) -> None:
+    before = snapshot(broken)
+
+    result = run(command[0], "heavy.py", *command[1:])
+
+    assert result.exit_code == 5
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"heavy.py:7:5: {MESSAGE} together with the spec (KeyError: 'one")
+    assert line.isprintable()
+    assert len(line) < 400
+    assert snapshot(broken) == before
+
+
+def test_check_goes_on_to_other_files(broken: Path) -> None:
+    (broken / "wrong.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
+
+    result = run("check", "heavy.py", "wrong.py")
+
+    assert result.exit_code == 5
+    assert "heavy.py:7:5: optgen failed here" in result.stderr
+    assert "wrong.py:8:18: unknown name `c`" in result.stderr
+
+
+def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
+    with pytest.raises(InternalError, match=r"heavy.py:7:5: optgen failed") as raised:
+        optgen.load("heavy.py")
+
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert not isinstance(raised.value, SpecError)
+    assert not (broken / "cache").exists() or not [*(broken / "cache").rglob("*.py")]
+
+
+def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place is the statement's."""
+    from optgen.spec.calls import Calls
+
+    monkeypatch.setattr(Calls, "_word", lambda *_: [][0])
+    (outside / "root.py").write_text(
+        RULE.replace("    p = p", "    b = sqrt(b)\n    p = p").replace("hyper,", "hyper, sqrt,")
+    )
+
+    result = run("check", "root.py", "heavy.py")
+
+    assert result.exit_code == 5
+    assert result.stderr.startswith("root.py:8:5: optgen failed here")
+    assert "IndexError" in result.stderr
+    assert result.stdout == "Heavy: ok (state: momentum_buffer)\n"
+
+
+def test_text_that_is_no_python_is_not_written(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from optgen.lowerings.python.text import PythonText
+
+    monkeypatch.setattr(PythonText, "text", lambda *_: ")(")
+    (outside / "root.py").write_text(RULE.replace("lr * b", "lr**2 * b"))
+
+    result = run("build", "root.py", "--out", "made")
+
+    assert result.exit_code == 5
+    assert "SyntaxError" in result.stderr
+    assert not (outside / "made").exists()
+
+
+def test_what_the_machine_lacks_is_no_defect(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> NoReturn:
+        raise OSError(28, "No space left on device", "ruff")
+
+    monkeypatch.setattr("optgen.emit._format", full)
+
+    assert run("check", "heavy.py").exit_code == 2

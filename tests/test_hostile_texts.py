@@ -1,0 +1,166 @@
+"""A spec does not run: whatever its texts hold arrives as text, in every file that is generated."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hostile import TEXTS, WITNESS, hostile, hostile_function
+from torch.nn import Parameter
+
+import optgen
+from optgen import emit
+from optgen.passes.latex import to_latex
+from optgen.runtime.fused_cpu import compiler
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+ROOT = Path(optgen.__file__).parent.parent
+PLAIN = "plain"
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stand in a folder of the test's own, where nothing but what it writes is there afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    assert not [*tmp_path.rglob(f"{WITNESS}*")]
+
+
+def words(text: str | None) -> str:
+    """A text, however its lines are broken."""
+    return " ".join((text or "").split())
+
+
+@functools.cache
+def rendered(text: str, formatted: bool) -> dict[str, str]:
+    (algorithm,) = read_spec(Spec("hostile", text, "hostile.py", 1))
+    ruff = emit.find_ruff()
+    assert ruff
+    return emit.render_all(algorithm, ruff if formatted else None)
+
+
+class _Blank(ast.NodeTransformer):
+    """Makes all texts of a module one text, so that what is left is what it does."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        return ast.Constant("") if isinstance(node.value, str) else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        values = [v for v in node.values if isinstance(v, ast.FormattedValue)]
+        return ast.JoinedStr(list(values)) if values else ast.Constant("")
+
+
+@functools.cache
+def done_by(name: str, text: str) -> str:
+    """What a generated file does, without its texts and comments."""
+    if name.endswith(".py"):
+        return ast.dump(_Blank().visit(ast.parse(text)))
+    found = compiler.find()
+    assert found
+    command = [*found, "-fpreprocessed", "-E", "-P", "-std=c++17", "-x", "c++", "-"]
+    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+@pytest.mark.parametrize("formatted", [True, False], ids=["formatted", "plain"])
+@pytest.mark.parametrize("case", TEXTS)
+def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bool) -> None:
+    for spec in (hostile, hostile_function):
+        expected = rendered(spec(PLAIN), formatted)
+        found = rendered(spec(TEXTS[case]), formatted)
+
+        assert found.keys() == expected.keys()
+        for name, text in found.items():
+            if formatted or name.endswith(".py"):
+                assert done_by(name, text) == done_by(name, expected[name]), name
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_texts_arrive(case: str) -> None:
+    """In the docstring, in messages, in the group; and a choice is compared with them."""
+    text = TEXTS[case]
+    cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
+
+    assert words(cls.__doc__).startswith(words(f"Doc. {text}"))
+    assert words(cls.__doc__).count(words(text)) >= 6
+    raises_value_error(f"{text}-1.0", cls, lr=-1.0)
+    raises_value_error(f"{text}12-3.0", cls, betas=(0.5, -3.0))
+    raises_value_error(f"{text}wrong", cls, mode="wrong")
+    raises_value_error(text, cls, lr=1000.0)
+    with pytest.raises(ValueError) as raised:
+        cls([Parameter(torch.zeros(1, 1, 1))])
+    assert str(raised.value) == f"{text}torch.Size([1, 1, 1])"
+    assert cls([Parameter(torch.zeros(1))]).param_groups[0]["mode"] == text
+    sparse = Parameter(torch.zeros(2, 2))
+    sparse.grad = torch.eye(2).to_sparse()
+    with pytest.raises(RuntimeError) as refused:
+        cls([sparse]).step()
+    assert str(refused.value).endswith(text)
+
+
+def raises_value_error(message: str, cls: type[torch.optim.Optimizer], **options: object) -> None:
+    with pytest.raises(ValueError) as raised:
+        cls([Parameter(torch.zeros(1))], **options)  # type: ignore[arg-type]
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("case", ["closed docstring", "trigraphs and backslashes", "braces"])
+def test_every_lowering_compares_a_choice_with_its_text(case: str) -> None:
+    text = TEXTS[case]
+    cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
+
+    for mode, expected in ((text, -0.5 * (1 + 1.5 * 0.25)), ("other", -0.5 * 2), (None, -0.5 * 2)):
+        for lowering in ("forloop", "foreach", "fused_cpu"):
+            parameter = Parameter(torch.zeros(3, dtype=torch.float64))
+            optimizer = cls([parameter], mode=mode)  # type: ignore[call-arg]
+            for _ in range(2):
+                parameter.grad = torch.ones_like(parameter)
+                with optgen.use_lowering(lowering):
+                    optimizer.step()
+            assert parameter.tolist() == [expected] * 3
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_texts_of_a_function_arrive(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXTS[case]
+    folder = Path("made")
+    for name, content in rendered(hostile_function(text), formatted=True).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    monkeypatch.syspath_prepend(".")
+    for name in ("made.hostile", "made"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    function = importlib.import_module("made.hostile").hostile
+
+    assert words(function.__doc__).startswith(words(f"Doc. {text}"))
+    for decay, message in ((-1.0, f"{text}-1.0"), (1000.0, text)):
+        with pytest.raises(ValueError) as raised:
+            function([], [], decay=decay)
+        assert str(raised.value) == message
+
+
+def test_a_text_over_lines_is_quoted_in_one() -> None:
+    """A statement may hold a text of three quotes; what is quoted of it is a comment."""
+    body = hostile(PLAIN).replace("'plain'\n    if", '"""plain\\\n"""\n    if')
+    assert body != hostile(PLAIN)
+
+    expected, found = rendered(hostile(PLAIN), True), rendered(body, True)
+    for name, text in found.items():
+        assert done_by(name, text) == done_by(name, expected[name])
+
+
+def test_latex_of_a_choice_has_no_commands() -> None:
+    text = hostile("\\input{x}_$^~ %#&").replace("t > 1", 'mode != "other"')
+    (algorithm,) = read_spec(Spec("hostile", text, "hostile.py", 1))
+
+    shown = r"\text{\textbackslash{}input\{x\}\_\$\textasciicircum{}\textasciitilde{} \%\#\&}"
+    assert shown in to_latex(algorithm)
