@@ -57,7 +57,7 @@ TEXTS = {
 def hostile(text: str) -> str:
     """A spec with the text in every field that takes one, and in every quote."""
     told = text.replace("{", "{{").replace("}", "}}")
-    return f'''from optgen.spec import *
+    return f"""from optgen.spec import *
 
 TEXT = {text!r}
 
@@ -84,13 +84,13 @@ def Hostile(
     if mode == TEXT and t > 1 and not bent:
         m = m * where(mode == {text!r}, gamma, 2)
     p = p - lr * m
-'''
+"""
 
 
 def hostile_function(text: str) -> str:
     """A function over lists with the text in every field that takes one."""
     told = text.replace("{", "{{").replace("}", "}}")
-    return f'''from optgen.spec import *
+    return f"""from optgen.spec import *
 
 
 @elementwise
@@ -98,4 +98,4 @@ def hostile(average, param, /, *, decay=hyper(0.5, ge=0, error={told + "{}"!r}, 
     {"Doc. " + text!r}
     require(decay < 100, {told!r})
     average = lerp(average, param, 1 - decay)
-'''
+"""

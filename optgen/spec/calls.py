@@ -163,9 +163,9 @@ class Calls(Expressions):
                 return condition
             case Call("is_none", (Ref() as asked,)) if sort_of(asked, self.scope) == "choice":
                 return condition  # a comparison of numbers, as any question about a choice
-            case Call("and" | "or" | "not", args) if (
-                not self.scope.kind(condition).is_scalar or words & set(FACTS)
-            ):
+            case Call("and" | "or" | "not", args) if not self.scope.kind(
+                condition
+            ).is_scalar or words & set(FACTS):
                 return replace(condition, args=tuple(map(self._answered, args)))
             case Call("and" | "or" | "not" | "is_none" | "fresh" | "truth"):
                 return self.named("asked", condition)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
 from optgen.ir.variables import capitals, escaped
 from optgen.ir.words import CONDITIONS
-from optgen.lowerings.python.text import python_literal
+from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {
@@ -119,7 +119,7 @@ class Printer:
             return known, _ATOM if known.isidentifier() or known.endswith(")") else 4
         match expr:
             case Const(value):
-                text = python_literal(value)
+                text = exact_literal(value)
                 return text, _PREFIX if text.startswith("-") else _ATOM
             case Ref():
                 return variable(expr.name), _ATOM

@@ -5,6 +5,7 @@ Nothing that a spec holds reaches a generated Python file, Triton's among them, 
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,12 @@ def literal(value: object) -> str:
     short = f"{mantissa}e{int(exponent)}"
     few_digits = len(mantissa.lstrip("-")) == 1 and float(short) == value
     return short if few_digits and int(exponent) not in range(-1, 6) and value else repr(value)
+
+
+def exact_literal(value: object) -> str:
+    """Return a value as Python, and Triton, reads it back: an infinite number too."""
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    return f'float("{value}")' if infinite else repr(value)
 
 
 def comment(text: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.words import ATOM, PRECEDENCE
-from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.literals import comment, exact_literal
 from optgen.passes.scalars import is_number, unsigned
 
 _PROPERTIES = {
@@ -18,12 +17,6 @@ _PROPERTIES = {
     "cols": "cols({0})",
     "machine_eps": "torch.finfo({0}.dtype).eps",
 }
-
-
-def python_literal(value: object) -> str:
-    """Return a number, a text, a truth value or None as Python, and as Triton, reads it."""
-    infinite = isinstance(value, float) and not math.isfinite(value)
-    return f'float("{value}")' if infinite else repr(value)
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class PythonText:
     def _text(self, expr: Expr) -> tuple[str, int]:
         match expr:
             case Const(value):
-                text = python_literal(value)
+                text = exact_literal(value)
                 return text, PRECEDENCE["neg"] if text.startswith("-") else ATOM
             case Ref(name):
                 return self.names.get(name, name), ATOM
