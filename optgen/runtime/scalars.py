@@ -214,15 +214,15 @@ def remainder(a: Scalar, b: Scalar) -> Scalar:
 
 def _computed(
     plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
-) -> Any:
+) -> Scalar:
     """Return a result as Python computes it, or torch's where Python has none."""
     try:
         result = plainly()
     except ArithmeticError:
         result = None
-    if result is not None and not isinstance(result, complex):
-        return result
-    return by_torch(*(torch.as_tensor(x, dtype=torch.float64) for x in (a, b))).item()
+    if result is None or isinstance(result, complex):
+        result = by_torch(*(torch.as_tensor(x, dtype=torch.float64) for x in (a, b))).item()
+    return cast(Scalar, result)
 
 
 def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
