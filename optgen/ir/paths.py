@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,6 +17,14 @@ Assumed = Mapping[Expr, bool]
 
 class VerifyError(Exception):
     """A pass broke a rule of the level it produces."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What ran before a place: `again` runs it on a path that is known better by now."""
+
+    again: Callable[[Assumed], Versions]
+    conditions: frozenset[Expr]
 
 
 @dataclass
@@ -37,9 +45,11 @@ class Paths:
         before: Versions,
         assumed: Assumed | None = None,
         done: list[tuple[Assign, Assumed]] | None = None,
+        past: _Past | None = None,
     ) -> Versions:
         """The versions after a program, from those before it; `done` are assignments so far."""
         now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
+        past = past or _Past(lambda path: dict(before), frozenset())
         for place, stmt in enumerate(program):
             if isinstance(stmt, Assign):
                 self.read(stmt.value, now, path)
@@ -50,15 +60,20 @@ class Paths:
                 now[stmt.target.name] = stmt.target.version
                 done.append((stmt, path))
             else:
+                here = self._here(program[:place], past)
                 starts = {True: now, False: now}
-                if any(
-                    isinstance(e, If) and e.condition == stmt.condition for e in program[:place]
-                ):
+                if stmt.condition in here.conditions and stmt.condition not in path:
                     for holds in starts:  # an earlier branch on the same condition went this way
-                        known = {**path, stmt.condition: holds}
-                        starts[holds] = self.run(program[:place], before, known)
-                now = self._branch(stmt, now, path, done, starts)
+                        starts[holds] = here.again({**path, stmt.condition: holds})
+                now = self._branch(stmt, now, path, done, starts, here)
         return now
+
+    def _here(self, program: Program, past: _Past) -> _Past:
+        """The past of what follows a program."""
+        return _Past(
+            lambda path: self.run(program, past.again(path), path),
+            past.conditions | set(_conditions(program)),
+        )
 
     def _branch(
         self,
@@ -67,6 +82,7 @@ class Paths:
         path: Assumed,
         done: list[tuple[Assign, Assumed]],
         starts: Mapping[bool, Versions],
+        past: _Past,
     ) -> Versions:
         self.read(stmt.condition, before, path)
         if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
@@ -74,9 +90,9 @@ class Paths:
         taken = path.get(stmt.condition)
         if taken is not None:  # an outer branch on the same condition: the other arm is dead
             live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
-            return _on_taken(before, self.run(live, before, path, done), dead)
-        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done)
-        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done)
+            return _on_taken(before, self.run(live, before, path, done, past), dead)
+        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
+        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
         return self._joined(before, then, orelse)
 
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
@@ -128,6 +144,14 @@ class SweepPaths(Paths):
             self.before.read_ref(ref, now, path)
         else:
             super().read_ref(ref, now, path)
+
+
+def _conditions(program: Program) -> Iterator[Expr]:
+    """Every condition of a program, those inside branches too."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            yield stmt.condition
+            yield from _conditions((*stmt.then, *stmt.orelse))
 
 
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:

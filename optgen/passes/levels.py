@@ -7,6 +7,7 @@ as soon as what it is made of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
@@ -42,33 +43,58 @@ def _learn(program: Program, kinds: dict[Ref, Kind], kept: Mapping[str, Kind]) -
 def levels_of(
     algorithm: Algorithm, kinds: Kinds, floors: Mapping[Ref, int] | None = None
 ) -> dict[Ref, int]:
-    """The level of every name a rule with versions and named reductions reads or writes.
+    """Return the level of every name a rule with versions and named reductions reads or writes.
 
-    What is asked to wait has at least its floor for a level.
+    What is asked to wait has at least its floor for a level. A value that both arms of a branch make
+    is known when either is, so what one arm makes of it may have to wait for the other: once more
+    from the start.
     """
     levels = {ref: 0 for ref in kinds if ref.version == 0}
-    _rise(algorithm.rule, 0, kinds, levels, floors or {})
+    last_read = {state.symbol: 0 for state in algorithm.factor_states()}
+    finder = _Levels(kinds, floors or {}, levels, last_read)
+    before: dict[Ref, int] = {}
+    while levels != before:
+        before = dict(levels)
+        finder.rise(algorithm.rule, 0)
     return levels
 
 
-def _rise(
-    program: Program, least: int, kinds: Kinds, levels: dict[Ref, int], floors: Mapping[Ref, int]
-) -> None:
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            floor = floors.get(stmt.target, 0)
-            level = max(least, floor, _level(stmt.value, kinds, levels))
-            known = levels.get(stmt.target, 0) if stmt.target.version else 0
-            levels[stmt.target] = max(level, known)
-            continue
-        inside = max(least, highest(reads(stmt.condition), levels))
-        _rise(stmt.then, inside, kinds, levels, floors)
-        _rise(stmt.orelse, inside, kinds, levels, floors)
+@dataclass
+class _Levels:
+    """Finds levels; `last_read` is that at which a state of rows or columns was read so far.
 
+    Such a state is written no earlier: whoever waits for a matrix word still finds the old value.
+    """
 
-def _level(value: Expr, kinds: Kinds, levels: Levels) -> int:
-    level = highest(reads(value), levels)
-    return level + 1 if needs_sweep(value, kinds) else level
+    kinds: Kinds
+    floors: Mapping[Ref, int]
+    levels: dict[Ref, int]
+    last_read: dict[str, int]
+
+    def rise(self, program: Program, least: int) -> None:
+        """Find the levels of a program under branches that are known at level `least`."""
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self._assign(stmt, least)
+                continue
+            inside = max(least, highest(reads(stmt.condition), self.levels))
+            self._note(stmt.condition, inside)
+            self.rise(stmt.then, inside)
+            self.rise(stmt.orelse, inside)
+
+    def _assign(self, stmt: Assign, least: int) -> None:
+        read, name = highest(reads(stmt.value), self.levels), stmt.target.name
+        known = self.levels.get(stmt.target, 0) if stmt.target.version else 0
+        level = read + 1 if needs_sweep(stmt.value, self.kinds) else read
+        floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
+        self.levels[stmt.target] = max(least, level, *floors)
+        if self.kinds[stmt.target].axes is not Axes.TENSOR:
+            self._note(stmt.value, self.levels[stmt.target])
+
+    def _note(self, value: Expr, level: int) -> None:
+        for ref in reads(value):
+            if ref.name in self.last_read:
+                self.last_read[ref.name] = max(self.last_read[ref.name], level)
 
 
 def needs_sweep(value: Expr, kinds: Kinds) -> bool:

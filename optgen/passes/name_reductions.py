@@ -55,7 +55,9 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
-                if _is_matrix_word(value):
+                if _is_matrix_word(value):  # what a word makes is nobody else's tensor
+                    declared = stmt.target.name in self.declared
+                    value = self._named(value, known) if declared else value
                     self.results.add(stmt.target.name)
                 out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))

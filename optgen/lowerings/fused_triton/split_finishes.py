@@ -9,16 +9,25 @@ from dataclasses import replace
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns, refs
-from optgen.ir.plan import Finish, Phase, Plan, is_reduction
+from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
 from optgen.passes.rewrite import filter_assigns
 
 
 def split_finishes(plan: Plan) -> Plan:
-    """The same plan; no finish reads a sum over all matrices that it makes itself."""
+    """Return the same plan; no finish reads a sum over all matrices that it makes itself.
+
+    A finish, be it empty, follows each sweep that reduces: it adds up what the blocks have left.
+    """
     phases: list[Phase] = []
     for phase in plan.phases:
+        if phases and _reduces(phases[-1]) and not isinstance(phase, Finish):
+            phases.append(Finish(()))
         phases += _split(plan, phase) if isinstance(phase, Finish) else [phase]
     return replace(plan, phases=tuple(phases))
+
+
+def _reduces(phase: Phase) -> bool:
+    return isinstance(phase, Sweep) and bool(phase.reductions)
 
 
 def sums_left(plan: Plan, finish: Finish) -> list[Assign]:

@@ -19,8 +19,10 @@ from optgen.ir.nodes import (
     Ref,
     Term,
     assigns,
+    children,
     expressions,
     names_read,
+    rebuild,
     refs,
     rename_program,
 )
@@ -34,7 +36,6 @@ from optgen.lowerings.python.text import PythonText, statements
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import Instruction, left, numbers_read
 from optgen.passes.keep_locals import is_questioned, keep_locals
-from optgen.passes.rewrite import map_values
 from optgen.passes.select_branches import connected
 from optgen.passes.spread_numbers import spread_numbers
 
@@ -177,13 +178,12 @@ class _Printer:
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Small values, as their text says it; row and column state is stored at once."""
-        body = map_values(body, lambda value: connected(value, self._is_late))
         text = PythonText({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
         needed = completions(body) if self.form.over_ranks else {}
 
         def line(stmt: Assign) -> str:
-            value = text.text(stmt.value)
+            value = text.text(self._spread(connected(stmt.value, self._is_late)))
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
             asked = self._completed(needed.get(stmt.target, ()))
@@ -195,6 +195,22 @@ class _Printer:
             if state.symbol in made:
                 write = self._spelt(self.form.write, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
+
+    def _spread(self, value: Expr) -> Expr:
+        """Return a value in which a choice between a late and another number is a tensor too."""
+        spread = rebuild(value, self._spread)
+        match value:
+            case Call("where", (condition, *arms)) if not self._is_late(condition) and any(
+                map(self._is_late, arms)
+            ):
+                _, *spread_arms = children(spread)
+                count = [Ref(self.form.count.removeprefix(", "))] if self.form.count else []
+                tensors = (
+                    new if self._is_late(old) else Call("number", (Ref(self._like()), new, *count))
+                    for old, new in zip(arms, spread_arms, strict=True)
+                )
+                return Call("where", (condition, *tensors))
+        return spread
 
     def _completed(self, reductions: Sequence[Assign]) -> list[str]:
         """Asking the other processes for their parts of these sums."""
