@@ -161,10 +161,13 @@ def new(
 @app.command()
 def check(
     specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Spec files, or names.")],
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Build the C++ of each rule too, into the cache.")
+    ] = False,
 ) -> None:
     """Say what is wrong with specs.
 
-    Reads them and generates in memory; writes nothing.
+    Reads them and generates in memory; writes nothing else.
     """
     with exit_codes():
         from optgen.cli import build as command
@@ -178,6 +181,11 @@ def check(
                 code = INTERNAL
         if code:
             raise typer.Exit(code)
+        if compiled:
+            from optgen.cli.compile import compiled as built
+
+            for line in built(specs):
+                typer.echo(line)
 
 
 @app.command()

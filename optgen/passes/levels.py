@@ -45,9 +45,9 @@ def levels_of(
 ) -> dict[Ref, int]:
     """Return the level of every name a rule with versions and named reductions reads or writes.
 
-    What is asked to wait has at least its floor for a level. A value that both arms of a branch make
-    is known when either is, so what one arm makes of it may have to wait for the other: once more
-    from the start.
+    What is asked to wait has at least its floor for a level. A value that both arms of a branch
+    make is known when either is, so what one arm makes of it may have to wait for the other: the
+    levels are found anew until they stay.
     """
     levels = {ref: 0 for ref in kinds if ref.version == 0}
     last_read = {state.symbol: 0 for state in algorithm.factor_states()}

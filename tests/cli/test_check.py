@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cli.commands import RULE, run, snapshot
 
 
@@ -52,3 +53,31 @@ def test_check_reports_every_file(outside: Path) -> None:
     assert "two.py:1:1: no spec in this file" in result.stderr
     assert "same.py:5:1: two specs are called `Heavy`" in result.stderr
     assert result.stdout == "Heavy: ok (state: momentum_buffer)\n" * 2
+
+
+def test_check_compiles(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a first step would have built is in the cache then."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+
+    result = run("check", "heavy.py", "--compile")
+
+    assert result.exit_code == 0, result.output
+    assert result.output == "Heavy: ok (state: momentum_buffer)\nHeavy: compiles\n"
+    assert len(list((outside / "cache").glob("heavy-*.so"))) == 1
+
+
+def test_check_says_what_keeps_a_rule_from_compiling(
+    outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as a step's warning says and explain."""
+    monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
+    monkeypatch.setattr("optgen.cli.compile.complete", lambda text: "no C++\n")
+    result = run("check", "heavy.py", "--compile")
+    assert result.exit_code == 4
+    says = "builds other C++17 programs but not what optgen wrote for `heavy`, a defect of optgen"
+    assert says in result.stderr
+
+    monkeypatch.setenv("CXX", "g++ '")
+    result = run("check", "heavy.py", "--compile")
+    assert result.exit_code == 4
+    assert 'optgen: Heavy: CXX is "g++ \'", and a shell could not read it' in result.stderr
