@@ -122,3 +122,11 @@ def test_a_link_is_not_followed(path: Path) -> None:
     lock.symlink_to(path)
     with alone(path):
         assert not path.exists()
+
+
+def test_another_users_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.geteuid()
+    with alone(path), monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: own + 1)
+        assert Another(path).is_past(within=20)
+        assert list(path.parent.iterdir())  # nor is it removed

@@ -43,16 +43,19 @@ def _lock_of(path: Path) -> Path:
 
 
 def _lock(lock: Path) -> int | None:
-    """A descriptor of the locked file; None where it cannot be had, or not in time."""
+    """A descriptor of the locked file; None where it cannot be had, or not in time.
+
+    Another user's is left alone: who holds it need not be one that builds.
+    """
     if os.name != "posix":
         return None
     try:
         held = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError:  # read-only, or another user's
+    except OSError:  # read-only
         return None
     locked = False
     try:
-        locked = _wait(held)
+        locked = os.fstat(held).st_uid == os.geteuid() and _wait(held)
     finally:
         if not locked:
             os.close(held)
