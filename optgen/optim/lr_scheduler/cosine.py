@@ -6,6 +6,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.ranges import check, check_finite
 from optgen.optim.lr_scheduler.rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
@@ -24,8 +25,11 @@ class CosineAnnealingLR(ShapedLR):
     Args:
         optimizer (Optimizer): Whose rates to set.
         T_max (int): Steps until the rate is `eta_min`.
-        eta_min (float): The least rate. Default: 0.
+        eta_min (float): The least rate, at least 0. Default: 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range.
 
     Paper: https://arxiv.org/abs/1608.03983
     """
@@ -33,6 +37,8 @@ class CosineAnnealingLR(ShapedLR):
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
+        check("T_max", T_max)
+        check_finite("eta_min", eta_min)
         self.T_max = T_max
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
@@ -88,6 +94,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ValueError(
                 f"Expected float or int eta_min, but got {eta_min} of type {type(eta_min)}"
             )
+        check_finite("eta_min", eta_min)
         self.T_0 = T_0
         self.T_i = T_0
         self.T_mult = T_mult

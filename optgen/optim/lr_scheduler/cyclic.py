@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from optgen.optim.lr_scheduler import momentum
 from optgen.optim.lr_scheduler.base import LRScheduler
 from optgen.optim.lr_scheduler.functions import saved
+from optgen.optim.lr_scheduler.ranges import check_finite
 from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group, write
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
@@ -43,8 +44,8 @@ class CyclicLR(LRScheduler):
         last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
 
     Raises:
-        ValueError: A list has not one value for each group, `mode` is unknown, or the optimizer has
-            no momentum to cycle.
+        ValueError: An argument is outside its range, a list has not one value for each group,
+            `mode` is unknown, or the optimizer has no momentum to cycle.
 
     Paper: https://arxiv.org/abs/1506.01186
     """
@@ -68,19 +69,25 @@ class CyclicLR(LRScheduler):
         check_optimizer(optimizer)
         self.optimizer = optimizer
         base_lrs = per_group("base_lr", optimizer, base_lr)
-        if last_epoch == -1:
-            write(zip(optimizer.param_groups, base_lrs, strict=True))
         self.max_lrs = per_group("max_lr", optimizer, max_lr)
+        for name, rates in {"base_lr": base_lrs, "max_lr": self.max_lrs}.items():
+            check_finite(name, rates)
+        check_finite("step_size_up", step_size_up)
+        check_finite("step_size_down", 0 if step_size_down is None else step_size_down)
         up = float(step_size_up)
         self.total_size = up + (up if step_size_down is None else float(step_size_down))
         self.step_ratio = up / self.total_size
         if mode not in MODES and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")
+        if mode == "exp_range" and scale_fn is None:
+            check_finite("gamma", gamma)
         self.mode: str = mode
         self.gamma = gamma
         self._scale_fn_custom: Any = scale_fn
         self.scale_mode: str = MODES[mode] if scale_fn is None else scale_mode
         self._init_momentum(cycle_momentum, base_momentum, max_momentum, last_epoch == -1)
+        if last_epoch == -1:
+            write(zip(optimizer.param_groups, base_lrs, strict=True))
         super().__init__(optimizer, last_epoch)
         # The initial_lr of the groups may be that of a scheduler before this one.
         self.base_lrs = base_lrs
@@ -92,6 +99,8 @@ class CyclicLR(LRScheduler):
             self.use_beta1 = momentum.is_beta(self.optimizer)
             self.base_momentums = per_group("base_momentum", self.optimizer, least)
             self.max_momentums = per_group("max_momentum", self.optimizer, most)
+            check_finite("base_momentum", self.base_momentums)
+            check_finite("max_momentum", self.max_momentums)
             if begins:
                 momentum.begin(
                     self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums

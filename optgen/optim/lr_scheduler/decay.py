@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.ranges import check, check_finite
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
@@ -34,14 +35,19 @@ class StepLR(_DecayLR):
 
     Args:
         optimizer (Optimizer): Whose rates to set.
-        step_size (int): Steps between two decays.
-        gamma (float): Factor of a decay. Default: 0.1.
+        step_size (int): Steps between two decays; with 0 no step can be taken.
+        gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range.
     """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
+        check("step_size", step_size, ge=0)
+        check_finite("gamma", gamma)
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -60,8 +66,11 @@ class MultiStepLR(_DecayLR):
         optimizer (Optimizer): Whose rates to set.
         milestones (iterable of int): The steps of the decays; one that stands there twice counts
             twice, one that is no whole number, or negative, is never come by.
-        gamma (float): Factor of a decay. Default: 0.1.
+        gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class MultiStepLR(_DecayLR):
         gamma: float = 0.1,
         last_epoch: int = -1,
     ) -> None:
+        check_finite("gamma", gamma)
         self.milestones = Counter(milestones)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -91,11 +101,15 @@ class ExponentialLR(_DecayLR):
 
     Args:
         optimizer (Optimizer): Whose rates to set.
-        gamma (float): Factor of a decay.
+        gamma (float): Factor of a decay, at least 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range.
     """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        check_finite("gamma", gamma)
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler import momentum
 from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.ranges import check, check_finite
 from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group
 
 Phase = dict[str, Any]
@@ -45,7 +46,7 @@ def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | N
 
 
 def _check_shape(pct_start: float, anneal_strategy: str) -> None:
-    if pct_start < 0 or pct_start > 1 or not isinstance(pct_start, float):
+    if not isinstance(pct_start, float) or not 0 <= pct_start <= 1:
         raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
     if anneal_strategy not in ("cos", "linear"):
         raise ValueError(
@@ -103,26 +104,34 @@ class OneCycleLR(LRScheduler):
         check_optimizer(optimizer)
         self.optimizer = optimizer
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
-        self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         _check_shape(pct_start, anneal_strategy)
+        check("div_factor", div_factor, gt=0)
+        check("final_div_factor", final_div_factor, gt=0)
+        self._schedule_phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
         max_lrs = per_group("max_lr", optimizer, max_lr)
+        check_finite("max_lr", max_lrs)
+        bounds = self._momentums(cycle_momentum, max_momentum, base_momentum)
         if last_epoch == -1:
             for group, highest in zip(optimizer.param_groups, max_lrs, strict=True):
                 group["initial_lr"] = highest / div_factor
                 group["max_lr"] = highest
                 group["min_lr"] = group["initial_lr"] / final_div_factor
-        self._init_momentum(cycle_momentum, max_momentum, base_momentum, last_epoch == -1)
+            if bounds:
+                momentum.begin(optimizer, self.use_beta1, *bounds)
         super().__init__(optimizer, last_epoch)
 
-    def _init_momentum(self, cycle: bool, most: Any, least: Any, begins: bool) -> None:
+    def _momentums(self, cycle: bool, most: Any, least: Any) -> tuple[list[Any], ...]:
+        """Return the highest and the lowest momentum of each group, if momentum is to cycle."""
         self.cycle_momentum = cycle
-        if cycle:
-            self.use_beta1 = momentum.is_beta(self.optimizer)
-            upper = per_group("max_momentum", self.optimizer, most)
-            lower = per_group("base_momentum", self.optimizer, least)
-            if begins:
-                momentum.begin(self.optimizer, self.use_beta1, upper, lower)
+        if not cycle:
+            return ()
+        self.use_beta1 = momentum.is_beta(self.optimizer)
+        upper = per_group("max_momentum", self.optimizer, most)
+        lower = per_group("base_momentum", self.optimizer, least)
+        check_finite("max_momentum", upper)
+        check_finite("base_momentum", lower)
+        return upper, lower
 
     def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
         kind = getattr(self, "_anneal_func_type", None)

@@ -8,6 +8,7 @@ import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
+from optgen.optim.lr_scheduler.ranges import check, check_counts
 from optgen.optim.lr_scheduler.rates import check_optimizer, read, write
 
 
@@ -50,8 +51,12 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         min_lr: list[float] | float = 0,
         eps: float = 1e-8,
     ) -> None:
+        check("factor", factor, ge=0)
         if factor >= 1.0:
             raise ValueError("Factor should be < 1.0.")
+        check_counts((("patience", patience), ("cooldown", cooldown)))
+        check("threshold", threshold)
+        check("eps", eps, ge=0)
         self.factor = factor
         check_optimizer(optimizer)
         self.optimizer = optimizer

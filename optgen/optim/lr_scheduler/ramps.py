@@ -2,6 +2,7 @@
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.ranges import check
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
@@ -18,7 +19,7 @@ class ConstantLR(ShapedLR):
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
-        ValueError: `factor` is outside its range.
+        ValueError: An argument is outside its range.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class ConstantLR(ShapedLR):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        if factor > 1.0 or factor < 0:
+        if not 0 <= factor <= 1.0:
             raise ValueError("Constant multiplicative factor expected to be between 0 and 1.")
+        check("total_iters", total_iters, ge=0)
         self.factor = factor
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
@@ -53,7 +55,7 @@ class LinearLR(ShapedLR):
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
-        ValueError: A factor is outside its range.
+        ValueError: An argument is outside its range.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class LinearLR(ShapedLR):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        if start_factor > 1.0 or start_factor <= 0:
+        if not 0 < start_factor <= 1.0:
             raise ValueError(
                 "Starting multiplicative factor expected to be greater than 0 "
                 "and less or equal to 1."
             )
-        if end_factor > 1.0 or end_factor < 0:
+        if not 0 <= end_factor <= 1.0:
             raise ValueError("Ending multiplicative factor expected to be between 0 and 1.")
+        check("total_iters", total_iters, ge=0)
         self.start_factor = start_factor
         self.end_factor = end_factor
         self.total_iters = total_iters
@@ -92,13 +95,18 @@ class PolynomialLR(ShapedLR):
     Args:
         optimizer (Optimizer): Whose rates to set.
         total_iters (int): Steps until the rate is 0; 0 leaves it as it is. Default: 5.
-        power (float): The power. Default: 1.
+        power (float): The power, at least 0. Default: 1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
+
+    Raises:
+        ValueError: An argument is outside its range.
     """
 
     def __init__(
         self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
     ) -> None:
+        check("total_iters", total_iters, ge=0)
+        check("power", power, ge=0)
         self.total_iters = total_iters
         self.power = power
         super().__init__(optimizer, last_epoch)

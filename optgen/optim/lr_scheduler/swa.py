@@ -6,6 +6,7 @@ from typing import Literal
 from torch.optim import Optimizer
 
 from optgen.optim.lr_scheduler.base import LRScheduler
+from optgen.optim.lr_scheduler.ranges import check_finite
 from optgen.optim.lr_scheduler.rates import Value, per_group
 
 
@@ -40,8 +41,7 @@ class SWALR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         rates = per_group("swa_lr", optimizer, swa_lr)
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["swa_lr"] = rate
+        check_finite("swa_lr", rates)
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
                 f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
@@ -50,6 +50,8 @@ class SWALR(LRScheduler):
         if not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise ValueError(f"anneal_epochs must be equal or greater than 0, got {anneal_epochs}")
         self.anneal_epochs = anneal_epochs
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["swa_lr"] = rate
         super().__init__(optimizer, last_epoch)
 
     def anneal_func(self, t: float) -> float:

@@ -1,0 +1,105 @@
+"""Arguments that would fail in a later step, or make a rate negative or no number."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from optim.lr_scheduler.schedules import OURS, optimizer_of
+
+NAN, INF = math.nan, math.inf
+NEGATIVE, NO_FACTORS = (-1, -0.5, NAN, "x", None), (-1, NAN, INF, "x", None)
+CYCLE: dict[str, Any] = {"base_lr": 0.1, "max_lr": 0.5, "step_size_up": 3}
+ONE: dict[str, Any] = {"max_lr": 0.5, "total_steps": 10}
+ARGUMENTS: dict[str, dict[str, tuple[dict[str, Any], tuple[Any, ...]]]] = {
+    "StepLR": {"step_size": ({}, NEGATIVE), "gamma": ({"step_size": 2}, NO_FACTORS)},
+    "MultiStepLR": {"gamma": ({"milestones": [2]}, NO_FACTORS)},
+    "ExponentialLR": {"gamma": ({}, NO_FACTORS)},
+    "ConstantLR": {"total_iters": ({}, NEGATIVE), "factor": ({}, (NAN, -1, 2))},
+    "LinearLR": {
+        "total_iters": ({}, NEGATIVE),
+        "start_factor": ({}, (NAN, 0, 2)),
+        "end_factor": ({}, (NAN, -1, 2)),
+    },
+    "PolynomialLR": {"total_iters": ({}, NEGATIVE), "power": ({}, NEGATIVE)},
+    "CosineAnnealingLR": {
+        "T_max": ({}, (NAN, "x", None)),
+        "eta_min": ({"T_max": 4}, NO_FACTORS),
+    },
+    "CosineAnnealingWarmRestarts": {"eta_min": ({"T_0": 4}, (-1, NAN, INF))},
+    "CyclicLR": {
+        **dict.fromkeys(("base_lr", "max_lr", "step_size_up"), (CYCLE, NO_FACTORS)),
+        "step_size_down": (CYCLE, (-1, NAN, INF, "x")),
+        "gamma": (CYCLE | {"mode": "exp_range"}, NO_FACTORS),
+        "base_momentum": (CYCLE, NO_FACTORS),
+        "max_momentum": (CYCLE, NO_FACTORS),
+    },
+    "OneCycleLR": {
+        "max_lr": (ONE, NO_FACTORS),
+        "pct_start": (ONE, (NAN, INF, -1.0)),
+        "div_factor": (ONE, (0, *NEGATIVE)),
+        "final_div_factor": (ONE, (0, *NEGATIVE)),
+        "max_momentum": (ONE, NO_FACTORS),
+    },
+    "ReduceLROnPlateau": {
+        "factor": ({}, (-0.5, NAN, 1.0, "x")),
+        "patience": ({}, NEGATIVE),
+        "cooldown": ({}, NEGATIVE),
+        "threshold": ({}, (NAN, "x", None)),
+        "eps": ({}, NEGATIVE),
+    },
+    "SWALR": {"swa_lr": ({}, NO_FACTORS), "anneal_epochs": ({"swa_lr": 0.1}, (-1, NAN, "x"))},
+}
+CASES = [
+    (scheduler, argument, {**others, argument: value})
+    for scheduler, arguments in ARGUMENTS.items()
+    for argument, (others, values) in arguments.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "argument", "given"), CASES, ids=[f"{s}-{a}-{g[a]}" for s, a, g in CASES]
+)
+def test_it_is_an_error_at_construction(
+    scheduler: str, argument: str, given: dict[str, Any]
+) -> None:
+    """It names the argument, and the optimizer is as it was."""
+    optimizer = optimizer_of(groups=2)
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError) as caught:
+        getattr(OURS, scheduler)(optimizer, **given)
+    words = {"factor": "actor", "start_factor": "Starting", "end_factor": "Ending"}
+    assert words.get(argument, argument) in str(caught.value)
+    assert [list(group) for group in optimizer.param_groups] == [list(group) for group in before]
+    assert all(
+        group[key] is other[key]
+        for group, other in zip(optimizer.param_groups, before, strict=True)
+        for key in other
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "given"),
+    [
+        ("StepLR", {"step_size": torch.tensor(3), "gamma": torch.tensor(0.5)}),
+        ("StepLR", {"step_size": INF}),
+        ("StepLR", {"step_size": 2, "gamma": 0}),
+        ("LinearLR", {"total_iters": INF}),
+        ("CosineAnnealingLR", {"T_max": -4}),  # a cosine is even
+        ("CyclicLR", {**CYCLE, "step_size_down": 0}),
+        ("CyclicLR", {**CYCLE, "gamma": NAN}),  # no mode asks for it
+        ("CyclicLR", {**CYCLE, "base_lr": torch.tensor(0.1)}),
+        ("OneCycleLR", {**ONE, "div_factor": INF}),
+        ("ReduceLROnPlateau", {"threshold": -0.1, "min_lr": -1}),
+    ],
+    ids=str,
+)
+def test_what_torch_takes_and_works_with(scheduler: str, given: dict[str, Any]) -> None:
+    made = getattr(OURS, scheduler)(optimizer_of(), **given)
+    for _ in range(4):
+        made.optimizer.step()
+        made.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
+    assert all(math.isfinite(rate) for rate in made.get_last_lr())
