@@ -126,5 +126,4 @@ def _own(path: str) -> str:
         raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")
     if OWN.setdefault(kind.__name__, kind) is not kind:
         raise typer.BadParameter(f"{path}: two of these files hold a class {kind.__name__}")
-    traffic.cache_clear()
-    return kind.__name__
+    return str(kind.__name__)
