@@ -1,4 +1,4 @@
-"""An assignment that gives a state the value it has is none: no sweep reads or stores it."""
+"""An assignment that gives a state, or p, the value it has is none: no sweep stores it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from optgen.passes.split import Splitter, is_self_copy
 
 
 def drop_idle(algorithm: Algorithm) -> Algorithm:
-    """Return the rule, with versions, without assignments to states that change no value."""
+    """Return the rule, with versions, without assignments to what is kept that change no value."""
     programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
     changed = {a.target.name for p in programs for a in assigns(p) if not is_self_copy(a)}
     written = {a.target.name for a in assigns(algorithm.rule)}
-    idle = {s.symbol for s in algorithm.states} & written - changed
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    idle = kept & written - changed
     if not idle:
         return algorithm
     rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)

@@ -252,3 +252,14 @@ def test_its_letter_has_no_time() -> None:
     doc = loaded(RULES["a copy"]).__doc__
     assert r"(\theta_{t-1} - x_0)" in doc
     assert ":math:`x_0`, like the parameter, a copy of it before its first step" in doc
+
+
+@outside
+@pytest.mark.parametrize("form", FORMS)
+def test_a_parameter_that_does_not_change(form: str) -> None:
+    """Its own value is no assignment either, where the rule has several sweeps."""
+    body = ("p = 1 * p", "m = m + lr * g * norm(g)")
+    params, optimizer = stepped(spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form)
+    for param, value in zip(params, drawn(0), strict=True):
+        assert torch.equal(param, value)
+        assert optimizer.state[param]["m"].any()
