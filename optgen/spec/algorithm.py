@@ -11,6 +11,7 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm, State
 from optgen.spec.checks import (
     check_branches,
+    check_cases,
     check_gradient,
     check_orders,
     check_references,
@@ -67,6 +68,7 @@ def read_algorithm(
     algorithm = replace(algorithm, rule=rule, requires=requires)
     check_rule(source, algorithm, scope, node, rule)
     check_branches(source, rule)
+    check_cases(source, algorithm, scope.holding)
     if algorithm.is_function:
         check_function(source, algorithm, scope, node)
         check_elementwise(source, algorithm)

@@ -83,6 +83,49 @@ def _is_decided(condition: Expr) -> bool:
     return False
 
 
+def check_cases(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
+    """A rule does something with every parameter that it takes, whatever the facts of it."""
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    for fact in FACTS if algorithm.base is None else ():
+        for holds, case in ((True, fact), (False, f"not {fact}")):
+            if _writes(algorithm.rule, fact, holds, kept):
+                continue
+            message = f"the rule does nothing with parameters that are {case}"
+            hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
+            if {fact, f"not {fact}"} & set(holding):
+                message = f"the rule asks what `require` says: no parameter is {case}"
+                hint = "leave the if out"
+            source.error_at(algorithm.place, message, hint)
+
+
+def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> bool:
+    """Tell whether a program may assign to one of some names where a fact holds, or does not."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            answer = _answer(stmt.condition, fact, holds)
+            arms = (stmt.then, True), (stmt.orelse, False)
+            if any(_writes(arm, fact, holds, kept) for arm, on in arms if answer in (on, None)):
+                return True
+        elif stmt.target.name in kept:
+            return True
+    return False
+
+
+def _answer(condition: Expr, fact: str, holds: bool) -> bool | None:
+    """Return what a condition is where a fact holds, or does not; None if more decides."""
+    match condition:
+        case Call(word, _) if word == fact:
+            return holds
+        case Call("not", (inner,)):
+            answer = _answer(inner, fact, holds)
+            return None if answer is None else not answer
+        case Call("and" | "or" as word, args):
+            answers = {_answer(arg, fact, holds) for arg in args}
+            decisive = word == "or"
+            return decisive if decisive in answers else None if None in answers else not decisive
+    return None
+
+
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
     if algorithm.base is None:  # else it has hyperparameters that only the base names

@@ -114,3 +114,24 @@ def test_helpers_may_ask_for_facts() -> None:
 def test_words_that_are_not_called_need_no_import() -> None:
     text = spec("norm = 2 * g", "p = p - lr * norm")
     read(text.replace("import *", "import hyper, optimizer"))
+
+
+@pytest.mark.parametrize(
+    ("body", "case"),
+    [
+        (("if factored(p):", "    p = p - lr * g"), "not factored"),
+        (("if not factored(p):", "    p = p - lr * g"), "factored"),
+        (("if factored(p) and lr > 0:", "    p = p - lr * g"), "not factored"),
+        (("if factored(p):", "    p = p - lr * g", "else:", "    x = g", "    _ = x"), "not fact"),
+    ],
+)
+def test_a_rule_does_something_with_every_parameter(body: tuple[str, ...], case: str) -> None:
+    with pytest.raises(SpecError, match=f"nothing with parameters that are {case}") as caught:
+        read(spec(*body))
+    assert "let `require` refuse" in caught.value.hint
+    read(spec('require(ndim(p) == 2, "matrices")', "p = p - lr * g"))
+    with pytest.raises(SpecError, match="asks what `require` says") as caught:
+        read(spec('require(ndim(p) == 2, "matrices")', "if factored(p):", "    p = p - lr * g"))
+    assert caught.value.hint == "leave the if out"
+    read(spec("if factored(p) or lr > 0:", "    p = p - lr * g"))
+    read(spec(*body[:2], "else:" if "and" not in body[0] else "if lr:", "    p = p + g"))
