@@ -263,3 +263,22 @@ def test_a_parameter_that_does_not_change(form: str) -> None:
     for param, value in zip(params, drawn(0), strict=True):
         assert torch.equal(param, value)
         assert optimizer.state[param]["m"].any()
+
+
+@outside
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_narrow_rows_and_16_bits(lowering: str, dtype: torch.dtype) -> None:
+    """Where rows are updated in copies, the copy of an anchor is not written back."""
+    weights = torch.randn(6, 3, dtype=dtype)
+    param = torch.nn.Parameter(weights.clone())
+    optimizer = loaded(RULES["a copy"])([param])
+    for _ in range(2):
+        values = torch.ones(2, 3, dtype=dtype)
+        param.grad = torch.sparse_coo_tensor(
+            torch.tensor([[4, 1]]), values, (6, 3), check_invariants=True
+        )
+        with use_lowering(lowering):
+            optimizer.step()
+    assert torch.equal(optimizer.state[param]["x0"], weights)
+    assert not torch.equal(param[4], weights[4])
