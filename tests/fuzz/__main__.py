@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where findings are written (tests/fuzz/found)")
     parser.add_argument("--lowerings", default="", help="some of them, with commas")
     parser.add_argument("--no-shrink", action="store_true", help="write rules down as drawn")
+    parser.add_argument("--known", type=Path, help="a folder of findings not to write down again")
     parser.add_argument("--replay", type=Path, nargs="+", help="run found files or folders again")
     return _run(parser.parse_args())
 

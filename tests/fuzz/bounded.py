@@ -104,6 +104,17 @@ class Bounded:
         return Bounded(other + self.v, self.e, self.ok, self.eps)
 
 
+class Given(Bounded):
+    """A parameter, which may be computed with in less than it is kept in."""
+
+    kept = torch.float64
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it is kept in."""
+        return self.kept
+
+
 def lift(x: Any) -> Bounded:
     """A plain number, which is exact, or what is bounded already."""
     if isinstance(x, Bounded):

@@ -25,7 +25,8 @@ ODD_NUMBERS = (
     "where($q, $n, $k)", "(abs($n) + 0.5)**$e", "(abs($n) + 0.5)**clamp($k, -2, 2)",
     "$u**clamp($n, -3, 3)", "$n**$w", "($n / $u)", "(0 * $n)", "(1 * $n)", "($n - $n)", "$n**0",
     "($n + $k - $n)", "abs(2*3)", "2**clamp($n, 0, 2)", "($n / $k)", "clamp($n, $k, 3)",
-    "-$n**2", "(-$n)**2", "($n - ($k - $n))", "(1 - $n**2)", "where(not $q, $n, 0)",
+    "-$n**2", "(-$n)**2", "($n - ($k - $n))", "(1 - $n**2)", "($n + machine_eps(p))",
+    "($n / numel(p))", "($n / (1 + ndim(p)))", "where(not $q, $n, 0)",
 )  # fmt: skip
 
 TENSORS = (

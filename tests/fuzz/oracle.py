@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.bounded import Bounded, lift, watched
+from fuzz.bounded import Bounded, Given, lift, watched
 from fuzz.bounded_words import bounded_meanings
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate, exists, facts_of
@@ -73,7 +73,8 @@ def step_by_rule(
     for key, value in state.items():
         own = number if shapes.get(key) == "scalar" else eps
         taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
-    given = [Bounded(x.double(), eps=eps) for x in (param, grad)]
+    given = [Given(x.double(), eps=eps) for x in (param, grad)]
+    given[0].kept = param.dtype
     with bounded_meanings(coarse_matrices=low), watched() as unsure:
         made, states = evaluate(
             algorithm,

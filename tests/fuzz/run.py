@@ -52,6 +52,11 @@ class Run:
         self.drawn = 0
         self.shrunk: Counter[tuple[str, ...]] = Counter()
         self.causes: dict[tuple[str, ...], Path] = {}
+        for path in sorted(asked.known.glob("*.py")) if asked.known else ():
+            finding = kept.read(path)
+            self.causes[finding.cause] = path
+            self.shrunk[finding.signature] += 1
+        self.known = len(self.causes)
         self.scratch = Path(tempfile.mkdtemp(prefix="optgen-fuzz-run-"))
 
     def run(self) -> int:
@@ -66,7 +71,7 @@ class Run:
                 job.process.kill()
             shutil.rmtree(self.scratch, ignore_errors=True)
         print(self.report())
-        return 1 if self.causes else 0
+        return 1 if self.tally.ends else 0
 
     def goes_on(self) -> bool:
         """Whether to draw more."""
@@ -163,7 +168,8 @@ class Run:
         spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
         refusals = "".join(f"\n  {n:4} {said}" for said, n in self.tally.refusals.most_common(15))
         return (
-            f"seed {self.asked.seed}: {self.tally}\n{len(self.causes)} causes written down; "
+            f"seed {self.asked.seed}: {self.tally}\n"
+            f"{len(self.causes) - self.known} causes written down; "
             f"time: {spent}\nrefused:{refusals}"
         )
 

@@ -66,7 +66,7 @@ class _Trial:
         running = {}
         for name in lowerings:
             with self.noting(name):
-                running[name] = _Run(self.rule, name, start, self.setting.hypers)
+                running[name] = _Run(self.rule, name, start, self.setting)
         if not running:
             return self.findings
         group = next(iter(running.values())).optimizer.param_groups[0]
@@ -166,18 +166,21 @@ class _Trial:
 class _Run:
     """One lowering's optimizer and its parameters."""
 
-    def __init__(self, rule: Built, name: str, start: list[Tensor], hypers: Mapping[str, Any]):
+    def __init__(self, rule: Built, name: str, start: list[Tensor], setting: Setting) -> None:
         functional = name == "functional"
-        self.name, self.rule = name, rule
+        self.name, self.rule, self.axis = name, rule, setting.seed
         self.params = [torch.nn.Parameter(x.clone(), requires_grad=not functional) for x in start]
-        self.optimizer = rule.cls(self.params, **hypers, differentiable=functional)
+        self.optimizer = rule.cls(self.params, **setting.hypers, differentiable=functional)
         self.forced = {"functional": "forloop", "sharded": "foreach"}.get(name, name)
 
     def step(self, grads: list[Tensor]) -> None:
         for param, grad in zip(self.params, grads, strict=True):
             param.grad = grad.clone()
-        parts = in_parts(self.rule) if self.name == "sharded" else contextlib.nullcontext()
-        with parts, use_lowering(self.forced):
+        cut = self.name == "sharded"
+        with (
+            in_parts(self.rule, self.axis) if cut else contextlib.nullcontext(),
+            use_lowering(self.forced),
+        ):
             self.optimizer.step()
 
     def values(self, index: int) -> dict[str, Tensor]:
@@ -196,7 +199,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def in_parts(rule: Built) -> Iterator[None]:
+def in_parts(rule: Built, axis: int) -> Iterator[None]:
     """Steps in lists are taken by two ranks that hold parts, where the rule has a form for it."""
 
     def load(package: str, module: str, function: str) -> Any:
@@ -208,7 +211,10 @@ def in_parts(rule: Built) -> Iterator[None]:
             first = columns[0][0]
             states = [state.shape for state in known.states if state.suits(first)]
             shapes = ["like", "like", *states, *["scalar"] * (known.step is not None)]
-            step_in_parts(update, 0, shapes, columns, **given)
+            step_in_parts(asking, axis % first.dim(), shapes, columns, **given)
+
+        def asking(*columns: list[Tensor], **given: Any) -> Iterator[Any]:
+            yield from update(*columns, **given) or ()  # without phases it asks for nothing
 
         def fits(*columns: list[Tensor], **given: Any) -> None:
             whole = columns[0][0].dim() == 0
