@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fuzz import kept
-from fuzz.finding import Finding
+from fuzz.finding import CLASSES, Finding
 from fuzz.hunt import BATCH, Tally, hunt
 from fuzz.shrink import shrunk
 from fuzz.trial import LOWERINGS
@@ -102,7 +102,7 @@ class Run:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
         said.send(tally)
-        for finding in findings:
+        for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
             limit = _EXAMPLES.get(finding.kind, 1)
             if self.shrunk[finding.signature] >= limit:
                 continue

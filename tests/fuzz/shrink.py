@@ -215,7 +215,8 @@ def _of_expression(
     several = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple)
     if several and isinstance(node, ast.Tuple | ast.Name) and name == "value":
         return
-    parts = [n for n in ast.walk(node) if isinstance(n, ast.expr) and n is not node]
+    parts = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
+    parts = [n for n in parts if not (isinstance(node, ast.Call) and n is node.func)]
     simple = [
         ast.Name("g", ast.Load()),
         ast.Name("p", ast.Load()),
