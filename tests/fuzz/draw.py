@@ -116,8 +116,10 @@ def _states(draft: Draft) -> list[State]:
         found.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
     for symbol in ("s", "q")[: lot.choice((0, 0, 1, 2))]:
         init = lot.choice((*INITS, '"lr"', '"c"'))
-        holds = lot.choice(("", "", "", "", "fa")) if symbol == "q" else ""
-        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"', holds))
+        dtype = lot.choice(
+            ("", "", "", ', dtype="float32"', ', dtype="float64"', ', dtype="torch"')
+        )
+        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}', holds))
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if lot.random() < 0.5:

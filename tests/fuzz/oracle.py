@@ -12,7 +12,7 @@ from torch import Tensor
 from fuzz.bounded import Bounded, Given, lift, watched
 from fuzz.bounded_words import bounded_meanings
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import evaluate, exists, facts_of
+from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
 
 _SLACK = 4.0
 """A bound is of first order, and a word may be computed by several operations."""
@@ -65,13 +65,12 @@ def step_by_rule(
     """One step from values as a checkpoint has them."""
     low = param.dtype != torch.float64
     eps = torch.finfo(param.dtype).eps
-    if any(s.dtype for s in algorithm.states):
+    if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
         eps = max(eps, torch.finfo(torch.float32).eps)
-    number = torch.finfo(torch.get_default_dtype()).eps  # of scalar state
-    shapes = {s.key: s.shape for s in algorithm.states}
+    scalars = {s.key for s in algorithm.scalar_states()}
     taken: dict[str, Any] = {}
     for key, value in state.items():
-        own = number if shapes.get(key) == "scalar" else eps
+        own = torch.finfo(value.dtype).eps if key in scalars else eps
         taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
     given = [Given(x.double(), eps=eps) for x in (param, grad)]
     given[0].kept = param.dtype
@@ -85,15 +84,17 @@ def step_by_rule(
         )
     kept = {
         PARAM: _stored(made, param.dtype, param.shape),
-        **{k: _stored(v, _dtype(algorithm, k, param), None) for k, v in states.items()},
+        **{k: _stored(v, kept_in(algorithm, k, param), None) for k, v in states.items()},
     }
     return Step(kept, not unsure)
 
 
-def _dtype(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
+def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
+    """The type of a state, or of the number of steps."""
     state = next((s for s in algorithm.states if s.key == key), None)
     if state is None or state.shape == "scalar":
-        return torch.get_default_dtype()
+        usual = torch.get_default_dtype()
+        return dtype_of(state, usual) if state else usual
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 
 
@@ -118,7 +119,7 @@ def fresh_states(
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
         shape = () if state.shape == "scalar" else _shape(param, state.shape)
-        dtype = _dtype(algorithm, state.key, param)
+        dtype = kept_in(algorithm, state.key, param)
         found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
     return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,6 +14,7 @@ from fuzz import built, kept, shrink, trial
 from fuzz.draw import draw
 from fuzz.finding import Finding
 from fuzz.trial import Setting
+from optgen import emit
 from optgen.ir.words import CALLABLE
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
@@ -137,9 +140,24 @@ FAULTS = {
 }
 
 
+def planted(text: str, file: str, old: str, new: str) -> built.Built:
+    """A rule with a fault in the text of a lowering."""
+    render = emit.render
+
+    def rendered(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
+        made = render(algorithm, lowering, *rest, **more)
+        if lowering.filename != file:
+            return made
+        assert old in made
+        return made.replace(old, new)
+
+    with mock.patch.object(emit, "render", rendered):
+        return built.load(text)
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generated text that a test alters is nobody else's."""
+    """Generated text with faults is nobody else's."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
 
 
@@ -147,11 +165,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("lowering", FAULTS)
 def test_a_fault_is_noticed(lowering: str) -> None:
     """One that is planted in the text of a lowering, and small."""
-    rule = built.load(RULE + f"# {lowering} with a fault\n")
-    path = rule.folder / FAULTS[lowering]
-    text = path.read_text()
-    assert "0.25" in text
-    path.write_text(text.replace("0.25", "0.25000001"))
+    text = RULE + f"# {lowering} with a fault\n"
+    rule = planted(text, FAULTS[lowering], "0.25", "0.25000001")
     built.compile_together([rule])
     with built.batch_kernels([rule]):
         found = [f for s in SETTINGS[:4] for f in trial.run(rule, s, [lowering])]
@@ -161,9 +176,11 @@ def test_a_fault_is_noticed(lowering: str) -> None:
 @pytest.mark.usefixtures("own_cache")
 def test_what_does_not_compile_is_told_apart() -> None:
     """One of several rules in a compilation: the others are built."""
-    rules = [built.load(RULE + f"# {i}\n") for i in ("first", "broken", "last")]
-    path = rules[1].folder / "fused_cpu.cpp"
-    path.write_text(path.read_text().replace("double step_size", "int* step_size"))
+    rules = [
+        built.load(RULE + "# first\n"),
+        planted(RULE + "# broken\n", "fused_cpu.cpp", "double step_size", "int* step_size"),
+        built.load(RULE + "# last\n"),
+    ]
     built.compile_together(rules)
     assert [bool(rule.refused_by_cpp) for rule in rules] == [False, True, False]
     with built.batch_kernels(rules):

@@ -18,7 +18,7 @@ from torch import Tensor
 from fuzz.built import Built
 from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
-from fuzz.oracle import PARAM, Step, fresh_states, step_by_rule
+from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
 from optgen.ir.words import WORDS
 from optgen.runtime import matrix, unfused
@@ -117,6 +117,9 @@ class _Trial:
         self.count.incomparable += not known
         for key, right in step.values.items():
             wrong = right.first_wrong(found[key])
+            kept = self.dtype if key == PARAM else kept_in(self.rule.algorithm, key, found[PARAM])
+            if key != "step" and found[key].dtype != kept:
+                wrong = f"{found[key].dtype} for {kept}"
             if wrong:
                 what = f"{key or 'the parameter'} {wrong}, {where}"
                 self.findings.append(self.finding(name, "wrong", what))
@@ -132,15 +135,12 @@ class _Trial:
             param = self.drawn(param.shape)
             fresh = fresh_states(self.rule.algorithm, hypers, param)
             return param, fresh | ({"step": float(taken["step"])} if "step" in taken else {})
-        shapes = {s.key: s for s in self.rule.algorithm.states}
         state = {}
         for key, value in taken.items():
             if key == "step":
                 state[key] = float(value)
             elif key != PARAM:
-                own = shapes[key]
-                kept = torch.get_default_dtype() if own.shape == "scalar" else self.dtype
-                state[key] = value.to(getattr(torch, own.dtype) if own.dtype else kept)
+                state[key] = value.to(kept_in(self.rule.algorithm, key, param))
         return taken[PARAM].to(self.dtype), state
 
     @contextlib.contextmanager
