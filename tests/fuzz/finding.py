@@ -8,6 +8,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from optgen.spec.errors import InternalError
+
 if TYPE_CHECKING:
     from fuzz.trial import Setting
 
@@ -59,6 +61,9 @@ def _words(text: str) -> list[str]:
 
 def of_exception(error: Exception, lowering: str, text: str, setting: Any = None) -> Finding:
     """What an exception that a rule should not raise says, with where it was raised."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, InternalError) and isinstance(cause, Exception):
+        error = cause  # which says more
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
     where = last.filename.rpartition("/")[2]
