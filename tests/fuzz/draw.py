@@ -116,10 +116,9 @@ def _states(draft: Draft) -> list[State]:
         found.append(State(symbol, "tensors", f"init={init}{dtype}", holds))
     for symbol in ("s", "q")[: lot.choice((0, 0, 1, 2))]:
         init = lot.choice((*INITS, '"lr"', '"c"'))
-        dtype = lot.choice(
-            ("", "", "", ', dtype="float32"', ', dtype="float64"', ', dtype="torch"')
-        )
-        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}', holds))
+        own = lot.choice(("", "", "", "float32", "float64", "torch"))
+        dtype = f', dtype="{own}"' if own else ""
+        found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if lot.random() < 0.5:

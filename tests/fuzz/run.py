@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -100,6 +101,16 @@ class Run:
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
         _share_libraries(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        try:
+            self.told(seeds, said, folder)
+        except Exception:
+            said.send(traceback.format_exc())  # the tool's own fault
+        said.send(None)
+        said.close()
+        os._exit(0)
+
+    def told(self, seeds: list[str], said: Connection, folder: Path) -> None:
+        """Hunt, and send what comes of it."""
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
         said.send(tally)
         for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
@@ -109,15 +120,12 @@ class Run:
             self.shrunk[finding.signature] += 1
             (folder / "rule.txt").write_text(finding.text)
             said.send(finding if self.asked.no_shrink else shrunk(finding))
-        said.send(None)
-        said.close()
-        os._exit(0)
 
     def gather(self) -> None:
         """Take what jobs tell, and see whether any has died or hangs."""
         wait([job.said for job in self.jobs], timeout=5)
         for job in list(self.jobs):
-            told: Tally | Finding | None = None
+            told: Tally | Finding | str | None = None
             if job.said.poll():
                 with contextlib.suppress(EOFError):
                     told = job.said.recv()
@@ -135,8 +143,10 @@ class Run:
                 self.died(job)
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def take(self, told: Tally | Finding) -> None:
+    def take(self, told: Tally | Finding | str) -> None:
         """Count a job's results in, or write down what is new."""
+        if isinstance(told, str):
+            raise RuntimeError(f"the tool failed:\n{told}")
         if isinstance(told, Tally):
             self.tally.add(told)
             print(self.line(), flush=True)
