@@ -35,6 +35,8 @@ TEXTS = {
     "trigraphs and backslashes": "what ??/\\??/ \\ ??/",
     "a trigraph on two lines": "what ??/\nint x;",
     "a directive": '#include "/etc/passwd"',
+    "a header of ours": '#include "optgen/runtime/fused_cpu/kernel.h"',
+    "a header that is not there": '#include "optgen/runtime/fused_cpu/absent.h"',
     "two lines": "a\nint main() {}\nb",
     "a call in C++": f"a'; {_SYSTEM}; '",
     "a hash": f"a # b\n{_RUN}",

@@ -42,7 +42,7 @@ PYTHON = frozenset(
     (
         *(name for names in RUNTIME.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("blocked", "capturable", "cut", "index", "share", "split", "whole"),
+        *("_update", "blocked", "capturable", "cut", "index", "share", "split", "whole"),
     )
 )
 """What generated Python uses besides the words of the language."""

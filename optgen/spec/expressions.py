@@ -120,7 +120,23 @@ class Expressions:
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
-        return Call("truth", (value,), value.place)
+        return self._truth(value)
+
+    def _truth(self, value: Expr) -> Expr:
+        """Whether a number is true: it is given, and it is not 0."""
+        differs = Call("!=", (value, Const(0)), value.place)
+        asked = self._asked(value)
+        match asked:
+            case Call("item", (Ref(name), Const(int() as index))):
+                hyper = self.scope.algorithm.hyper(name)
+                if hyper is not None and hyper.may_be_none(index):
+                    given = Call("not", (Call("is_none", (asked,), value.place),), value.place)
+                    return Call("and", (given, differs), value.place)
+        return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
+
+    def _asked(self, value: Expr) -> Expr:
+        """The number of a tuple that a name is unpacked from (eps1, eps2 = eps), else the value."""
+        return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
 
     def _chain(self, word: str, conditions: list[Expr]) -> Expr:
         result, *rest = conditions
@@ -147,9 +163,7 @@ class Expressions:
         return Call(word, (self.value(left), self._option(choice, right)), place)
 
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
-        value = self.value(node)
-        if isinstance(value, Ref):  # eps1, of eps1, eps2 = eps
-            value = self.scope.items.get(value.name, value)
+        value = self._asked(self.value(node))
         owner = value.args[0] if isinstance(value, Call) and value.word == "item" else value
         if not isinstance(owner, Ref) or self.scope.algorithm.hyper(owner.name) is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")

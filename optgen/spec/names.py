@@ -18,6 +18,9 @@ ADDED = ("maximize", "foreach", "fused", "capturable", "differentiable")
 YIELDING = frozenset(WORDS).difference(BY_ELEMENT, FACTS)
 """Words that a spec may give away, `norm` or `rows`, as long as it does not call them."""
 
+FILES = ("forloop", "foreach", "fused_cpu", "fused_triton")
+"""Modules beside a generated class or function, which would take its place in their package."""
+
 DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
@@ -37,6 +40,8 @@ def why_taken(name: str) -> str:
         return "is added by the generator to every optimizer"
     if keyword.iskeyword(name):
         return "is a keyword of Python"
+    if name.startswith("__") and name.strip("_"):
+        return "begins with two underscores, as names of Python's own do"
     if not name.isascii():
         return "is not ASCII, as names in the generated code are"
     return ""
@@ -45,6 +50,11 @@ def why_taken(name: str) -> str:
 def why_used(name: str) -> str:
     """Why a name that generated code cannot change, a hyperparameter's or a class's, is taken."""
     return why_taken(name) or ("means something else in the generated code" * (name in _FIXED))
+
+
+def why_no_title(name: str) -> str:
+    """Why no class and no function of a spec may have that name, or ""."""
+    return why_used(name) or ("is called as a generated file is" * (name in FILES))
 
 
 def message_fields(text: str, node: ast.AST, source: Source) -> Iterator[str]:

@@ -16,7 +16,7 @@ from optgen.spec.errors import SpecError, did_you_mean, told
 from optgen.spec.files import module_name, read_file
 from optgen.spec.literals import literal
 from optgen.spec.missing import MISSING
-from optgen.spec.names import DECLARATIONS, YIELDING, why_taken, why_used
+from optgen.spec.names import DECLARATIONS, YIELDING, why_no_title, why_taken
 from optgen.spec.source import Source
 
 _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
@@ -97,8 +97,8 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
         if spec.name in {other.name for other in specs[:position]}:
             source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
         _check_new(source, spec, spec.name, (constants, helpers))
-        if why_used(spec.name):
-            source.error(spec, f"`{spec.name}` {why_used(spec.name)}", "choose another name")
+        if why_no_title(spec.name):
+            source.error(spec, f"`{spec.name}` {why_no_title(spec.name)}", "choose another name")
     return tuple(read_algorithm(source, module, node, constants, helpers) for node in specs)
 
 

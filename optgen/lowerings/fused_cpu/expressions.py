@@ -61,8 +61,9 @@ _OWN = (
     "rounded scalars store strip "
     "streams sweep truth update where "
     "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
-    "HAS_AXES LAST_PART LOCAL LOOP MATRIX MATRIX_REDUCTIONS NONE NUMBERS Number Numbers PASSES "
-    "Pass Place READ ROW SUM cols joined named optgen pitch put run_axes take take_fewer "
+    "HAS_AXES INLINE LAST_PART LOCAL LOOP MATRIX MATRIX_REDUCTIONS NONE NUMBERS Number Numbers "
+    "PASSES Pass Place READ ROW SUM VECTOR cols joined named optgen pitch put run_axes take "
+    "take_fewer "
     "ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
     "flag given numbers row rows run run_numbers set sizes sums"
 )

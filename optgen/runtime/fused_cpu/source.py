@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(\w+\.h)"\n')
+_INCLUDE = re.compile(r'^#include "optgen/runtime/fused_cpu/(\w+\.h)"\n', re.MULTILINE)
 
 
 def complete(source: str) -> str:

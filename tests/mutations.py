@@ -1,0 +1,154 @@
+"""Specs with something changed at random: characters, tokens, or nodes of the syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import io
+import random
+import tokenize
+from collections.abc import Callable, Iterator
+
+CHARACTERS = [
+    *"abgpt019 .,:;=+-*/%()[]{}<>!@#'\"\\\n\t_",
+    "\r",
+    "\0",
+    "\f",
+    "é",
+    "\u2028",
+    "\u202e",
+]
+TOKENS = """
+p g t m v lr eps betas beta1 0 1 2 0.5 1e-8 1e999 -1 10**400 2**63 None True False 'p' ''
++ - * / ** % < <= == != // @ ( ) [ ] , : = is not and or if elif else return lambda for
+sqrt exp log abs sign maximum minimum where clamp lerp sum mean norm rms max_abs row_sum
+row_mean col_sum col_mean ndim numel rows cols machine_eps factored orthogonalize fresh
+require hyper state flag choice fixed ge=0 optional=True init='p' shape='row' shape='scalar'
+when='factored' dtype='float32' tensor='always' about='x' error='{}' rows=False eager=True
+"""
+EXPRESSIONS = """
+p g t m lr 0 1 -1 0.5 None 1/0 0*g 2**63 -2**63 g*g -(-g) -(-lr) g**2 g**0 g**-1 abs(g)**0.5
+t-1 t%2 sqrt(g) sign(g) maximum(g,0) clamp(g,-1,1) lerp(p,g,0.5) where(g>0,g,p) where(t>1,p,g)
+where(lr>0,1,2) norm(g) mean(g) rms(p) max_abs(g) sum(g*p) row_mean(g) col_mean(g*g) ndim(p)
+numel(p) machine_eps(p) g>0 t>1 lr>0
+"""
+WRAPPERS = """
+{}+{} {}-{} {}*{} {}/{} {}**2 {}**-1 {}**0.5 {}%2 -{} -(-{}) 0*{} {}/0 1-{} 2**{} {}**{}
+sqrt({}) exp({}) log({}) abs({}) sign({}) norm({}) mean({}) rms({}) row_mean({}) col_sum({})
+maximum({},0) minimum({},{}) where({}>0,{},1) where((not{}),p,g) clamp({},-1,1) lerp({},p,0.5)
+(not{}) ({}is(None)) ({}>0and({}<1)) fresh({}) {}=={}
+"""
+CONDITIONS = """
+t>1 lr (not(lr)) lr>0.5 t%2==0 factored(p) (not(factored(p))) ndim(p)==2 (not(t>1or(lr)))
+"""
+
+Edit = Callable[[str, random.Random], str]
+
+
+def mutated(text: str, seed: int) -> str:
+    """The text after one to three edits."""
+    chance = random.Random(seed)
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        edit: Edit = chance.choice((_character, _token, _node, _node, _node, _statement))
+        try:
+            text = edit(text, chance)
+        except (SyntaxError, tokenize.TokenError, ValueError, IndexError):
+            text = _character(text, chance)
+    return text
+
+
+def _character(text: str, chance: random.Random) -> str:
+    place = chance.randrange(len(text) + 1)
+    new = chance.choice(("", chance.choice(CHARACTERS), chance.choice(CHARACTERS)))
+    return text[:place] + new + text[place + chance.randrange(2) :]
+
+
+def _token(text: str, chance: random.Random) -> str:
+    """A token that is dropped, doubled or another one."""
+    kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in kinds]
+    token = chance.choice(tokens)
+    lines = text.split("\n")
+    (row, start), (last, end) = token.start, token.end
+    if row != last:
+        return text
+    other = chance.choice(tokens).string
+    new = chance.choice(
+        ("", token.string * 2, other, chance.choice(TOKENS.split()), chance.choice(TOKENS.split()))
+    )
+    line = lines[row - 1]
+    lines[row - 1] = f"{line[:start]}{new}{line[end:]}"
+    return "\n".join(lines)
+
+
+def _node(text: str, chance: random.Random) -> str:
+    """An expression of a rule that is another one, or stands in another one."""
+    tree = ast.parse(text)
+    places = list(_places(tree))
+    owner, name, index, node = chance.choice(places)
+    match chance.randrange(3):
+        case 0:
+            new = copy.deepcopy(chance.choice(places)[3])
+        case 1:
+            new = ast.parse(chance.choice(EXPRESSIONS.split()), mode="eval").body
+        case _:
+            inside = f"({ast.unparse(node)})"
+            new = ast.parse(chance.choice(WRAPPERS.split()).replace("{}", inside), mode="eval").body
+    if index is None:
+        setattr(owner, name, new)
+    else:
+        getattr(owner, name)[index] = new
+    return _imported(ast.unparse(ast.fix_missing_locations(tree)))
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
+    """Where expressions that are read stand in the rules of a file."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for top in (stmt for function in functions for stmt in function.body[1:]):
+        for owner in ast.walk(top):
+            for name, value in ast.iter_fields(owner):
+                if isinstance(value, ast.expr) and name not in ("func", "targets"):
+                    yield owner, name, None, value
+                elif isinstance(value, list) and name in ("args", "values", "comparators", "elts"):
+                    yield from (
+                        (owner, name, i, item)
+                        for i, item in enumerate(value)
+                        if isinstance(item, ast.expr)
+                    )
+
+
+def _statement(text: str, chance: random.Random) -> str:
+    """A statement that is dropped, doubled, moved, or under a condition."""
+    tree = ast.parse(text)
+    blocks = [
+        getattr(node, name)
+        for node in ast.walk(tree)
+        if not isinstance(node, ast.Module)
+        for name in ("body", "orelse")
+        if isinstance(getattr(node, name, None), list) and getattr(node, name)
+    ]
+    block = chance.choice(blocks)
+    place = chance.randrange(len(block))
+    stmt = block[place]
+    match chance.randrange(5):
+        case 0:
+            block[place : place + 1] = [] if len(block) > 1 else [ast.Pass()]
+        case 1:
+            block.insert(place, copy.deepcopy(stmt))
+        case 2:
+            chance.choice(blocks).append(copy.deepcopy(stmt))
+        case 3:
+            test = ast.parse(chance.choice(CONDITIONS.split()), mode="eval").body
+            block[place] = ast.If(test, [stmt], [])
+        case _:
+            test = ast.parse(chance.choice(CONDITIONS.split()), mode="eval").body
+            other = copy.deepcopy(chance.choice(chance.choice(blocks)))
+            block[place] = ast.If(test, [stmt], [other])
+    return _imported(ast.unparse(ast.fix_missing_locations(tree)))
+
+
+def _imported(text: str) -> str:
+    """What is used is imported, or every edit would end there."""
+    return text.replace(
+        "from optgen.spec import", "from optgen.spec import *\nfrom optgen.spec import", 1
+    )

@@ -1,0 +1,53 @@
+"""The catalogue with something changed at random: a spec is read and generated, or refused."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+from mutations import mutated
+from planning import SPECS
+
+from optgen import emit
+from optgen.ir.text import to_text
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError, shown_in
+from optgen.spec.read import read_spec
+
+TEXTS = [path.read_text() for path in sorted(SPECS.glob("[a-z]*.py"))]
+TEXTS += [path.read_text() for path in sorted((Path(__file__).parents[1] / "specs").glob("*.py"))]
+SEEDS = range(400)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_an_edit_is_read_or_refused(part: int) -> None:
+    """Never another exception; and a refusal has a place, a caret and a way out."""
+    read = 0
+    for seed in SEEDS[part::4]:
+        text = mutated(TEXTS[seed % len(TEXTS)], seed)
+        try:
+            generate(text)
+            read += 1
+        except SpecError as error:
+            check(error, seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}, of this text:\n{text}") from error
+    assert read > 10  # some edits leave a spec, else nothing is planned here
+
+
+def check(error: SpecError, seed: int) -> None:
+    """A refusal has its place and a way out, in lines that any terminal shows."""
+    text = str(error)
+    assert text.startswith("made.py:"), f"seed {seed}: {text}"
+    assert "\n  hint: " in text, f"seed {seed}: {text}"
+    assert text.replace("\n", "").replace("\t", "").isprintable(), f"seed {seed}: {text}"
+
+
+def generate(text: str) -> None:
+    """Everything `optgen check` and `optgen show` do with a text."""
+    for algorithm in read_spec(Spec("made", text, "made.py", 1)):
+        with warnings.catch_warnings(), shown_in(algorithm):
+            to_text(algorithm)
+            if algorithm.base is None:
+                emit.render_all(algorithm, None)
