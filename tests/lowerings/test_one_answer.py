@@ -1,0 +1,208 @@
+"""What is one answer for a whole parameter, as a condition of `where` and of `if`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+from spec_texts import LR, read, spec
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.passes.maximize import add_maximize
+from optgen.spec import Spec
+
+OPT = f"{LR}, opt=hyper(None, optional=True)"
+FLAG = f"{LR}, fa=flag(False)"
+TUPLE = f"{LR}, bs=hyper((None, 0.5), optional=True)"
+MODE = f'{LR}, mode=choice("a", "b", None)'
+STATE = 'm=state("exp_avg")'
+SCALED = ("if opt is not None:", "    p = p * opt")
+GIVEN: list[dict[str, Any]] = [{}, {"opt": 0.5}]
+PAIRS: list[dict[str, Any]] = [{}, {"bs": (0.3, 0.5)}, {"bs": (0.0, 0.5)}]
+CASES: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "None": (
+        spec(
+            "p = p - lr * where(opt is None, p, g)",
+            *SCALED,
+            hypers=OPT,
+        ),
+        GIVEN,
+    ),
+    "no None": (
+        spec(
+            "p = p - lr * where(opt is not None, p, g)",
+            *SCALED,
+            hypers=OPT,
+        ),
+        GIVEN,
+    ),
+    "None, named": (
+        spec(
+            "x = opt is None",
+            "p = p - lr * where(x, p, g)",
+            *SCALED,
+            hypers=OPT,
+        ),
+        GIVEN,
+    ),
+    "None, a number": (
+        spec(
+            "x = where(opt is None, lr, 1)",
+            "p = p - x * g",
+            *SCALED,
+            hypers=OPT,
+        ),
+        GIVEN,
+    ),
+    "fresh": (
+        spec(
+            "p = p - lr * where(fresh(m), p, g)",
+            "m = m + g",
+            "p = p - m",
+            states=STATE,
+        ),
+        [{}],
+    ),
+    "not fresh": (
+        spec(
+            "p = p - where(not fresh(m), p, g)",
+            "m = m + g",
+            "p = p - lr * m",
+            states=STATE,
+        ),
+        [{}],
+    ),
+    "flag": (
+        spec(
+            "p = p - lr * where(fa, p, g)",
+            hypers=FLAG,
+        ),
+        [{}, {"fa": True}],
+    ),
+    "flag and step": (
+        spec(
+            "p = p - lr * where(fa and t > 1, p, g)",
+            hypers=FLAG,
+        ),
+        [{}, {"fa": True}],
+    ),
+    "two flags": (
+        spec(
+            "p = p - lr * where(not (fa or opt), p, g)",
+            hypers=f"{OPT}, fa=flag(False)",
+        ),
+        [{}, {"fa": True}, {"opt": 1.0}],
+    ),
+    "a number": (
+        spec("p = p - lr * where(not lr, p, g)"),
+        [{}, {"lr": 0.0}],
+    ),
+    "a choice": (
+        spec(
+            'p = p - lr * where(mode == "a", p, g)',
+            hypers=MODE,
+        ),
+        [{}, {"mode": "b"}, {"mode": None}],
+    ),
+    "a helper": (
+        spec(
+            "p = p - lr * f(p, g)",
+            before="def f(x, y):\n    return where(2 > 1 and not 1 > 2, x, y)",
+        ),
+        [{}],
+    ),
+    "an item, in where": (
+        spec(
+            "a, b = bs",
+            "p = p - b * where(a is None, p, g)",
+            "if a is not None:",
+            "    p = p - lr * a",
+            hypers=TUPLE,
+        ),
+        PAIRS,
+    ),
+    "an item that may be None": (
+        spec(
+            "if bs[0]:",
+            "    p = p - bs[0] * g",
+            "else:",
+            "    p = p - bs[1] * lr * g",
+            hypers=TUPLE,
+        ),
+        PAIRS,
+    ),
+    "a number that may be None": (
+        spec(
+            "a, b = bs",
+            "if a:",
+            "    p = p - a * g",
+            "else:",
+            "    p = p - b * lr * g",
+            hypers=TUPLE,
+        ),
+        PAIRS,
+    ),
+    "an expression": (
+        spec("if not (lr - 0.1):", "    p = p - 2 * g", "if t % 2:", "    p = p - lr * g"),
+        [{}, {"lr": 0.5}],
+    ),
+}
+
+
+def drawn(seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((7,), (2, 3))]
+
+
+def agree(text: str, options: dict[str, Any], lowering: str) -> None:
+    """Three steps of a lowering, against the rule run plainly."""
+    algorithm = add_maximize(read(text))
+    cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
+    params = [torch.nn.Parameter(value) for value in drawn(0)]
+    functional = lowering == "functional"
+    optimizer = cls(params, **options, differentiable=functional)
+    for param in params if functional else ():
+        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+    expected: list[Any] = [(value, {}) for value in drawn(0)]
+    for step in range(1, 4):
+        for i, (param, grad) in enumerate(zip(params, drawn(step), strict=True)):
+            param.grad = grad
+            expected[i] = evaluate(
+                algorithm,
+                optimizer.param_groups[0],
+                *expected[i][:1],
+                grad,
+                expected[i][1],
+                torch.float64,
+            )
+        with use_lowering("forloop" if functional else lowering):
+            optimizer.step()
+    for param, (value, _) in zip(params, expected, strict=True):
+        torch.testing.assert_close(param.detach(), value, rtol=1e-12, atol=1e-12)
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "functional", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_cpu(case: str, lowering: str) -> None:
+    text, settings = CASES[case]
+    for options in settings:
+        agree(text, options, lowering)
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize("case", CASES)
+def test_through_triton(case: str) -> None:
+    text, settings = CASES[case]
+    for options in settings:
+        agree(text, options, "fused_triton")
