@@ -23,7 +23,7 @@ def part_of_file(function: Callable[..., None]) -> tuple[str, int]:
     lines, _ = inspect.findsource(function)
     try:
         tree = ast.parse("".join(lines))
-    except SyntaxError:  # commands that a notebook understands
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what a notebook understands
         return "".join(block), first
     spans = [range(first, first + len(block))]
     spans += [range(node.lineno, (node.end_lineno or 0) + 1) for node in _needed(tree, first)]

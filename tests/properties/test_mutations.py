@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mutations import mutated
 from planning import SPECS
+from spec_texts import spec
 
 from optgen import emit
 from optgen.ir.text import to_text
@@ -18,6 +19,25 @@ from optgen.spec.read import read_spec
 TEXTS = [path.read_text() for path in sorted(SPECS.glob("[a-z]*.py"))]
 TEXTS += [path.read_text() for path in sorted((Path(__file__).parents[1] / "specs").glob("*.py"))]
 SEEDS = range(400)
+
+
+FLAGS = "lr=hyper(0.1, ge=0), fa=flag(False)"
+ALL = "maximize", "foreach", "fused", "capturable", "differentiable"
+READ = {
+    "a condition that never holds": spec(
+        *("if t > 2:", "    _ = g", "elif not (not fa or fa):", "    _ = p", "p = p - lr * g"),
+        hypers=FLAGS,
+    ),
+    "a star with nothing behind it": spec(decorator=f"@optimizer(keywords={('lr', *ALL, '*')})"),
+    "no star": spec(decorator=f"@optimizer(keywords={('lr', *ALL)})"),
+    "a star": spec(decorator='@optimizer(keywords=("lr", "*"))'),
+    "a truth of an expression": spec("if not -lr:", "    p = p - g", "p = p - lr * g"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_was_reported_is_read(case: str) -> None:
+    generate(READ[case])
 
 
 @pytest.mark.parametrize("part", range(4))
