@@ -91,7 +91,7 @@ def _from_file(path: Path) -> Spec:
 
 def _key(spec: Spec) -> str:
     parts = (_generator(), spec.name, spec.source)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @functools.cache

@@ -238,7 +238,9 @@ class Expressions:
             self.source.error(node, "only a tuple hyperparameter has items", hint)
         if not 0 <= index < hyper.size:
             hint = f"it has items 0 to {hyper.size - 1}"
-            self.source.error(node, f"`{values.id}` has no item {index}", hint)
+            self.source.error(
+                node, f"`{values.id}` has no item {self.source.quote(node.slice)}", hint
+            )
         return Call("item", (whole, Const(index)), self.source.place(node))
 
     def refuse(self, node: ast.expr) -> NoReturn:

@@ -23,6 +23,7 @@ REFUSED = {
     "an infinite argument": spec("p = p - minimum(1e999, lr) * g"),
     "a large factor": spec(f"p = p - lr * g * {'9' * 4000}"),
     "a large factor in base 16": spec(f"p = p - lr * g * 0x{'f' * 5000}"),
+    "a large index": spec(f"p = p - lr[0x{'f' * 5000}] * g", hypers="lr=hyper((1, 2))"),
     "a division by zero": spec("p = p - lr * g * (1 / 0)"),
     "a remainder by zero": spec("p = p - lr * g * (1 % 0)"),
     "a power of powers": spec("p = p - lr * g * ((10**1000)**1000)**1000"),

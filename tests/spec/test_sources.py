@@ -42,6 +42,7 @@ def refused(function: Callable[[Any], Any], argument: Any) -> SpecError:
 def test_a_character_that_no_spec_may_hold(character: str) -> None:
     """As it is, anywhere; and by an escape, in any text."""
     for text in (f"# {character}\n{RULE}", RULE.replace("Made up", f"Made {character} up")):
+        refused(optgen.load, Spec("Made", text, "made.py", 1))
         error = refused(read, text)
         assert f"U+{ord(character):04X}" in error.message
         assert error.source.split("\n")[error.place.line - 1][error.place.column - 1] == character
