@@ -66,6 +66,7 @@ class SGD(GeneratedOptimizer):
         step=None,
         fresh=("momentum_buffer",),
         gradient="rows",
+        adds=True,
         dense_only=("weight_decay",),
         tensor_hypers=("lr", "weight_decay"),
         backfill=(

@@ -9,6 +9,7 @@ namespace {
 struct Rule {
     enum { PARAM, GRAD, MOMENTUM_BUFFER, STREAMS };
     enum { CELLS };
+    static constexpr bool ADDS = true;
     static constexpr bool HAS_STEP = false;
 
     // A group's hyperparameters: a row of the table.

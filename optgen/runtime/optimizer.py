@@ -22,6 +22,7 @@ from optgen.runtime.state import ensure
 
 if TYPE_CHECKING:
     from optgen.runtime.fused_cpu.repeat import Repeat
+    from optgen.runtime.fused_cpu.repeat_rows import RowsRepeat
 
 
 class GeneratedOptimizer(LightOptimizer):
@@ -47,7 +48,9 @@ class GeneratedOptimizer(LightOptimizer):
     def _begin(self) -> None:
         self._survey = Survey()
         self._given: dict[int, partitions.Given] = {}  # by the identity of the group
-        self._repeat: Repeat | None = None  # of a step that was fused C++ and nothing else
+        self._repeat: Repeat | RowsRepeat | None = (
+            None  # of a step that was fused C++ and nothing else
+        )
 
     def _offer_scaling(self) -> None:
         """Let GradScaler leave unscaling to the step: only where a fused one was asked for.

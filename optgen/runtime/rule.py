@@ -72,6 +72,7 @@ class Rule:
     fresh: tuple[str, ...] = ()  # states whose first step is different
     gradient: str = "dense"  # "dense", "rows" (sparse ones work too) or "sparse_only"
     sparse_hint: str = ""  # ends the error about sparse gradients
+    adds: bool = False  # of a sparse gradient, multiples to the parameter, and does nothing else
     dense_only: tuple[str, ...] = ()  # group values that, where true, allow no sparse gradient
     scalar_device: str = "cpu"  # of scalars unless fused or capturable; "param": the parameter's
     tensor_hypers: tuple[str, ...] = ("lr",)  # a tensor of these is computed with in its dtype

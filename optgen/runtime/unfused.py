@@ -46,11 +46,12 @@ class Call(NamedTuple):
     function: Update
     hypers: dict[str, Any]
     functional: bool
+    as_they_are: bool  # gradients are dense, or torch adds them where they go
     split: Split  # what makes of a bucket the lists of several calls
 
     def update(self, rule: Rule) -> None:
         """Update the work, bucket by bucket; of sparse gradients, the rows that they touch."""
-        rows = touched(rule, self.work) if self.work.trait.rows else None
+        rows = None if self.as_they_are else touched(rule, self.work)
         dense = rows.rows if rows else self.work
         for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):
             for part in self.split(rule, columns):
@@ -71,7 +72,11 @@ def _call(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> Call:
     # The functional form is written for one tensor; lists of them compute like one.
     form = ("forloop", "update_functional") if functional else (lowering, "update")
     function = load(optimizer.lowerings, form[0], named(form[1], rule, work))
-    return Call(work, function, taken, functional, _split(rule, work, functional, lowering))
+    as_they_are = not work.trait.rows or (
+        rule.adds and not functional and not any(map(torch.is_complex, work.grads))
+    )
+    split = _split(rule, work, functional, lowering)
+    return Call(work, function, taken, functional, as_they_are, split)
 
 
 def _split(rule: Rule, work: Work, functional: bool, lowering: str) -> Split:

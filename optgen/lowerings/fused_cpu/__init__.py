@@ -24,6 +24,7 @@ from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.phased import phased
 from optgen.lowerings.fused_cpu.program import ScalarProgram
 from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
+from optgen.passes.adds_gradient import adds_gradient
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
@@ -57,6 +58,7 @@ def context(algorithm: Algorithm) -> Context:
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
         "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
+        "adds": (1, _adds(algorithm)),
         "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
@@ -112,6 +114,11 @@ def _only_read(algorithm: Algorithm) -> list[str]:
     others = [state.symbol for state in algorithm.tensor_states() if not state.written]
     bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
     return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
+
+
+def _adds(algorithm: Algorithm) -> list[str]:
+    """That values of a sparse gradient go where they belong one by one, where it is so."""
+    return ["static constexpr bool ADDS = true;"] if adds_gradient(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:

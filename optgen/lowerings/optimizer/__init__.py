@@ -18,6 +18,7 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
+from optgen.passes.adds_gradient import adds_gradient
 from optgen.passes.assume import facts_asked
 from optgen.passes.plan import plans
 
@@ -67,6 +68,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "fresh": literal(fresh) if fresh else "",
         "gradient": _unless("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
+        "adds": "True" if adds_gradient(algorithm) else "",
         "dense_only": _dense_only(algorithm),
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),

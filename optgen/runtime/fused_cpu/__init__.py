@@ -33,6 +33,7 @@ from optgen.runtime.fused_cpu.compiler_process import end_all
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.portions import Portion, check_copies, portions, together
 from optgen.runtime.fused_cpu.repeat import Repeat, whole_groups
+from optgen.runtime.fused_cpu.repeat_rows import RowsRepeat
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import CODES, Copied, Table, excess, gather
 from optgen.runtime.rows import touched
@@ -69,10 +70,22 @@ def prepare(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> Ca
             return
         lying = [call() for call in calls]
         if whole and all(lying) and not in_parts:
-            stepped = whole_groups(optimizer, groups)
-            optimizer._repeat = Repeat.of(_loaded(optimizer), optimizer, stepped)
+            optimizer._repeat = _repeated(optimizer, groups, whole)
 
     return update
+
+
+def _repeated(
+    optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]], works: list[Work]
+) -> Repeat | RowsRepeat | None:
+    """What repeats a step that was taken in place, of dense gradients or of sparse ones."""
+    kernel, stepped = _loaded(optimizer), whole_groups(optimizer, groups)
+    if not any(work.trait.rows for work in works):
+        return Repeat.of(kernel, optimizer, stepped)
+    update = rows.function(kernel)
+    listed = optimizer.param_groups
+    every = stepped == set(map(id, listed)) and all(work.trait.rows for work in works)
+    return RowsRepeat.of(kernel, update, listed) if update and every else None
 
 
 def update(function: Lowered, work: Work) -> Again | None:
@@ -150,7 +163,7 @@ def _rows_ready(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Wor
             others()
         for each in taken:
             each.put_back()
-        return False
+        return not dense
 
     return run
 

@@ -78,7 +78,7 @@ class Repeat:
         self._getters = [Getter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
-        self._constant = [all(map(_is_constant, values.hypers)) for values in self._values]
+        self._constant = [all(map(is_constant, values.hypers)) for values in self._values]
         self._table = Table(kernel, sum(len(group["params"]) for group in groups), len(groups))
         self._needed = array("Q")
         for group in groups:
@@ -186,7 +186,7 @@ class Repeat:
             needed = self._kernel.needed_by_shape(group)
             self._needed[2 * index : 2 * index + 2] = array("Q", needed)
         self._values[index] = values._replace(params=[])  # no parameter is kept alive
-        self._constant[index] = all(map(_is_constant, values.hypers))
+        self._constant[index] = all(map(is_constant, values.hypers))
         return True
 
     def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
@@ -236,10 +236,10 @@ def _types_in(group: Group) -> int:
     return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
 
 
-def _is_constant(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """Tell whether the same object means the same number: a tensor or a list can be written to."""
     if isinstance(value, tuple):
-        return all(map(_is_constant, value))
+        return all(map(is_constant, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 

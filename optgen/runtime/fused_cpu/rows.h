@@ -1,17 +1,9 @@
 // The rule on the rows that sparse gradients touch: values of one row are added up, and the row is
 // updated once. A row is one thread's, and its values have an order, so the result has the same bits
 // for any number of threads.
-#include "optgen/runtime/fused_cpu/kernel.h"
+#include "optgen/runtime/fused_cpu/adds.h"
 
 namespace optgen {
-
-// What a table does not say of sparse gradients: the gradient's stream is a list of values, and
-// value i belongs to row indices[i] of the parameter.
-struct Rows {
-    const i64* const* indices; // [tensor]
-    const i64* values;         // [tensor], how many
-    const i64* rows;           // [tensor], of the parameter
-};
 
 // A value of a gradient: its row, and its place among the values.
 struct Value {
@@ -231,14 +223,22 @@ struct RowKernel {
 // index that is no row of it, and then nothing was done.
 template <class R>
 i64 step_rows(const Table& table, const Rows& rows, const Threads& threads) {
+    if constexpr (ADDS<R>) {
+        AddKernel<R> unread{nullptr, table, rows, threads};
+        if (unread.suits()) {
+            const i64 wrong = unread.wrong();
+            if (wrong >= 0) return wrong;
+            const Kernel<R> kernel(table);
+            AddKernel<R> region{&kernel, table, rows, threads};
+            run_rows(region, threads, kernel.traffic);
+            return -1;
+        }
+    }
     const Touched touched(table, rows);
     if (touched.wrong >= 0) return touched.wrong;
     const Kernel<R> kernel(table);
     RowKernel<R> region{kernel, rows, touched, threads};
-    if (threads.count > 1 && kernel.traffic > SERIAL)
-        threads.parallel(RowKernel<R>::work, &region, unsigned(threads.count), 0);
-    else
-        region.part(0, 1);
+    run_rows(region, threads, kernel.traffic);
     return -1;
 }
 

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
 
-class _Rows(ctypes.Structure):
-    """`Rows` of rows.h, field by field."""
+class Rows(ctypes.Structure):
+    """`Rows` of adds.h, field by field."""
 
-    _fields_ = [("indices", c_void_p), ("values", c_void_p), ("rows", c_void_p)]
+    FIELDS = ("indices", "values", "rows")
+    _fields_ = [(name, c_void_p) for name in FIELDS]
 
 
 def library(name: str, source: str) -> Path | None:
@@ -89,7 +90,7 @@ def ready(
     }
     for place, column in enumerate(chain.from_iterable(values)):
         table.elements[place] = column.numel() * (2 if column.is_complex() else 1)
-    rows = _Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
+    rows = Rows(**{name: column.buffer_info()[0] for name, column in columns.items()})
 
     def run() -> None:
         table.set_scale(optimizer)

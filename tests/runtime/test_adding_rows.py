@@ -1,0 +1,177 @@
+"""Sparse gradients of rules that only add them: values go to their rows one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from runtime.training import error
+from torch import Tensor
+from torch.nn import Parameter
+
+import optgen
+from optgen import use_lowering
+from optgen.optim import SGD
+from optgen.runtime.fused_cpu.repeat_rows import RowsRepeat
+from optgen.spec import Spec
+
+LOWERINGS = ("forloop", "foreach", "fused_cpu")
+COUNTED = '''
+from optgen.spec import *
+
+@optimizer(gradient="rows")
+def Counted(p, g, t, /, s=state("s", shape="scalar", init=1.0), *, lr=hyper(0.1)):
+    """Adds less and less."""
+    s = s * 0.9
+    p = p - (-lr) * s * -g / (1 + t) - g * 0.5
+'''
+
+
+def gradient(size: tuple[int, ...], dtype: torch.dtype, step: int, count: int = 40) -> Tensor:
+    """Values of rows that come several times, in no order."""
+    generator = torch.Generator().manual_seed(step)
+    rows = torch.randint(0, size[0], (1, count), generator=generator)
+    values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
+    return torch.sparse_coo_tensor(rows, values.to(dtype), size, check_invariants=True)
+
+
+def trained(optimizer: Any, params: list[Tensor], steps: int = 4, start: int = 0) -> list[Tensor]:
+    for step in range(start, start + steps):
+        for place, param in enumerate(params):
+            param.grad = gradient(tuple(param.shape), param.dtype, 10 * step + place)
+        optimizer.step()
+    return [param.detach() for param in params]
+
+
+def tables(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    shapes = ((7, 3), (9, 64), (11,), (5, 2, 3))
+    return [Parameter(torch.ones(shape, dtype=dtype)) for shape in shapes]
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_it_is_torchs_step(lowering: str, dtype: torch.dtype, maximize: bool) -> None:
+    ours, theirs = tables(dtype), tables(dtype)
+    with use_lowering(lowering):
+        trained(SGD(ours, lr=0.1, maximize=maximize), ours)
+    trained(torch.optim.SGD(theirs, lr=0.1, maximize=maximize), theirs)
+
+    assert error(ours, theirs) < (1e-6 if dtype is torch.float32 else 1e-14)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_a_rule_that_counts(lowering: str) -> None:
+    """Its numbers advance once a step, however many values there are; dense and sparse agree."""
+    kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
+    sparse, dense = tables(torch.float64), tables(torch.float64)
+    assert kind.rule.adds
+    optimizer, reference = kind(sparse), kind(dense)
+    with use_lowering(lowering):
+        for step in range(3):
+            for a, b in zip(sparse, dense, strict=True):
+                a.grad = gradient(tuple(a.shape), a.dtype, step)
+                b.grad = a.grad.to_dense()
+            optimizer.step()
+            reference.step()
+
+    assert error(sparse, dense) < 1e-14
+    assert [float(optimizer.state[param]["step"]) for param in sparse] == [3.0] * 4
+
+
+def test_any_number_of_threads_has_the_same_bits() -> None:
+    """Enough values for several threads to take part."""
+    found = []
+    threads = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        try:
+            param = Parameter(torch.ones(500, 64))
+            optimizer = SGD([param], lr=0.1)
+            for step in range(3):
+                param.grad = gradient((500, 64), torch.float32, step, count=1 << 17)
+                optimizer.step()
+        finally:
+            torch.set_num_threads(threads)
+        found.append(param.detach())
+
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_sixteen_bits_are_rounded_once_a_row() -> None:
+    param = Parameter(torch.ones(2, 3, dtype=torch.bfloat16))
+    rows, values = torch.zeros(1, 64, dtype=torch.int64), torch.full((64, 3), 2.0**-9)
+    param.grad = torch.sparse_coo_tensor(rows, values.bfloat16(), (2, 3), check_invariants=True)
+
+    SGD([param], lr=1.0).step()
+
+    assert param.tolist() == [[0.875] * 3, [1.0] * 3]
+
+
+def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
+    """Ours and torch's after some steps; ours is known to repeat its own."""
+    ours, theirs = tables(), tables()
+    optimizer = SGD([{"params": ours[:2]}, {"params": ours[2:], "lr": 0.2}], lr=0.1, **options)
+    reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
+    trained(optimizer, ours)
+    trained(reference, theirs)
+    assert isinstance(optimizer._repeat, RowsRepeat)
+    return optimizer, ours, reference, theirs
+
+
+def test_a_rate_that_changes_is_taken_up() -> None:
+    optimizer, ours, reference, theirs = repeated()
+    for each, params in ((optimizer, ours), (reference, theirs)):
+        for step in range(4, 8):
+            each.param_groups[1]["lr"] *= 0.5
+            trained(each, params, 1, step)
+
+    assert isinstance(optimizer._repeat, RowsRepeat)
+    assert error(ours, theirs) < 1e-6
+
+
+def test_what_changes_is_looked_at_again() -> None:
+    """A dense gradient, none, a parameter that moves, another type, momentum, a group more."""
+    optimizer, ours, reference, theirs = repeated()
+    late = [Parameter(torch.ones(4, 3)), Parameter(torch.ones(4, 3))]
+    for each, params, more in ((optimizer, ours, late[0]), (reference, theirs, late[1])):
+        trained(each, params, 1, 4)
+        params[0].grad = torch.ones(7, 3)
+        each.step()
+        params[0].grad = None
+        each.step()
+        params[1].data = params[1].data.clone()
+        trained(each, params, 2, 5)
+        params[2].grad = None
+        params[2].data = params[2].data.double()
+        trained(each, params, 2, 7)
+        each.add_param_group({"params": [more]})
+        trained(each, [*params, more], 2, 9)
+
+    assert error([*ours, late[0]], [*theirs, late[1]]) < 1e-6
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(RuntimeError, match="weight_decay option is not compatible"):
+        trained(optimizer, ours, 1, 11)
+
+
+@pytest.mark.parametrize("wrong", [-1, 7])
+def test_an_index_that_is_no_row_changes_nothing(wrong: int) -> None:
+    optimizer, ours, _, _ = repeated()
+    before = [param.detach().clone() for param in ours]
+    rows = torch.tensor([[0, wrong]])
+    ours[0].grad = torch.sparse_coo_tensor(rows, torch.ones(2, 3), (7, 3), check_invariants=False)
+
+    for lowering in LOWERINGS:
+        with use_lowering(lowering), pytest.raises(IndexError, match="that has rows 0 to 6"):
+            optimizer.step()
+    assert all(map(torch.equal, before, ours))
+    trained(optimizer, ours, 1, 4)
+
+
+def test_versions_advance() -> None:
+    optimizer, ours, _, _ = repeated()
+    before = [param._version for param in ours]
+    trained(optimizer, ours, 1, 4)
+    assert [param._version for param in ours] == [version + 1 for version in before]
