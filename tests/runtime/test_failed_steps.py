@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optgen
+import optgen.keyed
 from optgen.optim import Adam
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu", "default")
@@ -178,3 +179,120 @@ def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: 
             each.step()
     for ours, theirs in zip(optimizer.param_groups, twin.param_groups, strict=True):
         assert all(map(torch.equal, ours["params"], theirs["params"]))
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_a_closure_that_raises(lowering: str) -> None:
+    optimizer = made()
+    give_gradients(optimizer)
+    before = whole(optimizer)
+
+    def fail() -> float:
+        raise ValueError("a closure")
+
+    with through(lowering), pytest.raises(ValueError, match="a closure"):
+        optimizer.step(fail)
+    assert whole(optimizer) == before
+    assert torch.is_grad_enabled()
+
+
+@outside
+def test_a_later_group_that_asks_for_what_cannot_be() -> None:
+    """The first groups would go through a lowering of their own."""
+    optimizer = made()
+    optimizer.param_groups[0]["foreach"] = True
+    optimizer.param_groups[1]["foreach"] = False
+    group = optimizer.param_groups[2]
+    group["params"] = [Parameter(torch.ones(3, device="meta"))]
+    group["fused"] = True
+    give_gradients(optimizer)
+    before = whole(optimizer)
+
+    with pytest.raises(RuntimeError, match="fused"):
+        optimizer.step()
+    assert whole(optimizer) == before
+
+
+@outside
+def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
+    """Also those of parameters that have some: `amsgrad` is switched on."""
+    optimizer = made()
+    for _ in range(2):
+        give_gradients(optimizer)
+        optimizer.step()
+    for group in optimizer.param_groups:
+        group["amsgrad"] = True
+    optimizer.param_groups[-1]["betas"] = (0.9, 2.0)
+    before = whole(optimizer)
+
+    with pytest.raises(ValueError, match="betas must be less than 1"):
+        optimizer.step()
+    assert whole(optimizer) == before
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu", "default"])
+def test_a_gradient_that_names_no_row_of_a_later_parameter(lowering: str) -> None:
+    params = [Parameter(torch.ones(5, 2)) for _ in range(3)]
+    optimizer = optgen.optim.Adagrad(
+        [{"params": params[:1], "foreach": True}, {"params": params[1:]}]
+    )
+    for param in params:
+        rows = torch.tensor([[1, 6 if param is params[2] else 2]])
+        param.grad = torch.sparse_coo_tensor(rows, torch.ones(2, 2), (5, 2), check_invariants=False)
+    before = whole(optimizer)
+
+    with through(lowering), pytest.raises(IndexError, match="names rows 1 to 6"):
+        optimizer.step()
+    assert whole(optimizer) == before
+
+
+@outside
+def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
+    optimizer = made(differentiable=True)
+    give_gradients(optimizer)
+    before = whole(optimizer)
+
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        optimizer.step()
+    assert whole(optimizer) == before
+
+
+@outside
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
+def test_what_torch_refuses_is_refused(name: str) -> None:
+    """A count of -3 and a decay rate beyond 1: torch's arithmetic raises, ours would make NaN."""
+    param = Parameter(torch.ones(3, 2))
+    optimizer = getattr(optgen.optim, name)([param])
+    grad = torch.ones(3, 2)
+    param.grad = grad.to_sparse(1) if name == "SparseAdam" else grad
+    optimizer.step()
+    state = optimizer.state[param]
+    count = state["step"]
+    state["step"] = -3 if name == "SparseAdam" else torch.tensor(-3.0)
+    with pytest.raises(ValueError, match="steps are counted from 0"):
+        optimizer.step()
+    state["step"] = count
+    optimizer.param_groups[0]["betas"] = (0.9, 1.5)
+    with pytest.raises(ValueError, match=r"betas must be less than 1, and is 1\.5"):
+        optimizer.step()
+    optimizer.param_groups[0]["betas"] = (0.9, 0.99)
+    optimizer.step()
+    assert param.isfinite().all()
+
+
+@outside
+def test_a_keyed_wrapper_and_what_it_wraps() -> None:
+    params = {name: Parameter(torch.ones(3, 2)) for name in "ab"}
+    inner = optgen.keyed.KeyedOptimizerWrapper(params, Adam)
+    optimizer = optgen.keyed.CombinedOptimizer([("all", inner)])
+    for param in params.values():
+        param.grad = torch.ones(3, 2)
+    optimizer.step()
+    inner._optimizer.state[params["b"]]["exp_avg"] = torch.ones(2).expand(3, 2)
+    before = whole(inner._optimizer)
+
+    with pytest.raises(RuntimeError, match="single memory location"):
+        optimizer.step()
+    assert whole(inner._optimizer) == before
