@@ -158,7 +158,7 @@ class Algorithm:
     @property
     def elementwise(self) -> bool:
         """Whether one element of a parameter is updated without regard to the others."""
-        return not self._whole_words()
+        return not self._whole_words() and not any(self.factor_states())
 
     @property
     def by_row(self) -> bool:

@@ -97,7 +97,8 @@ class Plan:
     """The scalar program and the phases of one algorithm; `kinds` says what every name is.
 
     `facts` are the answers to what the rule asks of a parameter's shape (`factored`) that this plan
-    is for; the algorithm's branches on them are gone.
+    is for; the algorithm's branches on them are gone. `fresh_keys` are the states that the whole
+    rule asks `fresh` of, in checkpoint order: all its plans are told of them.
     """
 
     algorithm: Algorithm
@@ -105,6 +106,7 @@ class Plan:
     phases: tuple[Phase, ...]
     kinds: Mapping[Ref, Kind]
     facts: Mapping[str, bool] = field(default_factory=dict)
+    fresh_keys: tuple[str, ...] = ()
 
     @property
     def is_cut(self) -> bool:
@@ -159,9 +161,9 @@ class Plan:
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
-        """The states the rule asks `fresh` of, in checkpoint order."""
-        asked = _asked_fresh(self.values()) | _asked_fresh(expressions(self.scalars))
-        return tuple(s for s in self.algorithm.states if s.symbol in asked)
+        """Return the states the rule asks `fresh` of; some are not there where the facts hold."""
+        known = {state.key: state for state in self.algorithm.states}
+        return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)
 
 
 def is_reduction(value: Expr) -> bool:
@@ -181,15 +183,17 @@ def reads(expr: Expr) -> Iterator[Ref]:
                 yield from reads(child)
 
 
-def _asked_fresh(exprs: Iterator[Expr]) -> set[str]:
-    return {
+def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the keys of the states that a rule asks `fresh` of, in checkpoint order."""
+    asked = {
         arg.name
-        for expr in exprs
+        for expr in expressions(algorithm.rule)
         for node in walk(expr)
         if isinstance(node, Call) and node.word == "fresh"
         for arg in node.args
         if isinstance(arg, Ref)
     }
+    return tuple(state.key for state in algorithm.states if state.symbol in asked)
 
 
 def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import sympy
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
@@ -24,6 +26,8 @@ def to_sympy(expr: Expr) -> sympy.Expr:
     """
     match expr:
         case Const(bool() | str() | None as value):
+            return sympy.Symbol(repr(value))
+        case Const(value) if not math.isfinite(value):
             return sympy.Symbol(repr(value))
         case Const(value):
             return sympy.Rational(str(value))

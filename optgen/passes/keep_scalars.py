@@ -6,21 +6,23 @@ the later value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
     Assign,
+    Call,
+    Expr,
     Program,
     Ref,
     Stmt,
     assigns,
     expressions,
-    refs,
-    rename_program,
-    rename_refs,
+    rebuild,
 )
+from optgen.ir.plan import reads
+from optgen.passes.rewrite import map_expressions
 
 
 def keep_scalars(
@@ -35,7 +37,7 @@ def keep_scalars(
         return scalars, programs
     inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
     kept = tuple(_with_copies(scalars, copies))
-    renamed = (rename_program(p, lambda ref: copies.get(ref, ref)) for p in programs)
+    renamed = (map_expressions(p, lambda expr: _of_copies(expr, copies)) for p in programs)
     return (*inputs, *kept), tuple(renamed)
 
 
@@ -45,7 +47,7 @@ def _overwritten(
     """What a phase reads and the scalar program writes again, in the order it is read."""
     writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
     last = {ref: position for position, ref in enumerate(writes)}
-    for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in refs(e)):
+    for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
         later = writes[last.get(ref, -1) + 1 :]
         if kinds[ref].is_scalar and any(w.name == ref.name for w in later):
             yield ref
@@ -65,10 +67,20 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
             continue
         yield replace(
             stmt,
-            condition=rename_refs(stmt.condition, lambda ref: copies.get(ref, ref)),
+            condition=_of_copies(stmt.condition, copies),
             then=tuple(_with_copies(stmt.then, copies)),
             orelse=tuple(_with_copies(stmt.orelse, copies)),
         )
+
+
+def _of_copies(expr: Expr, copies: Mapping[Ref, Ref]) -> Expr:
+    """Return an expression that reads the copies; whether a state is fresh is asked of itself."""
+    match expr:
+        case Ref():
+            return copies.get(expr, expr)
+        case Call("fresh", _):
+            return expr
+    return rebuild(expr, lambda child: _of_copies(child, copies))
 
 
 def _unused(name: str, kinds: dict[Ref, Kind]) -> str:

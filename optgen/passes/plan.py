@@ -9,7 +9,16 @@ from typing import Literal, TypeAlias
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, streams_of, streams_of_trip
+from optgen.ir.plan import (
+    Finish,
+    MatrixCall,
+    Phase,
+    Plan,
+    Sweep,
+    asked_fresh,
+    streams_of,
+    streams_of_trip,
+)
 from optgen.ir.verify import verify_plan
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
@@ -70,7 +79,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
     )
     phases = _phases(versioned, pieces, phased)
-    made = Plan(versioned, scalars, phases, kinds, dict(facts or {}))
+    made = Plan(versioned, scalars, phases, kinds, dict(facts or {}), asked_fresh(algorithm))
     made = made if order == "whole" else finish_small(made)
     if made.is_cut:
         verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed

@@ -36,11 +36,11 @@ def _versioned(program: Program, current: dict[str, int], count: Counter[str]) -
 
 
 def _read(expr: Expr, current: dict[str, int]) -> Expr:
-    """The expression with versions; a property is of the parameter, whatever its value by now."""
+    """The expression with versions, but for names of which no value is asked, as of a property."""
     match expr:
         case Ref():
             return _at(expr, current)
-        case Call(word, _) if word in PROPERTIES:
+        case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return expr
     return rebuild(expr, lambda child: _read(child, current))
 

@@ -167,6 +167,8 @@ class Printer:
                 return " * ".join([self(a, 7)] * n), 6
             case Const(0.5):  # in torch, too, and for what is below zero pow has other ideas
                 return f"sqrt({self._argument(a)})", _ATOM
+            case Const(-0.5):
+                return f"1 / sqrt({self._argument(a)})", 6
         return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
 
     def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:

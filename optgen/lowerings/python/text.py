@@ -57,6 +57,8 @@ class PythonText:
             case Call(word, (a, b)) if word in PRECEDENCE:
                 level = PRECEDENCE[word]
                 left, right = (level + 1, level) if word == "**" else (level, level + 1)
+                if word == "%":  # a product on its right would be taken in half
+                    right = PRECEDENCE["*"] + 1
                 return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
             case Call(word, args):
                 arguments = ", ".join(self.text(a) for a in args)
