@@ -24,7 +24,7 @@ def one_by_one(algorithm: Algorithm) -> Algorithm:
 def _alone(expr: Expr) -> Expr:
     expr = rebuild(expr, _alone)
     match expr:
-        case Call("row_mean" | "col_mean", (x,)):
+        case Call("row_mean" | "col_mean" | "row_sum" | "col_sum", (x,)):
             return x
         case Call("rows" | "cols", _):
             return Const(1)

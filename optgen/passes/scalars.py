@@ -5,6 +5,7 @@ Products and quotients are kept as one fraction with its sign in front, in the a
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -102,4 +103,8 @@ def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
 
 
 def _over(above: Expr, below: Expr) -> Expr:
-    return above if is_number(below, 1) else Call("/", (above, below))
+    if is_number(below, 1):
+        return above
+    if is_number(below, 0) and isinstance(above, Const):
+        return _folded(lambda a, b: math.copysign(math.inf, a) if a else math.nan, above, below)
+    return Call("/", (above, below))

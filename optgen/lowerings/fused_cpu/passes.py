@@ -85,7 +85,8 @@ class Parts:
     def _passes(self, kept: Collection[str]) -> list[Pass]:
         """The passes that compute states anew, but those that are `kept` since an earlier one."""
         steps, levels = self.steps, self._levels()
-        runs = [self._needed(levels, at, kept) for at in range(1 + max(levels))]
+        passes = range(1 + max(levels))
+        runs = [self._needed(levels, at, kept, self._own(levels, at)) for at in passes]
         for name in kept:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
@@ -94,7 +95,24 @@ class Parts:
             before = range(max(writers, default=-1) + 1)
             if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
                 return []
+        self._defer(levels, runs, kept)
         return self._laid_out(levels, runs)
+
+    def _defer(
+        self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
+    ) -> None:
+        """Add to each pass that reads what a stream was the steps that give it its new value.
+
+        A value is stored by the last pass that computes it, and no pass before may have.
+        """
+        for name in (n for n in self.streams if n not in kept):
+            writers = {i for i, step in enumerate(self.steps) if name in step.writes}
+            if not writers or not all(self._is_swept(self.steps[i]) for i in writers):
+                continue
+            for at, run in enumerate(runs):
+                old = any(i < min(writers) and name in self.steps[i].reads for i in run)
+                if old and at >= max(levels[i] for i in writers):
+                    run |= self._needed(levels, at, kept, writers)
 
     def _is_swept(self, step: Step) -> bool:
         """Whether it runs on every part: a loop over what these have, or a reduction of it."""
@@ -117,12 +135,18 @@ class Parts:
                 known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
         return levels
 
-    def _needed(self, levels: Sequence[int], at: int, kept: Collection[str]) -> set[int]:
-        """The swept steps of a pass: its own, and those that make what they read once more."""
+    def _own(self, levels: Sequence[int], at: int) -> set[int]:
+        """The swept steps that a pass is the first to run."""
+        swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
+        return {i for i in swept if levels[i] == at}
+
+    def _needed(
+        self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
+    ) -> set[int]:
+        """The swept steps that a pass runs for these: those too that make what they read anew."""
         steps = self.steps
         needed: set[int] = set()
-        swept = [i for i, step in enumerate(steps) if self._is_swept(step)]
-        waiting = [i for i in swept if levels[i] == at]
+        waiting = list(wanted)
         while waiting:
             index = waiting.pop()
             if index in needed:

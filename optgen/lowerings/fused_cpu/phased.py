@@ -22,20 +22,25 @@ def phased(planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence
     for plan in planned:
         calls = plan.calls
         for number, part in enumerate(_parts(plan)):
-            name, about = _name(plan, calls, number), _about(plan, calls, number)
-            last = number == len(calls)
             if number == len(rules):
                 rules.append([])
+            if not part.phases:  # one matrix word follows another
+                continue
+            name, about = _name(plan, calls, number), _about(plan, calls, number)
+            last = number == len(calls)
             own = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
             rules[number].append(PhasedRule(name, about, part, own, fresh, last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
         "header": "schedule.h",
         "rules": [rule.context() for several in rules for rule in several],
-        "parts": [
-            "\n".join(indented(listed("optgen::step<", _qualified(several), _GIVEN, 4)))
-            for several in rules
-        ],
+        "parts": {
+            "" if number == 0 else f"_{number + 1}": "\n".join(
+                indented(listed("optgen::step<", _qualified(several), _GIVEN, 4))
+            )
+            for number, several in enumerate(rules)
+            if several
+        },
         "by_matrix": ", and walks matrices" if any(r.has_axes for s in rules for r in s) else "",
         "calls": list(_texts(planned)),
         "locals": _locals(planned),

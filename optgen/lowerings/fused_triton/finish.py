@@ -6,7 +6,7 @@ loop sums is known after it, and what needs that sum waits for the next loop: st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
@@ -54,7 +54,7 @@ class FinishText:
 
     def lines(self) -> list[str]:
         """The body of the kernel, stage after stage."""
-        lines = self._straight(-1)
+        lines = [*self._loads(), *self._straight(-1)]
         for stage in range(self._last + 1):
             if stage:
                 lines.append("tl.debug_barrier()  # what other threads have stored is read now")
@@ -97,18 +97,26 @@ class FinishText:
             self._body,
             lambda a: self._home(a) not in LINES and self._stages[a.target] == stage,
         )
-        lines = [
+        made = dict.fromkeys(a.target for a in assigns(body))
+        return [*self._zeros(body, stage), *self._statements(body), *self._kept(made)]
+
+    def _loads(self) -> list[str]:
+        """The numbers of matrices that an earlier kernel has made."""
+        return [
             f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
             "in_batch, 0.0).to(tl.float64)"
-            for ref in self._read(body)
-            if self._axes(ref) is Axes.MATRIX and ref not in self._stages
+            for ref in self._read(self._body)
+            if self._axes(ref) is Axes.MATRIX
         ]
-        lines += [*self._zeros(body, stage), *self._statements(body)]
-        for ref in dict.fromkeys(a.target for a in assigns(body)):
-            if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX):
-                place = self._slots.place(ref, Axes.MATRIX)
-                lines.append(f"tl.store({place} + matrices, {variable(ref.name)}, in_batch)")
-        return lines
+
+    def _kept(self, made: Iterable[Ref]) -> list[str]:
+        """Keep the numbers of matrices that a later kernel reads."""
+        return [
+            f"tl.store({self._slots.place(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
+            "in_batch)"
+            for ref in made
+            if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX)
+        ]
 
     def _loop(self, axis: Axes, stage: int) -> list[str]:
         body = self._lines_of(axis, stage)
@@ -132,6 +140,7 @@ class FinishText:
             f"for first in range(0, {size}, {tile}):",
             *(_INDENT + line for line in inner),
             *(self._reduced(ref, value) for ref, value in sums.items()),
+            *self._kept(sums),
         ]
 
     def _read(self, body: Program) -> list[Ref]:

@@ -143,7 +143,7 @@ class _Printer:
         portioned = self.form.over_ranks and not self.whole
         if self.form.in_lists and not portioned:
             yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
-        taken_streams = [s for s in sweep.streams if s.role != "local" or not s.stored]
+        taken_streams = self._taken_streams(sweep)
         streams = [s.name for s in taken_streams]
         given = [self._whole(stream) for stream in taken_streams]
         given += [self._small(name) for name in along]
@@ -159,6 +159,14 @@ class _Printer:
         large = left(trip, [f"{name}_block" for name in streams])
         if large and portioned and sweep.reductions:
             yield f"del {', '.join(map(plural, large))}  # nothing large waits for others"
+
+    def _taken_streams(self, sweep: Sweep) -> list[Stream]:
+        """Return the streams a trip goes over, first one that is there and of the usual type."""
+        taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
+        state = taken[0].state
+        if state is not None and (state.when or state.dtype):
+            return [Stream(self.plan.algorithm.param, "param", False), *taken]
+        return taken
 
     def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """One trip; what goes by in blocks is called so."""

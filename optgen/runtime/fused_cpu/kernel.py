@@ -41,7 +41,8 @@ class Kernel:
         unnamed = ("",) * len(self.locals)
         self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
         names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
-        self.parts = [self._function(name) for name in names]
+        # None: nothing is to be done between two matrix words.
+        self.parts = [self._function(name) if self._fact(name) else None for name in names]
 
     def _fact(self, name: str) -> bool:
         return hasattr(self._library, name)
@@ -82,7 +83,8 @@ class Kernel:
             if position:
                 self._call(self.calls[position - 1], table)
                 table.struct.grad_scale = None  # the first part has unscaled the gradients
-            part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+            if part is not None:
+                part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: Call, table: Table) -> None:
         """Do a matrix word, for all tensors of a group at once; other tensors are left out."""

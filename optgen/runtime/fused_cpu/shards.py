@@ -115,6 +115,8 @@ class ShardKernel(Kernel):
             if position:
                 yield from self._call_together(self.calls[position - 1], table)
                 table.struct.grad_scale = None  # the first part has unscaled the gradients
+            if part is None:
+                continue
             part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
             if self._advance:
                 yield from self._walk(shards)
