@@ -176,5 +176,5 @@ def test_a_state_on_another_device_is_refused() -> None:
         optimizer.step()
         optimizer.state[param]["momentum_buffer"] = torch.zeros(20, device="meta")
         param.grad = torch.ones(20)
-        with pytest.raises(RuntimeError, match="a gradient or a state on meta"):
+        with pytest.raises(RuntimeError, match="is on meta, but its parameter on cpu"):
             optimizer.step()
