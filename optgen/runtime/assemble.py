@@ -127,8 +127,7 @@ def _raw(
         seen = raw if not rule.facts else {key: _given(column) for key, column in raw.items()}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
-        types += [list(map(_shape, seen[key])) for key in keys]
-        types += [list(map(numel, seen[key])) for key in looked_at[len(keys) :]]
+        types += [list(map(numel, seen[key])) for key in looked_at]
     except (KeyError, AttributeError):  # not created yet, or None in an old checkpoint
         return {}, _types(rule, [members])
     return raw, [*types, ["complete", *keys]]

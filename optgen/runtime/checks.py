@@ -1,8 +1,8 @@
 """Refuse what no lowering can take, before any of them writes anything."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +29,7 @@ def check_step(optimizer: "GeneratedOptimizer", work: Work) -> None:
     numbers_of(optimizer).check(optimizer.rule.values(work.group))
     _check_gradients(work)
     _check_memory(work)
+    _check_states(optimizer.rule, work)
     if not work.group.get("capturable"):  # a graph holds no look at a number
         _check_counts(work.steps)
 
@@ -59,17 +60,20 @@ def _check_gradients(work: Work) -> None:
     it: in memory there may be other numbers in its place, or nothing.
     """
     params, grads = work.params, work.grads
-    shapes = work.shapes if work.real else list(map(_shape, params))
-    if list(map(_shape, grads)) != shapes:
+    if not _have(work.shapes if work.real else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
-    on_cpu = all(map(_is_cpu, grads)) and all(map(_is_cpu, params))
-    if not on_cpu and list(map(_device, grads)) != list(map(_device, params)):
+    if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
         pairs = zip(map(_device, params), map(_device, grads), strict=True)
         one, other = next(pair for pair in pairs if pair[0] != pair[1])
         raise RuntimeError(f"a gradient is on {other}, but its parameter on {one}")
-    for dtype in {dtype.to_real() for dtype in set(map(_dtype, grads))} - _COMPUTED:
+    for dtype in {dtype.to_real() for dtype in work.grad_dtypes} - _COMPUTED:
         raise NotImplementedError(f"a gradient is of {dtype}: steps compute with real numbers")
+
+
+def _have(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
+    """Tell whether tensors have these shapes; thousands at once would wake the collector."""
+    return all(map(eq, map(_shape, tensors), shapes))
 
 
 def _check_shape(param: Tensor, grad: Tensor) -> None:
@@ -94,7 +98,7 @@ def _check_memory(work: Work) -> None:
 
 def _check_counts(steps: Sequence[Tensor]) -> None:
     """Raise an error for a count below zero, but on a device, which would have to be waited for."""
-    if steps and all(map(_is_cpu, steps)) and min(map(item, steps)) < 0:
+    if steps and steps[0].is_cpu and min(map(item, steps)) < 0:
         raise ValueError(f"a step is {min(map(item, steps)):g}: steps are counted from 0")
 
 
@@ -114,6 +118,15 @@ def _check_shapes(rule: Rule, work: Work) -> None:
                 )
 
 
+def _check_states(rule: Rule, work: Work) -> None:
+    """A state may have got another shape of as many elements; of the rest its type tells."""
+    if rule.facts or not work.real:
+        return
+    for state, column in zip(rule.states, work.states, strict=True):
+        if state.shape == "like" and column and not _have(work.shapes, column):
+            _check_shapes(rule, work)
+
+
 def _check_numbers(rule: Rule, work: Work) -> None:
     """A step count or a scalar state that is not one number is torch's error, before it is read."""
     states = zip(rule.states, work.states, strict=True)
@@ -127,7 +140,9 @@ def _check_devices(rule: Rule, work: Work) -> None:
     CPU.
     """
     if all(map(_is_cpu, chain(work.params, work.steps, *map(_present, work.states)))):
-        return
+        return  # gradients are looked at in every step
+    if list(map(_device, work.grads)) != list(map(_device, work.params)):
+        raise RuntimeError("a gradient is on another device than its parameter")
     scalar = [state.shape == "scalar" for state in rule.states]
     names = ["step", *(state.key for state in rule.states)]
     columns = zip(names, [True, *scalar], [work.steps, *work.states], strict=True)

@@ -29,7 +29,7 @@ def several(rule: Rule, work: Work) -> bool:
         kept = _own(rule, work.states)
         dtypes = set(map(_dtype, chain(work.params, *kept)))
         known = work.facts["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
-    return set(map(_dtype, work.grads)) != {known}
+    return work.grad_dtypes != {known}
 
 
 def _own(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:

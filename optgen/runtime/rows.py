@@ -63,7 +63,9 @@ def touched(rule: Rule, work: Work) -> Touched:
     ]
     values = reals([grad.values() for grad in grads])
     params = _take(work.params, places)
-    rows = replace(work, params=params, grads=values, states=states, facts={}, _uneven=None)
+    rows = replace(
+        work, params=params, grads=values, states=states, facts={}, _uneven=None, _grad_dtypes=None
+    )
     return Touched(rule, work, rows, places)
 
 

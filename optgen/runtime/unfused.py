@@ -151,7 +151,7 @@ def buckets(rule: Rule, work: Work, by_value: bool) -> Iterator[Bucket]:
     """
     keys = [
         _kinds(rule, work),
-        *_dtypes(work.grads),
+        *_dtypes(work),
         *(work.fresh[key] for key in rule.fresh if work.any_fresh),
     ]
     states = list(zip(rule.states, work.states, strict=True))
@@ -193,10 +193,9 @@ def _kinds(rule: Rule, work: Work) -> list[int]:
     return kinds
 
 
-def _dtypes(grads: list[Tensor]) -> list[list[torch.dtype]]:
+def _dtypes(work: Work) -> list[list[torch.dtype]]:
     """The dtypes of gradients where they have several: these may be others in every step."""
-    found = [grad.dtype for grad in grads]
-    return [] if found.count(found[0]) == len(found) else [found]
+    return [[grad.dtype for grad in work.grads]] if len(work.grad_dtypes) > 1 else []
 
 
 def _turns(scalars: list[Tensor]) -> list[int]:

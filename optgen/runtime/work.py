@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from optgen.runtime.gradients import Trait
 from optgen.runtime.private import is_contiguous
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import Group
+
+_dtype = attrgetter("dtype")
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +38,7 @@ class Work:
     parts: list["Work"] = field(default_factory=list)  # where the tensors need several lowerings
     columns: list[int] = field(default_factory=list)  # of a part: its places in the whole
     _uneven: list[int] | None = None
+    _grad_dtypes: set[torch.dtype] | None = None
 
     @property
     def trait(self) -> Trait:
@@ -50,6 +54,13 @@ class Work:
     def contiguous(self) -> bool:
         """Tell whether every gradient is."""
         return all(map(is_contiguous, self.grads))
+
+    @property
+    def grad_dtypes(self) -> set[torch.dtype]:
+        """The dtypes of the gradients."""
+        if self._grad_dtypes is None:
+            self._grad_dtypes = set(map(_dtype, self.grads))
+        return self._grad_dtypes
 
     @property
     def uneven(self) -> list[int]:
@@ -78,14 +89,14 @@ class Work:
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
-        self._uneven = other._uneven
+        self._uneven, self._grad_dtypes = other._uneven, other._grad_dtypes
         self.share()
 
     def let_go(self) -> None:
         """Keep no tensor alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
-        self.shapes, self._uneven = [], None
+        self.shapes, self._uneven, self._grad_dtypes = [], None, None
 
     def divide(self) -> None:
         """Make a part of every set of tensors that one lowering can take."""
@@ -120,7 +131,7 @@ class Work:
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
-        part._uneven = None
+        part._uneven = part._grad_dtypes = None
 
 
 def _even(tensor: Tensor | None) -> bool:

@@ -129,6 +129,7 @@ LATER: dict[str, Break] = {
     "an expanded state": a_state("exp_avg", torch.zeros(4).expand(3, 4)),
     "an overlapping state": a_state("exp_avg_sq", torch.ones(1).expand(3, 4)),
     "a state of another size": a_state("exp_avg", torch.zeros(9)),
+    "a state turned": a_state("exp_avg", torch.zeros(4, 3)),
     "a state of whole numbers": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.int64)),
     "a state of truth values": a_state("exp_avg_sq", torch.zeros(3, 4, dtype=torch.bool)),
     "a complex state": a_state("exp_avg", torch.zeros(3, 4, dtype=torch.complex64)),

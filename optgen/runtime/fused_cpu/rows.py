@@ -81,7 +81,10 @@ def ready(
     grads = [grad for work in works for grad in work.grads]
     values = [[_in_order(grad._values()) for grad in work.grads] for work in works]
     indices = [grad._indices().contiguous() for grad in grads]
-    dense = [replace(work, grads=reals(column)) for work, column in zip(works, values, strict=True)]
+    dense = [
+        replace(work, grads=reals(column), _grad_dtypes=None)
+        for work, column in zip(works, values, strict=True)
+    ]
     table, _ = gather(kernel, dense, scaled=False)
     columns = {
         "indices": array("q", map(Tensor.data_ptr, indices)),
