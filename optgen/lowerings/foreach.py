@@ -28,6 +28,7 @@ from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.hold_truths import hold_truths
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import made, numbers_read
@@ -41,6 +42,7 @@ _PASSES: tuple[PlanPass, ...] = (
     hoist_scalars,
     inline_scalars,
     guard_scalars,
+    hold_truths,
 )
 
 

@@ -34,6 +34,7 @@ from optgen.lowerings.python.torch_ops import forloop_lines
 from optgen.passes.assume import Facts, cases
 from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.hold_truths import hold_truths
 from optgen.passes.inline_scalars import inline_scalars
 from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import numbers_read
@@ -52,7 +53,7 @@ def lower(algorithm: Algorithm) -> Context:
 
     functions = []
     for facts in cases(algorithm):
-        functions.append(bucket_function(planned(facts, "early"), _loop))
+        functions.append(bucket_function(hold_truths(planned(facts, "early")), _loop))
         if not algorithm.is_function:  # whose lists neither autograd nor a capture looks into
             functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
@@ -70,7 +71,7 @@ def _loop(plan: Plan) -> Body:
 
 
 def _functional(plan: Plan) -> Function:
-    arguments, plan = keywords(plan), name_fresh(select_branches(plan))
+    arguments, plan = keywords(plan), name_fresh(hold_truths(select_branches(plan)))
     program = _typed(plan)
     opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, names_read(program))]
     lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])

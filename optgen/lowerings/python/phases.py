@@ -94,8 +94,7 @@ class _Printer:
     @property
     def takes_again(self) -> bool:
         """Whether a trip needs a list as it was, by whose name an earlier one called another."""
-        sweeps = filter(self._is_plain, self.plan.sweeps)
-        return self.form.in_lists and any(map(self._called_anew, sweeps))
+        return self.form.in_lists and any(map(self._called_anew, self.plan.sweeps))
 
     def _is_plain(self, sweep: Sweep) -> bool:
         """Whether a trip goes over whole tensors, with nothing small beside them."""
@@ -126,13 +125,16 @@ class _Printer:
 
     def _called_anew(self, sweep: Sweep) -> list[str]:
         """The streams of a trip by whose names an earlier one has called values of its own."""
-        before = self.plan.sweeps[: self.plan.sweeps.index(sweep)]
+        position = self.plan.sweeps.index(sweep)
+        before = [trip for trip in self.plan.sweeps[:position] if self._is_plain(trip)]
         stored = {known.name for trip in before for known in trip.streams if known.stored}
         anew = {a.target.name for trip in before for a in assigns(trip.body)} - stored
         return [s.name for s in sweep.streams if s.name in anew and s.role != "local"]
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Empty sums, then the trip, one block after the other."""
+        if self.form.in_lists:
+            yield from self._shared_again(sweep)
         for stmt in sweep.reductions:
             empty = _EMPTY[self.kinds[stmt.target].axes]
             yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
@@ -189,11 +191,14 @@ class _Printer:
         text = PythonText({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
         needed = completions(body) if self.form.over_ranks else {}
+        in_lists = self.form.in_lists  # where a stacked state is a copy
 
         def line(stmt: Assign) -> str:
             value = text.text(self._spread(connected(stmt.value, self._is_late)))
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
+            if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
+                value += ".clone()"  # the state itself gets another value
             asked = self._completed(needed.get(stmt.target, ()))
             return "\n".join([f"{stmt.target.name} = {value}", *asked])
 
@@ -219,6 +224,9 @@ class _Printer:
                 )
                 return Call("where", (condition, *tensors))
         return spread
+
+    def _is_state(self, ref: Ref) -> bool:
+        return self.plan.algorithm.state(ref.name) is not None
 
     def _completed(self, reductions: Sequence[Assign]) -> list[str]:
         """Asking the other processes for their parts of these sums."""

@@ -1,0 +1,23 @@
+"""In a value the truth of a number is True or False: torch takes neither None nor 3.0 for it.
+
+Behind an `if` Python asks that itself.
+"""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Expr, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.rewrite import map_values
+
+
+def hold_truths(plan: Plan) -> Plan:
+    """Return the same plan with the word `holds` for every truth that a value asks for."""
+    return plan.map_programs(lambda program: map_values(program, _held))
+
+
+def _held(expr: Expr) -> Expr:
+    expr = rebuild(expr, _held)
+    match expr:
+        case Call("truth", args):
+            return Call("holds", args, expr.place)
+    return expr
