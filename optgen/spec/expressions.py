@@ -14,6 +14,7 @@ from optgen.spec.literals import finite
 from optgen.spec.scope import Scope
 from optgen.spec.sorts import sort_of, why_no_number
 from optgen.spec.source import Source
+from optgen.spec.truths import may_be_none, truths
 
 BINARY = {
     ast.Add: "+",
@@ -58,6 +59,14 @@ class Expressions:
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
             self.source.error(node, f"`{self.source.quote(node)}` {wrong}", hint)
+        return self.given(node, value)
+
+    def given(self, node: ast.expr, value: Expr) -> Expr:
+        """The value, if it is not one that may be None here."""
+        if may_be_none(value, self.scope):
+            quote = self.source.quote(node)
+            hint = f"ask before: if {quote} is not None: …"
+            self.source.error(node, f"`{quote}` may be None here", hint)
         return value
 
     def value(self, node: ast.expr) -> Expr:
@@ -105,7 +114,7 @@ class Expressions:
         match node:
             case ast.BoolOp(op=op, values=values):
                 word = "and" if isinstance(op, ast.And) else "or"
-                return self._chain(word, [self.condition(v) for v in values])
+                return self._chain(word, self._one_after_the_other(word, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -137,6 +146,16 @@ class Expressions:
     def _asked(self, value: Expr) -> Expr:
         """The number of a tuple that a name is unpacked from (eps1, eps2 = eps), else the value."""
         return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
+
+    def _one_after_the_other(self, word: str, nodes: list[ast.expr]) -> list[Expr]:
+        """Conditions of which each is asked only if those before it leave the answer open."""
+        holding, found = self.scope.holding, list[Expr]()
+        for node in nodes:
+            found.append(self.condition(node))
+            left_open = found[-1] if word == "and" else Call("not", (found[-1],))
+            self.scope.holding |= truths(left_open)
+        self.scope.holding = holding
+        return found
 
     def _chain(self, word: str, conditions: list[Expr]) -> Expr:
         result, *rest = conditions

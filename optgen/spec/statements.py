@@ -7,11 +7,11 @@ from typing import NoReturn
 
 from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.ir.words import FACTS
 from optgen.spec.calls import Calls
 from optgen.spec.expressions import BINARY
 from optgen.spec.names import why_taken
 from optgen.spec.sorts import NATURE, sort_of, why_no_number
+from optgen.spec.truths import truths
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _LOOPS = ("for", "while")
@@ -34,7 +34,7 @@ class Statements(Calls):
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=same)) if name == same:
                 self.source.error(node, f"`{name} = {name}` changes nothing", "leave it out")
             case ast.Assign(targets=[ast.Name() as target], value=value):
-                self._assign(target, self.value(value), node)
+                self._assign(target, self.given(value, self.value(value)), node)
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
                 self._assign_tuple(node, targets, value)
             case ast.If():
@@ -247,23 +247,3 @@ def _nature(axes: Axes, answer: bool) -> str:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def truths(condition: Expr) -> frozenset[str]:
-    """The truths that follow from a condition: "amsgrad", "not amsgrad", "factored"."""
-    match condition:
-        case Ref(name) | Call("truth", (Ref(name),)):
-            return frozenset((name,))
-        case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
-            return frozenset((f"not {name}",))
-        case Call(fact, _) if fact in FACTS:
-            return frozenset((fact,))
-        case Call("not", (Call(fact, _),)) if fact in FACTS:
-            return frozenset((f"not {fact}",))
-        case Call("and", (a, b)):
-            return truths(a) | truths(b)
-        case Call("not", (Call("not", (a,)),)):
-            return truths(a)
-        case Call("not", (Call("or", (a, b)),)):
-            return truths(Call("not", (a,))) | truths(Call("not", (b,)))
-    return frozenset()

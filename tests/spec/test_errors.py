@@ -135,7 +135,21 @@ RULES = {
     "where in a require": spec('require(where(lr > 0, lr, 1) > 0, "no")', UPDATE),
     "require violated by the defaults": spec('require(lr > 1, "lr is {lr}")', UPDATE),
     "require without an answer": spec(
-        'require(cap > 0, "no")', UPDATE, hypers=f"{LR}, cap=hyper(None, optional=True)"
+        'require(log(cap) > 0, "no")', UPDATE, hypers=f"{LR}, cap=hyper(-1.0)"
+    ),
+    "number that may be None": spec(
+        "p = p - lr * cap * g", hypers=f"{LR}, cap=hyper(None, optional=True)"
+    ),
+    "number that may be None on one side": spec(
+        "if cap is not None or lr > cap:",
+        "    g = 2 * g",
+        UPDATE,
+        hypers=f"{LR}, cap=hyper(None, optional=True)",
+    ),
+    "number of a tuple that may be None": spec(
+        "low, high = limits",
+        "p = p - lr * (low + high) * g",
+        hypers=f"{LR}, limits=hyper((None, 0.5), optional=True)",
     ),
     "gradient never read": spec("p = p - lr * p"),
     "local never read": spec("c = 2 * g", UPDATE),
