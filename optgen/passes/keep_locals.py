@@ -23,22 +23,26 @@ def keep_locals(plan: Plan) -> Plan:
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            made = {a.target.name: a.target for a in assigns(phase.body)}
             phase = replace(phase, body=_questioned(phase, set(left.values())))
+            made = {a.target.name: a.target for a in assigns(phase.body)}
             left |= {name: ref for name, ref in made.items() if name not in kept}
+            if not phase.body:
+                continue
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
 
 
 def _questioned(sweep: Sweep, left: set[Ref]) -> Program:
     """What the sweep needs only to make what is left, first and in question; then the rest."""
-    needed = _needed(sweep, left)
-    anew = filter_assigns(sweep.body, lambda a: a.target not in needed)
+    needed, needed_alone = _needed(sweep, left), _needed(sweep, set())
+    anew = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
     made_by_rest = {a.target for a in assigns(rest)}
     reads_rest = any(ref in made_by_rest for expr in expressions(anew) for ref in refs(expr))
-    if not anew or reads_rest:
-        return sweep.body
+    if not anew:
+        return rest
+    if reads_rest:
+        return filter_assigns(sweep.body, lambda a: a.target in needed_alone)
     return (If(BLOCKED, anew), *rest)
 
 

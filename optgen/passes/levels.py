@@ -50,12 +50,11 @@ def levels_of(
     levels are found anew until they stay.
     """
     levels = {ref: 0 for ref in kinds if ref.version == 0}
-    last_read = {state.symbol: 0 for state in algorithm.factor_states()}
-    finder = _Levels(kinds, floors or {}, levels, last_read)
     before: dict[Ref, int] = {}
     while levels != before:
         before = dict(levels)
-        finder.rise(algorithm.rule, 0)
+        unread = {state.symbol: 0 for state in algorithm.factor_states()}
+        _Levels(kinds, floors or {}, levels, unread).rise(algorithm.rule, 0)
     return levels
 
 

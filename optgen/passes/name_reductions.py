@@ -7,6 +7,7 @@ has a name of its own too: the trip before stores it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -22,7 +23,8 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
     """The same rule, with versions, in which these words stand alone behind the arrow."""
     declared = set(declared_kinds(algorithm))
     taken = {a.target.name for a in assigns(algorithm.rule)} | declared
-    namer = _Namer(taken, declared)
+    times = Counter(a.target for a in assigns(algorithm.rule))
+    namer = _Namer(taken, declared, {ref for ref, count in times.items() if count > 1})
     return replace(algorithm, rule=namer.program(algorithm.rule, {}))
 
 
@@ -45,6 +47,7 @@ def _forget(known: dict[Expr, Ref]) -> None:
 class _Namer:
     taken: set[str]
     declared: set[str]
+    joined: set[Ref]  # what either arm of a branch gives a value
     made: list[Assign] = field(default_factory=list)
     results: set[str] = field(default_factory=set)  # names that matrix words give a value
 
@@ -55,7 +58,10 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
-                if _is_matrix_word(value):  # what a word makes is nobody else's tensor
+                # What a trip or a word makes has one maker, and is nobody else's tensor.
+                if ends_phase(value) and stmt.target in self.joined:
+                    value = self._named(value, known)
+                if _is_matrix_word(value):
                     declared = stmt.target.name in self.declared
                     value = self._named(value, known) if declared else value
                     self.results.add(stmt.target.name)

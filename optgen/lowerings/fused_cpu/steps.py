@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.kinds import Axes, Lookup
@@ -70,25 +70,28 @@ class Steps:
 
     def _sweep(self, sweep: Sweep) -> None:
         """A loop over elements that leaves the operands of reductions in values of their own."""
-        operands: dict[Expr, str] = {}
-        reductions = sweep.reductions
+        sources: dict[Ref, str] = {}
 
-        def apart(program: Program) -> Iterator[Stmt]:
+        def apart(program: Program, given: Mapping[Expr, str]) -> Iterator[Stmt]:
+            known = dict(given)  # what an arm reduces is not there for what follows the branch
             for stmt in program:
                 if isinstance(stmt, If):
-                    then, orelse = tuple(apart(stmt.then)), tuple(apart(stmt.orelse))
-                    yield replace(stmt, then=then, orelse=orelse)
+                    arms = [tuple(apart(arm, known)) for arm in (stmt.then, stmt.orelse)]
+                    yield replace(stmt, then=arms[0], orelse=arms[1])
                 elif not is_reduction(stmt.value):
                     yield stmt
-                elif (operand := _operand(stmt.value)) not in operands:
-                    operands[operand] = self._operand_name(stmt.target.name)
-                    yield replace(stmt, target=Ref(operands[operand]), value=operand)
+                else:
+                    operand = _operand(stmt.value)
+                    if operand not in known:
+                        known[operand] = self._operand_name(stmt.target.name)
+                        yield replace(stmt, target=Ref(known[operand]), value=operand)
+                    sources[stmt.target] = known[operand]
 
-        body = filter_assigns(tuple(apart(sweep.body)), lambda _: True)
+        body = filter_assigns(tuple(apart(sweep.body, {})), lambda _: True)
         stored = [stream.name for stream in sweep.streams if stream.stored]
-        self._loop(Axes.TENSOR, body, [*stored, *operands.values()])
-        for stmt in reductions:
-            self._reduction(stmt, operands[_operand(stmt.value)], swept=True)
+        self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
+        for stmt in sweep.reductions:
+            self._reduction(stmt, sources[stmt.target], swept=True)
 
     def _operand_name(self, reduced: str) -> str:
         base = reduced
@@ -210,12 +213,18 @@ def _apart(program: Program, kind: Lookup) -> Iterator[Stmt]:
         if isinstance(stmt, Assign):
             yield stmt
             continue
-        inside = list(assigns((stmt,)))
-        for axes in dict.fromkeys(kind(a.target).axes for a in inside):
-            alike = {a.target for a in inside if not _reduces(a) and kind(a.target).axes is axes}
-            yield from _only(stmt, alike)
-        yield from filter(_reduces, inside)
+        alike: list[Assign] = []
+        for inner in assigns((stmt,)):
+            other = alike and kind(alike[0].target).axes is not kind(inner.target).axes
+            if other or _reduces(inner):
+                yield from _only(stmt, alike)
+                alike = []
+            if _reduces(inner):
+                yield inner
+            else:
+                alike.append(inner)
+        yield from _only(stmt, alike)
 
 
-def _only(stmt: If, targets: set[Ref]) -> Program:
-    return filter_assigns((stmt,), lambda a: a.target in targets)
+def _only(stmt: If, wanted: Collection[Assign]) -> Program:
+    return filter_assigns((stmt,), lambda a: any(a is one for one in wanted))
