@@ -21,6 +21,7 @@ _SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
 _LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
 
 _unsure: list[bool] = []
+_coarsest: list[float] = [DOUBLE]
 
 
 @contextmanager
@@ -32,6 +33,16 @@ def watched() -> Iterator[list[bool]]:
         yield _unsure
     finally:
         _unsure[:] = before
+
+
+@contextmanager
+def tensors_in(eps: float) -> Iterator[None]:
+    """Plain tensors, as a state before its first step, are kept in a type with this unit."""
+    _coarsest.append(eps)
+    try:
+        yield
+    finally:
+        _coarsest.pop()
 
 
 class Doubtful:
@@ -119,7 +130,8 @@ def lift(x: Any) -> Bounded:
     """A plain number, which is exact, or what is bounded already."""
     if isinstance(x, Bounded):
         return x
-    return Bounded(torch.as_tensor(x).double())
+    value = torch.as_tensor(x).double()
+    return Bounded(value, eps=_coarsest[-1] if value.ndim else DOUBLE)
 
 
 def answers(x: Any) -> Doubtful:

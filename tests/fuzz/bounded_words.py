@@ -54,8 +54,13 @@ def _sum(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
 
 
 def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
+    """A blend, b * x + (1 - b) * y, may be computed as x + (1 - b) * (y - x): x rounds as it is."""
     ea, eb = operand(a, eps), operand(b, eps)
-    return ea * b.v.abs() + eb * a.v.abs() + ea * eb
+    e = ea * b.v.abs() + eb * a.v.abs() + ea * eb
+    for weight, x in ((a, b), (b, a)):
+        if weight.ndim == 0 and x.ndim and 0 <= float(weight.v) <= 1:
+            e = e + eps * x.v.abs()
+    return e
 
 
 def _quotient(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.bounded import Bounded, Given, lift, watched
+from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
 from fuzz.bounded_words import bounded_meanings
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
@@ -74,7 +74,7 @@ def step_by_rule(
         taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
     given = [Given(x.double(), eps=eps) for x in (param, grad)]
     given[0].kept = param.dtype
-    with bounded_meanings(coarse_matrices=low), watched() as unsure:
+    with tensors_in(eps), bounded_meanings(coarse_matrices=low), watched() as unsure:
         made, states = evaluate(
             algorithm,
             hypers,
