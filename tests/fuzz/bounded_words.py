@@ -58,7 +58,7 @@ def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
     ea, eb = operand(a, eps), operand(b, eps)
     e = ea * b.v.abs() + eb * a.v.abs() + ea * eb
     for weight, x in ((a, b), (b, a)):
-        if weight.ndim == 0 and x.ndim and 0 <= float(weight.v) <= 1:
+        if weight.ndim == 0 and 0 <= float(weight.v) <= 1:
             e = e + eps * x.v.abs()
     return e
 
