@@ -6,7 +6,7 @@ statement, in the author's order, taking the branch that holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,13 @@ def evaluate_function(
     param, state = evaluate(algorithm, hypers, *given, others)
     written = {s.symbol: state[s.key] for s in algorithm.states if s.written}
     return {algorithm.param: param, **written}
+
+
+def of_numbers(word: str, numbers: Sequence[float]) -> float | bool:
+    """Return what a word makes of numbers, in float64 as everywhere."""
+    operands = [torch.tensor(number, dtype=torch.float64) for number in numbers]
+    result: float | bool = WORDS[word].meaning(*operands).item()
+    return result
 
 
 def facts_of(param: Tensor) -> dict[str, bool | float]:

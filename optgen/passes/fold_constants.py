@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-import torch
-
+from optgen.ir.evaluate import of_numbers
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Stmt, rebuild
 from optgen.ir.words import WORDS
 
@@ -56,9 +55,9 @@ def fold(expr: Expr) -> Expr:
 
 def _computed(call: Call) -> Const:
     """Return what a word makes of numbers, in float64 as everywhere; a whole number stays one."""
-    values = [arg.value for arg in call.args if isinstance(arg, Const)]
-    numbers = [torch.tensor(value, dtype=torch.float64) for value in values]
-    result = WORDS[call.word].meaning(*numbers).item()
+    constants = [arg.value for arg in call.args if isinstance(arg, Const)]
+    values = [value for value in constants if isinstance(value, int | float)]
+    result = of_numbers(call.word, values)
     whole = all(isinstance(value, int) for value in values) and call.word != "/"
     if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
         result = int(result)
