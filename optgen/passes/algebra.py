@@ -27,7 +27,7 @@ def to_sympy(expr: Expr) -> sympy.Expr:
     match expr:
         case Const(bool() | str() | None as value):
             return sympy.Symbol(repr(value))
-        case Const(value) if not math.isfinite(value):
+        case Const(int() | float() as value) if not math.isfinite(value):
             return sympy.Symbol(repr(value))
         case Const(value):
             return sympy.Rational(str(value))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)
 
 
-def is_number(expr: Expr, value: float) -> bool:
+def is_number(expr: Expr, value: float) -> TypeGuard[Const]:
     """Whether an expression is that literal."""
     return isinstance(expr, Const) and expr.value == value and not isinstance(expr.value, bool)
 

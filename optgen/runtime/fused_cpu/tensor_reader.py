@@ -137,11 +137,13 @@ class Reader:
     def inquiry(self, table: Table) -> Inquiry:
         """What has a table filled and taken through its kernel, but for where its tensors are."""
         kernel = table.kernel
+        step = kernel.parts[0]
+        assert step is not None  # only a kernel with matrix words has parts with nothing to do
         return Inquiry(
             table,
             layout=ctypes.pointer(self._layout_for(kernel)),
             streams=kernel.streams,
-            kernel=ctypes.cast(kernel.parts[0], c_void_p),
+            kernel=ctypes.cast(step, c_void_p),
             table=ctypes.addressof(table.struct),
         )
 
