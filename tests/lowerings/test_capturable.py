@@ -76,6 +76,15 @@ BRANCHES = {
             y = c
         p = p - lr * x * y * g
     """,
+    "a choice that changes the state it asks for": """
+        y = t
+        if s > 3:
+            s = 1
+            y = c
+        else:
+            s = s + y
+        p = p - lr * s * y * g
+    """,
     "an answer with a name": """
         m = g + m
         late = t > 2 and beta > 0.1

@@ -49,7 +49,7 @@ def test_a_branch_on_flags_stays_as_it_is() -> None:
 
 
 def test_what_the_condition_reads_is_kept_where_the_choice_changes_it() -> None:
-    selected = select_branches(plan(read(BRANCHES["a choice that changes its condition"])))
+    selected = select_branches(plan(read(BRANCHES["a choice that changes the state it asks for"])))
 
     (branch,) = twofold(selected.scalars)
     naming, *_, first, second = branch.then
