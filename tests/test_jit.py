@@ -8,10 +8,13 @@ import pickle
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import optgen
 from optgen.spec import Spec, hyper, optimizer, state
@@ -133,16 +136,27 @@ def test_the_text_is_what_build_writes(heavy: Path, tmp_path: Path) -> None:
         assert (folder / path.name).read_text() == path.read_text()
 
 
+class NoAddition(TorchFunctionMode):
+    """Fails at `p = p - lr * b`: what could be refused before is not what is tested here."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.add_ and "alpha" in kwargs:
+            raise ValueError("no addition")
+        return func(*args, **kwargs)
+
+
 def test_source_and_tracebacks(heavy: Path) -> None:
     """getsource shows the class, and an error inside a step shows the generated line."""
     cls = optgen.load(heavy)
     assert inspect.getsource(cls).startswith("class Heavy(")
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
-    made = cls([parameter])
-    made.param_groups[0]["lr"] = "fast"
+    made = cls([parameter], lr=0.1)
 
-    with optgen.use_lowering("forloop"), pytest.raises(TypeError) as caught:
+    with optgen.use_lowering("forloop"), pytest.raises(ValueError) as caught, NoAddition():
         made.step()
     frame = traceback.extract_tb(caught.value.__traceback__)
     assert any(f.filename.endswith("forloop.py") and "lr" in (f.line or "") for f in frame)
