@@ -12,6 +12,7 @@ from optgen.ir.text import expr_text
 from optgen.ir.words import PROPERTIES
 
 Versions = dict[str, int]
+_EITHER = -1  # what one arm or the other has left
 Assumed = Mapping[Expr, bool]
 
 
@@ -38,6 +39,8 @@ class Paths:
     kinds: Mapping[Ref, Kind]
     written: set[Ref]
     copies: bool = False
+    found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
+    """The versions found so far, by place and path."""
 
     def run(
         self,
@@ -46,11 +49,15 @@ class Paths:
         assumed: Assumed | None = None,
         done: list[tuple[Assign, Assumed]] | None = None,
         past: _Past | None = None,
+        stop: int | None = None,
     ) -> Versions:
-        """The versions after a program, from those before it; `done` are assignments so far."""
+        """The versions after a program, from those before it; `done` are assignments so far.
+
+        With `stop` only so many of its statements are run.
+        """
         now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
         past = past or _Past(lambda path: dict(before), frozenset())
-        for place, stmt in enumerate(program):
+        for place, stmt in enumerate(program[:stop]):
             if isinstance(stmt, Assign):
                 self.read(stmt.value, now, path)
                 for other, there in done:
@@ -60,7 +67,7 @@ class Paths:
                 now[stmt.target.name] = stmt.target.version
                 done.append((stmt, path))
             else:
-                here = self._here(program[:place], past)
+                here = self._here(program, place, past)
                 starts = {True: now, False: now}
                 if stmt.condition in here.conditions and stmt.condition not in path:
                     for holds in starts:  # an earlier branch on the same condition went this way
@@ -68,12 +75,16 @@ class Paths:
                 now = self._branch(stmt, now, path, done, starts, here)
         return now
 
-    def _here(self, program: Program, past: _Past) -> _Past:
-        """The past of what follows a program."""
-        return _Past(
-            lambda path: self.run(program, past.again(path), path),
-            past.conditions | set(_conditions(program)),
-        )
+    def _here(self, program: Program, place: int, past: _Past) -> _Past:
+        """The past of a statement of a program."""
+
+        def again(path: Assumed) -> Versions:
+            key = (id(program), place, frozenset(path.items()))
+            if key not in self.found:
+                self.found[key] = self.run(program, past.again(path), path, past=past, stop=place)
+            return self.found[key]
+
+        return _Past(again, past.conditions | set(_conditions(program[:place])))
 
     def _branch(
         self,
@@ -98,13 +109,16 @@ class Paths:
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
         """The versions after both arms; an arm without an assignment keeps the old value.
 
-        Where the arms differ, no version has a value: reading one is an error.
+        Where the arms differ, no version has a value: reading one is an error, but that of a join
+        which a plan has left out.
         """
         after: Versions = {}
         for name in then.keys() & orelse.keys():
             a, b, old = then[name], orelse[name], before.get(name)
             if a == b or (old in (a, b) and not self.copies):
                 after[name] = b if a == old else a
+            elif not self.copies:
+                after[name] = _EITHER
         return after
 
     def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
@@ -140,10 +154,16 @@ class SweepPaths(Paths):
     def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
         """Check one name; a scalar by what the scalar program leaves on this path."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
-            now = self.before.run(self.scalars, self.given, path)
-            self.before.read_ref(ref, now, path)
+            self.before.read_ref(ref, self._scalars_on(path), path)
         else:
             super().read_ref(ref, now, path)
+
+    def _scalars_on(self, path: Assumed) -> Versions:
+        """What the scalar program leaves on a path."""
+        key = ("scalars", frozenset(path.items()))
+        if key not in self.found:
+            self.found[key] = self.before.run(self.scalars, self.given, path)
+        return self.found[key]
 
 
 def _conditions(program: Program) -> Iterator[Expr]:

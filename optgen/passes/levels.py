@@ -15,6 +15,11 @@ from optgen.ir.nodes import Assign, Expr, Program, Ref
 from optgen.ir.plan import reads
 from optgen.passes.name_reductions import ends_phase
 
+
+class TangledError(Exception):
+    """Values wait for one another: each arm of a branch makes one of them of the other."""
+
+
 Levels = Mapping[Ref, int]
 Kinds = Mapping[Ref, Kind]
 
@@ -52,6 +57,8 @@ def levels_of(
     levels = {ref: 0 for ref in kinds if ref.version == 0}
     before: dict[Ref, int] = {}
     while levels != before:
+        if max(levels.values(), default=0) > len(kinds):
+            raise TangledError
         before = dict(levels)
         unread = {state.symbol: 0 for state in algorithm.factor_states()}
         _Levels(kinds, floors or {}, levels, unread).rise(algorithm.rule, 0)

@@ -59,11 +59,10 @@ class _Namer:
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
                 # What a trip or a word makes has one maker, and is nobody else's tensor.
-                if ends_phase(value) and stmt.target in self.joined:
+                shared = stmt.target in self.joined or stmt.target.name in self.declared
+                if ends_phase(value) and shared:
                     value = self._named(value, known)
                 if _is_matrix_word(value):
-                    declared = stmt.target.name in self.declared
-                    value = self._named(value, known) if declared else value
                     self.results.add(stmt.target.name)
                 out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))

@@ -28,7 +28,7 @@ from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.finish_small import finish_small
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.keep_scalars import keep_scalars
-from optgen.passes.levels import kinds_of
+from optgen.passes.levels import TangledError, kinds_of
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_properties import name_properties
@@ -64,12 +64,10 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
     folded = replace(assumed, rule=fold_constants(assumed.rule))
     named = rename(expand_reductions(name_properties(folded)))
-    versioned = part_names(drop_idle(name_reductions(to_ssa(named))))
-    kinds = kinds_of(versioned)
-    if order == "whole":
-        pieces, early = uncut(versioned), False
-    else:
-        pieces, early = cut_apart(versioned, kinds, order == "early")
+    try:
+        versioned, kinds, pieces, early = _cut(named, order, apart=False)
+    except TangledError:
+        versioned, kinds, pieces, early = _cut(named, order, apart=True)
     scalars, trips = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
@@ -84,6 +82,17 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     if made.is_cut:
         verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed
     return made
+
+
+def _cut(
+    algorithm: Algorithm, order: Order, apart: bool
+) -> tuple[Algorithm, dict[Ref, Kind], Cut, bool]:
+    """The rule with versions, their kinds, its phases, and whether they store early."""
+    versioned = part_names(drop_idle(name_reductions(to_ssa(algorithm, apart))))
+    kinds = kinds_of(versioned)
+    if order == "whole":
+        return versioned, kinds, uncut(versioned), False
+    return versioned, kinds, *cut_apart(versioned, kinds, order == "early")
 
 
 def _split(

@@ -139,7 +139,9 @@ class Splitter:
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
         """Whether something the form reads gets a new value while the target is still needed."""
-        start = self.order.index(("write", target))
+        start = next(
+            i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
+        )
         same = self._carried_on(target)
         uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
         if not uses:
@@ -216,8 +218,7 @@ def _events(program: Program) -> Iterator[tuple[str, Ref]]:
     for stmt in program:
         if isinstance(stmt, Assign):
             yield from (("read", r) for r in refs(stmt.value))
-            if not is_self_copy(stmt):
-                yield ("write", stmt.target)
+            yield ("copy" if is_self_copy(stmt) else "write", stmt.target)
         else:
             yield from (("read", r) for r in refs(stmt.condition))
             yield from _events(stmt.then)

@@ -15,13 +15,25 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, rebuild,
 from optgen.ir.words import PROPERTIES
 
 
-def to_ssa(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with versions in its rule; inputs are version 0."""
+def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
+    """The same algorithm with versions in its rule; inputs are version 0.
+
+    With `apart` the last value of an arm keeps its version, and a copy carries it to that of the
+    join: then no version is made in both arms.
+    """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    return replace(algorithm, rule=_versioned(algorithm.rule, current, Counter()))
+    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart)))
 
 
-def _versioned(program: Program, current: dict[str, int], count: Counter[str]) -> Program:
+class _Count(Counter[str]):
+    """Counts the versions of names."""
+
+    def __init__(self, apart: bool) -> None:
+        super().__init__()
+        self.apart = apart
+
+
+def _versioned(program: Program, current: dict[str, int], count: _Count) -> Program:
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -49,7 +61,7 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
     return replace(ref, version=current[ref.name])
 
 
-def _versioned_if(stmt: If, current: dict[str, int], count: Counter[str]) -> If:
+def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
     condition = _read(stmt.condition, current)
     ends = [dict(current), dict(current)]
     arms = [
@@ -60,16 +72,18 @@ def _versioned_if(stmt: If, current: dict[str, int], count: Counter[str]) -> If:
             count[name] += 1
             joined = Ref(name, count[name])
             arms = [
-                _ending_in(arm, Ref(name, end[name]), joined, end[name] == current.get(name))
+                _ending_in(
+                    arm, Ref(name, end[name]), joined, count.apart or end[name] == current.get(name)
+                )
                 for arm, end in zip(arms, ends, strict=True)
             ]
             current[name] = joined.version
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
 
-def _ending_in(arm: Program, last: Ref, joined: Ref, untouched: bool) -> Program:
-    """The arm with its last version of a name called `joined`; an untouched arm gets a copy."""
-    if untouched:
+def _ending_in(arm: Program, last: Ref, joined: Ref, copied: bool) -> Program:
+    """The arm with its last version of a name called `joined`, or with a copy behind it."""
+    if copied:
         return (*arm, Assign(joined, last))
     return rename_program(
         arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref
