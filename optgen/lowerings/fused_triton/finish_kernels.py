@@ -46,12 +46,13 @@ class FinishKernel:
         lines = [*needed(places, text), *text]
         whole = "\n".join(lines)
         types = [s["type"] for s in states]
-        arguments = [n for n in _ARGUMENTS if uses(n, whole)]
+        always = {"shapes"} if self._by_matrix else set()
+        arguments = [n for n in _ARGUMENTS if n in always or uses(n, whole)]
         flags = self.kernels.flags(whole)
         return {
             "sort": "matrices" if self._by_matrix else "finish",
             "states": states,
-            "lines": lines,
+            "lines": lines or ["return  # nothing is made of the sums yet"],
             "arguments": arguments,
             "types": [*types, *flags],
             "flag_values": flags,
@@ -68,13 +69,23 @@ class FinishKernel:
         )
         if not rows and not columns:
             return None
-        kept = self.kernels.slots.counts[Axes.ROW]
-        return {"sums": numbers, "rows": rows, "columns": columns, "row_values": kept}
+        firsts = self.kernels.first_slots(self.before)
+        return {
+            "sums": numbers,
+            "rows": rows,
+            "columns": columns,
+            "row_values": self.kernels.slots.counts[Axes.ROW],
+            "first_row": firsts[Axes.ROW],
+            "first_column": firsts[Axes.COLUMN],
+        }
 
     @property
     def _by_matrix(self) -> bool:
-        """Whether a program of its own finishes each matrix, or each few."""
-        return is_by_matrix(self.kernels.plan, self.finish)
+        """Whether a program of its own finishes each matrix, or each few.
+
+        Where the sweep before has left sums of lines in parts, such programs add them up.
+        """
+        return is_by_matrix(self.kernels.plan, self.finish) or self._combines() is not None
 
     def _sums(self) -> list[Context]:
         """The numbers that the phase before has left in parts."""

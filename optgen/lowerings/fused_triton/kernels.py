@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,19 +92,28 @@ class Kernels:
             "column_sums": column_sums,
         }
         lines = "\n".join([*context["loads"], *context["body"], *context["stores"]])
-        return context | self._tile_lines(context) | {"flag_values": self.flags(lines)}
+        tile = self._tile_lines(context, self.first_slots(sweep))
+        return context | tile | {"flag_values": self.flags(lines)}
+
+    def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
+        """Where the sums of a sweep's rows, and those of its columns, begin among the slots."""
+        kinds, sums = self.plan.kinds, [a.target for a in sweep.reductions]
+        return {
+            axes: self.slots.first([r for r in sums if kinds[r].axes is axes], axes)
+            for axes in LINES
+        }
 
     def flags(self, text: str) -> dict[str, str]:
         """The constexpr flags that a kernel's lines use, and how a bucket tells their values."""
         every = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
         return {flag: value for flag, value in every.items() if uses(flag, text)}
 
-    def _tile_lines(self, context: Context) -> Context:
+    def _tile_lines(self, context: Context, firsts: Mapping[Axes, int]) -> Context:
         """The lines of a tile's kernel around the call of the tile."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
-        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts)
+        partials = tile_stores(sums, row_sums, column_sums, self.slots.counts, firsts)
         if sums or row_sums or column_sums:
             partials.insert(0, "partials += tl.load(shape + PARTIALS * tensors)")
         if uses("blocks", "\n".join(partials)):

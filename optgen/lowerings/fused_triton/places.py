@@ -103,16 +103,21 @@ def tile_stores(
     row_sums: Sequence[str],
     column_sums: Sequence[str],
     counts: Mapping[Axes, int],
+    firsts: Mapping[Axes, int],
 ) -> list[str]:
     """The lines that leave what a tile has summed, of whole matrices where it will be read.
 
-    The numbers of all blocks come first, then the parts of rows, then those of columns.
+    That is from the slots `firsts` on. Parts are elsewhere: the numbers of all blocks come first,
+    then the parts of rows, then those of columns.
     """
     whole = [
-        *(_store(times("values", n, "all_rows"), "row", s) for n, s in enumerate(row_sums)),
+        *(
+            _store(times("values", n, "all_rows"), "row", s)
+            for n, s in enumerate(row_sums, firsts[Axes.ROW])
+        ),
         *(
             _store(times(_columns(counts), n, "all_columns"), "column", s)
-            for n, s in enumerate(column_sums)
+            for n, s in enumerate(column_sums, firsts[Axes.COLUMN])
         ),
     ]
     behind = times("partials", len(row_sums), "across * all_rows")

@@ -219,11 +219,13 @@ def combine(
     ROW_VALUES: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
+    FIRST_ROW: tl.constexpr = 0,
+    FIRST_COLUMN: tl.constexpr = 0,
 ):
     """Add up what tiles have left of some lines of a large matrix.
 
-    The sums of rows go where its first row values lie, those of columns where the first column
-    values do. Returns which matrix, and how many programs share it.
+    The sums of rows go to its row values from FIRST_ROW on, those of columns to its column values
+    from FIRST_COLUMN on. Returns which matrix, and how many programs share it.
     """
     depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
@@ -235,9 +237,10 @@ def combine(
     all_rows, all_columns = depth * height, depth * width
     partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
     if program < in_rows:
+        values += FIRST_ROW * all_rows
         add_share(program, partials, values, matrix, height, all_rows, across)
     elif program < in_all:
         partials += ROW_SUMS * across * all_rows
-        values += ROW_VALUES * all_rows
+        values += ROW_VALUES * all_rows + FIRST_COLUMN * all_columns
         add_share(program - in_rows, partials, values, matrix, width, all_columns, down)
     return matrix, programs
