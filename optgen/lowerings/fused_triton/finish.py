@@ -39,7 +39,10 @@ class FinishText:
         self._printer = Printer(read_property, tensors=False, ask=row.answer)
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
         self._stages: dict[Ref, int] = {}
-        for _ in range(2):  # a name may be given its value in either arm
+        self._last_read: dict[Ref, int] = {}
+        before: dict[Ref, int] | None = None
+        while self._stages != before:  # a name may be given its value in either arm
+            before = dict(self._stages)
             for stmt, conditions in guarded(self._body):
                 self._enter(stmt, conditions)
 
@@ -77,14 +80,21 @@ class FinishText:
         return self._axes(stmt.target)
 
     def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
-        """Find the stage of a statement from those of what it reads."""
-        home = self._home(stmt)
+        """Find the stage of a statement from those of what it reads.
+
+        A state is written no earlier than its old value is read last. A loop sums at its end.
+        """
+        home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in refs(e)]
         stage = 0 if home in LINES else -1
-        for ref in (r for e in (stmt.value, *conditions) for r in refs(e)):
+        for ref in read:
             if ref in self._stages:
                 later = home in LINES and self._axes(ref) not in LINES
                 stage = max(stage, self._stages[ref] + later)
-        self._stages[stmt.target] = max(stage, self._stages.get(stmt.target, -1))
+        old = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
+        self._stages[stmt.target] = max(stage, old, self._stages.get(stmt.target, -1))
+        for ref in read:
+            last = self._stages[stmt.target] + is_reduction(stmt.value)
+            self._last_read[ref] = max(last, self._last_read.get(ref, -1))
 
     def _lines_of(self, axis: Axes, stage: int) -> Program:
         return filter_assigns(
@@ -144,9 +154,14 @@ class FinishText:
         ]
 
     def _read(self, body: Program) -> list[Ref]:
-        """The small values that a body reads and does not make, in order."""
+        """The small values that a body reads and does not make, in order.
+
+        A state that some path gives no value keeps the one it has: that reads it, too.
+        """
         made = {a.target for a in assigns(body)}
-        read = (r for s, cs in guarded(body) for e in (*cs, s.value) for r in refs(e))
+        read = [r for s, cs in guarded(body) for e in (*cs, s.value) for r in refs(e)]
+        given = defined(body)
+        read += [Ref(r.name) for r in made if r.name in self._states and r.name not in given]
         return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
 
     def _is_loaded(self, ref: Ref, stage: int) -> bool:
@@ -172,7 +187,7 @@ class FinishText:
         """The lines that give names a value which a branch may leave without any."""
         held = {r.name for r, made in self._stages.items() if made < stage}
         read = (r for e in expressions(self._body) for r in refs(e))
-        held |= {r.name for r in read if r not in self._stages} | defined(body)
+        held |= {r.name for r in read if r not in self._stages} | defined(body) | self._states
         given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
         return [
             f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"

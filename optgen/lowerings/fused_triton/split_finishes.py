@@ -4,7 +4,7 @@ part of such a sum, and the next kernel adds the parts up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from optgen.ir.kinds import Axes
@@ -37,16 +37,27 @@ def sums_left(plan: Plan, finish: Finish) -> list[Assign]:
 
 
 def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
-    late: set[Ref] = set()
-    sums = {a.target for a in sums_left(plan, finish)}
-    for stmt, conditions in guarded(finish.body):
-        read = {ref for expr in (stmt.value, *conditions) for ref in refs(expr)}
-        if read & (late | sums):
-            late.add(stmt.target)
+    late = waiting(finish.body, {a.target for a in sums_left(plan, finish)})
     yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
     rest = filter_assigns(finish.body, lambda a: a.target in late)
     if rest:
         yield from _split(plan, Finish(rest))
+
+
+def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
+    """Return what is made of these sums, and the states whose old value that reads."""
+    late: set[Ref] = set()
+    kept: set[Ref] = set()
+    before = -1
+    while len(late) > before:
+        before = len(late)
+        for stmt, conditions in guarded(body):
+            read = {ref for expr in (stmt.value, *conditions) for ref in refs(expr)}
+            replaced = stmt.target.version and Ref(stmt.target.name) in kept
+            if stmt.target in late or replaced or read & {*late, *sums}:
+                late.add(stmt.target)
+                kept |= read
+    return late
 
 
 def guarded(
