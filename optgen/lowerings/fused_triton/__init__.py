@@ -27,6 +27,7 @@ from optgen.lowerings.fused_triton.sweep import (
     print_stores,
     print_sweep,
 )
+from optgen.lowerings.fused_triton.sweep_products import sweep_products
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.join_roots import join_roots
@@ -36,6 +37,7 @@ from optgen.passes.share_divisors import share_divisors
 from optgen.passes.take_differences import take_differences
 
 _PASSES = (
+    sweep_products,
     number_choices,
     take_differences,
     join_roots,
