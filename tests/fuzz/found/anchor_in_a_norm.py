@@ -1,0 +1,14 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, /, a=state("anchor", init="p"), *, lr=hyper(0.1, ge=0)):
+    """Made up."""
+    a = 1 * a
+    p = p - lr * g * norm(p - a)

@@ -1,0 +1,17 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, /, *, lr=hyper(0.1, ge=0)):
+    """Made up."""
+    d = rms(g)
+    g = lerp(g, p, 1/(1+d))
+    g = clamp(g, -d, d)
+    g = clamp(d, -1, g)
+    p = p - lr*maximum(d, g)

@@ -1,0 +1,15 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {'fa': True}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, t, /, *, lr=hyper(0.1, ge=0), fa=flag(False)):
+    """Made up."""
+    if t > 1 and fa:
+        g = 3*g
+    p = p - lr * where(fa or g > 0, g, p)

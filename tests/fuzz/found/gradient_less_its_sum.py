@@ -1,0 +1,14 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, /, *, lr=hyper(0.1, ge=0)):
+    """Made up."""
+    g = g - sum(g)
+    p = p - lr*g

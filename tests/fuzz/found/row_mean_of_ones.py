@@ -1,0 +1,15 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, /, *, lr=hyper(0.1, ge=0)):
+    """Made up."""
+    if factored(p):
+        g = g - row_mean(g**0)
+    p = p - lr * g

@@ -1,0 +1,16 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: ''
+# hypers: {'fa': True}
+# shapes: ((3, 4), (2, 3))
+# dtype: 'float64'
+# seed: 1
+from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Random(p, g, t, /, s=state("product", shape="scalar", init=1.5), m=state("exp_avg"), *, lr=hyper(0.1, ge=0), fa=flag(False)):
+    """Made up."""
+    if fa:
+        s = lr + t
+    m = g*s
+    p = p - lr * m
