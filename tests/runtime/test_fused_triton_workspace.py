@@ -61,7 +61,7 @@ def workspace(needs: Needs, sizes: list[tuple[int, ...]]) -> Workspace:
 def test_every_tensor_has_its_part_of_the_memory() -> None:
     needs = Needs(5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1)
     work = workspace(needs, [(20, 200), (2, 17, 130)])
-    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count, kinds = (
+    blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count, kinds, shares = (
         work.shapes.tolist()
     )
     assert (blocks, matrices) == ([4, 8], [1, 2])
@@ -73,6 +73,7 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
     assert work.values.numel() == values[1] + 2 * (2 * 17 + 130 + 1)
     assert (groups, count) == ([0, 1], [1, 2])
     assert kinds == [0, 0]
+    assert shares == [partials[1], work.partials.numel()]
     assert work.arrived.tolist() == [0, 0, 0]
     assert work.scalars.shape == (2, 5)
 
@@ -82,7 +83,7 @@ def test_tensors_of_all_shapes_share_a_bucket() -> None:
     work = workspace(needs, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
     assert work.lines["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
     assert work.lines["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
-    assert work.shapes[-1].tolist() == [1, 0, 1, 2]
+    assert work.shapes[10].tolist() == [1, 0, 1, 2]
 
 
 def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
@@ -93,8 +94,10 @@ def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
 
 
 def test_parts_of_what_finishing_sums_find_room() -> None:
-    work = workspace(Needs(1, True, parts=3), [(300, 3, 3), (5, 2)])
-    assert work.partials.numel() == 3 * 3 + 3
+    work = workspace(Needs(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
+    assert work.shapes[6].tolist() == [0, 3 + 3 * 3]
+    assert work.shapes[-1].tolist() == [3, 3 + 3 * 3 + 1]
+    assert work.partials.numel() == 3 + 3 * 3 + 1 + 3
 
 
 def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:

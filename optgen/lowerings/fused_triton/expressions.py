@@ -79,10 +79,10 @@ _VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns
 _VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
 _VARIABLES |= {"numel", "ndim", "machine_eps"}
 _VARIABLES |= {"programs", "program", "kind", "k", "count"}
-_ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials"}
+_ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials", "parts"}
 _CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
 _CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "KIND"}
-_CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "TILES", "VALUES", "WIDTH"}
+_CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "SHARES", "TILES", "VALUES", "WIDTH"}
 RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 """Names that kernels use for themselves."""
 

@@ -98,12 +98,21 @@ class FinishKernel:
 
     def _given(self) -> list[str]:
         """The lines that add those numbers up."""
-        count = "blocks" if isinstance(self.before, Sweep) else "groups"
+        place, count, first = "partials", "blocks", 0
+        if isinstance(self.before, Finish):
+            place, count, first = "parts", "groups", self._first_part(self.before)
         return [
             f"{one['name']} = {'pick_largest' if one['largest'] else 'add_up'}"
-            f"({times('partials', n, count)}, {count})"
-            for n, one in enumerate(self._sums())
+            f"({times(place, n, count)}, {count})"
+            for n, one in enumerate(self._sums(), first)
         ]
+
+    def _first_part(self, finish: Finish) -> int:
+        """How many sums earlier finishes leave in parts: none overwrites what another one reads."""
+        plan = self.kernels.plan
+        position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
+        earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
+        return sum(len(sums_left(plan, p)) for p in earlier)
 
     def _names(self) -> list[str]:
         """The numbers whose values this kernel knows: those given to it, and those it makes."""
@@ -119,8 +128,8 @@ class FinishKernel:
         """The lines that leave this program's part of sums over all matrices."""
         left = sums_left(self.kernels.plan, self.finish)
         return [
-            f"tl.store({times('partials', n, 'groups')} + group, {variable(a.target.name)})"
-            for n, a in enumerate(left)
+            f"tl.store({times('parts', n, 'groups')} + group, {variable(a.target.name)})"
+            for n, a in enumerate(left, self._first_part(self.finish))
         ]
 
     def _kept(self, names: Sequence[str]) -> list[str]:

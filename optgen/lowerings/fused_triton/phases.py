@@ -57,7 +57,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     sweeps = [k for k in kernels if k["sort"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
-    most["parts"] = max((k.get("parts", 0) for k in kernels), default=0)
+    most["parts"] = sum(k.get("parts", 0) for k in kernels)
     lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
     numbers = prologue.lines()
     return {

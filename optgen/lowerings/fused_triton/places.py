@@ -15,6 +15,7 @@ _COUNTS: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
     ("groups", "groups = tl.load(shape + GROUPS * tensors)"),
 )
+_PARTS = ("parts", "parts = partials + tl.load(shape + SHARES * tensors)")
 
 
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
@@ -68,6 +69,7 @@ def finish_places(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]
         _let("shape", "shapes + tensor"),
         ("scalars", "scalars += tensor * SCALARS"),
         ("(?:depth|height|width)", "depth, height, width = extents(shape, tensors)"),
+        _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
         _let("matrix", "group * DEPTH"),
@@ -87,6 +89,7 @@ def finish_places(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]
 def flat_places(parts: bool) -> list[Line]:
     """What a program that finishes a whole tensor may need."""
     place = [
+        _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
         *_COUNTS,
     ]

@@ -16,18 +16,23 @@ from optgen.passes.rewrite import filter_assigns
 def split_finishes(plan: Plan) -> Plan:
     """Return the same plan; no finish reads a sum over all matrices that it makes itself.
 
-    A finish, be it empty, follows each sweep that reduces: it adds up what the blocks have left.
+    A finish, be it empty, follows each phase that leaves sums in parts: it adds them up.
     """
     phases: list[Phase] = []
     for phase in plan.phases:
-        if phases and _reduces(phases[-1]) and not isinstance(phase, Finish):
+        if phases and _leaves_parts(plan, phases[-1]) and not isinstance(phase, Finish):
             phases.append(Finish(()))
         phases += _split(plan, phase) if isinstance(phase, Finish) else [phase]
     return replace(plan, phases=tuple(phases))
 
 
-def _reduces(phase: Phase) -> bool:
-    return isinstance(phase, Sweep) and bool(phase.reductions)
+def _leaves_parts(plan: Plan, phase: Phase) -> bool:
+    match phase:
+        case Sweep():
+            return bool(phase.reductions)
+        case Finish():
+            return bool(sums_left(plan, phase))
+    return False
 
 
 def sums_left(plan: Plan, finish: Finish) -> list[Assign]:

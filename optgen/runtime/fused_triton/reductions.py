@@ -23,6 +23,7 @@ VALUES = tl.constexpr(7)  # where its rows, columns and numbers of matrices begi
 FIRST_GROUP = tl.constexpr(8)  # the first group of its matrices that are finished alike
 GROUPS = tl.constexpr(9)  # how many they are
 KIND = tl.constexpr(10)  # which of the bucket's tiles it goes by
+SHARES = tl.constexpr(11)  # where parts that finishes leave of its sums begin
 
 TERMS = tl.constexpr(1024)
 """Partial sums of a number that are added at a time."""

@@ -42,7 +42,7 @@ class Needs:
     sums: int = 0  # the most partial numbers of a sweep
     row_sums: int = 0
     column_sums: int = 0
-    parts: int = 0  # the most numbers that programs which finish matrices leave in parts
+    parts: int = 0  # numbers that programs which finish matrices leave in parts
     locals: tuple[str, ...] = ()  # tensors that sweeps hand to a matrix word, or get from it
 
     @property
@@ -128,7 +128,8 @@ class Workspace:
         self.lines = _lines(tiles) | {"num_warps": 16} | compiled
         kept = dtype if dtype == torch.float64 else torch.float32
         each = range(len(params))
-        partials = list(accumulate(map(self._partials, each), initial=0))
+        sizes = [(self._swept(i), needs.parts * self._groups(i)) for i in each]
+        partials = list(accumulate(map(sum, sizes), initial=0))
         values = list(accumulate(map(self._values, self._shapes), initial=0))
         self.scalars = torch.empty(len(params), needs.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
@@ -147,6 +148,7 @@ class Workspace:
             first_groups,
             groups,
             [tiles.index(tile) for tile in self._tiles] or [0] * len(params),
+            [start + swept for start, (swept, _) in zip(partials, sizes, strict=True)],
         ]
         self.shapes = torch.empty(len(rows), len(params), dtype=torch.int64, device=device)
         upload(self.shapes, array("q", (value for row in rows for value in row)), staging)
@@ -172,15 +174,14 @@ class Workspace:
         """Whether the sums of a matrix's rows and columns come from more than one tile."""
         return bool(self._tiles) and self._tiles[index].matrices == 1
 
-    def _partials(self, index: int) -> int:
+    def _swept(self, index: int) -> int:
         """Partial sums of a tensor, in the sweep that has the most."""
         needs, shape = self._needs, self._shapes[index]
         lines = 0
         if self._is_in_parts(index):
             _, down, across = self._tiles[index].counts(shape)
             lines = needs.row_sums * across * shape.rows + needs.column_sums * down * shape.columns
-        swept = needs.sums * self._blocks[index] + lines * shape.matrices
-        return max(swept, needs.parts * self._groups(index))
+        return needs.sums * self._blocks[index] + lines * shape.matrices
 
     def _values(self, shape: Shape) -> int:
         needs = self._needs
