@@ -21,7 +21,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """The sizes of what is copied, call by call; at most ten elements, or one tensor, each."""
     sizes: Copies = []
 
-    def gathered(kernel: Any, works: Any, scaled: bool, copies: bool) -> Any:
+    def gathered(kernel: Any, works: Any, scaled: bool, copies: bool = False) -> Any:
         if copies:
             sizes.append([param.numel() for work in works for param in work.params])
         return table.gather(kernel, works, scaled, copies)
