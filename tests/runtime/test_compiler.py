@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,21 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
 
     assert not waiting.is_alive()
     assert is_ended(int((tmp_path / "own").read_text()))
+
+
+def test_an_interrupt_ends_a_compiler_that_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, monkeypatch, "exec sleep 60")
+    start = compiler_process._start
+
+    def interrupted(command: list[str], folder: Path) -> Any:
+        process = start(command, folder)
+        compiler_process.end_all()
+        return process
+
+    monkeypatch.setattr(compiler_process, "_start", interrupted)
+    assert "was killed" in failure()
 
 
 # Room.

@@ -25,6 +25,7 @@ _KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
 _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
 
 _running: set["subprocess.Popen[str]"] = set()
+_ends: list[None] = []  # one for each time that all were ended: one may start at that moment
 _hung: set[tuple[str, float]] = set()  # compilers and limits: they are not waited for again
 
 
@@ -54,6 +55,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     name, known = shlex.join(command[:1]), (shlex.join(command[:1]), limit())
     if known in _hung or seconds <= 0:
         raise _too_long(name)
+    ends = len(_ends)
     try:
         process = _start(command, folder)
     except OSError as error:
@@ -63,6 +65,8 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     with process:
         _running.add(process)
         try:
+            if len(_ends) > ends:
+                _end(process)
             printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             _end(process)
@@ -78,7 +82,8 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
 
 
 def end_all() -> None:
-    """End the compilers that run. An interrupt by the keyboard reaches none by itself."""
+    """End the compilers that run or start. An interrupt by the keyboard reaches none by itself."""
+    _ends.append(None)
     for process in list(_running):
         _end(process)
 
