@@ -134,8 +134,9 @@ class Printer:
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 # Comparisons do not chain, and what stands right of a minus keeps its parentheses.
-                left = binding + 1 if binding == 4 else binding
-                return f"{self(a, left)} {sign} {self(b, binding + 1)}", binding
+                if binding == 4:
+                    return f"{self._compared(a)} {sign} {self._compared(b)}", binding
+                return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
                 asked = CONDITIONS.get(word, 0)
                 texts = (self.condition(a) for a in args[:asked])
@@ -149,6 +150,11 @@ class Printer:
         if name is None and isinstance(expr, Ref) and not self.read(expr):
             name = self(expr)
         return self(expr) if name is None else f"{name} != 0"
+
+    def _compared(self, expr: Expr) -> str:
+        """A side of a comparison. Triton rounds a bare number there to float32."""
+        is_fraction = isinstance(expr, Const) and isinstance(expr.value, float)
+        return self.argument(expr) if is_fraction else self(expr, 5)
 
     def argument(self, expr: Expr) -> str:
         """An argument of a word. Triton takes a bare number there for a float32."""
