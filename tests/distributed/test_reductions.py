@@ -72,6 +72,8 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((600, 700), 0),  # larger than a block
 )
 """Shapes, and along which axis two ranks cut them."""
+THIN = {(600, 700): (8, 52_500)}
+"""As large, with a small product: bfloat16 is slow where a processor has no instructions for it."""
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
@@ -134,7 +136,8 @@ def _cut(axis: int | None) -> Any:
 
 
 def _places(name: str) -> Any:
-    return [(shape, axis) for shape, axis in PLACES if len(shape) == 2 or name not in MATRICES]
+    places = [(shape, axis) for shape, axis in PLACES if len(shape) == 2 or name not in MATRICES]
+    return [(THIN.get(shape, shape), axis) for shape, axis in places] if name == "Muon" else places
 
 
 def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> dict[str, float]:
