@@ -20,6 +20,7 @@ from optgen.lowerings.python.function import (
     indented,
     parted,
     python_file,
+    unpacked,
 )
 from optgen.lowerings.python.phases import phases
 from optgen.lowerings.python.scalars import BUCKET, scalar_lines
@@ -85,11 +86,12 @@ def _loop(plan: Plan) -> Body:
     if plan.is_cut:
         return phases(plan, SHARES)
     (sweep,) = plan.sweeps
-    lists = ", ".join(plural(s.name) for s in sweep.streams)
+    names = [plural(s.name) for s in sweep.streams]
+    lists = ", ".join(names)
     program = to_inplace(plan, sweep)
     alive = len(set(made(program))) + 1  # the next of a name is made beside the last
     room = f", alive={alive}" if alive > ALIVE else ""
-    lines = [f"{lists} = cut", *foreach_lines(program)]
+    lines = [f"{unpacked(names)} = cut", *foreach_lines(program)]
     header = f"for cut in cuts({lists}{room}):"
     return Body(indented(lines, header), frozenset(numbers_read(program)))
 

@@ -25,6 +25,7 @@ from optgen.lowerings.python.function import (
     indented,
     parted,
     python_file,
+    unpacked,
 )
 from optgen.lowerings.python.phases import matrix_call, phases
 from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
@@ -63,7 +64,7 @@ def _loop(plan: Plan) -> Body:
     if plan.is_cut:
         return phases(plan, ONE_TENSOR)
     (sweep,) = plan.sweeps
-    names = ", ".join(s.name for s in sweep.streams)
+    names = unpacked([s.name for s in sweep.streams])
     lists = ", ".join(plural(s.name) for s in sweep.streams)
     program = to_inplace(plan, sweep)
     lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")

@@ -8,7 +8,7 @@ state of rows or columns is stored where it gets its last value, only there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, count
 
@@ -33,10 +33,15 @@ from optgen.passes.levels import kinds_of
 from optgen.passes.rewrite import map_expressions
 
 
-def part_names(algorithm: Algorithm) -> Algorithm:
-    """Return the same rule, with versions, in which these values have names of their own."""
+def part_names(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
+    """Return the same rule, with versions, in which these values have names of their own.
+
+    With `tensors` so have those of the parameter and of all states that are not their last.
+    """
     algorithm = _with_old_states(algorithm)
-    apart = [*_later_values(algorithm), *_passing_states(algorithm)]
+    states = [*algorithm.factor_states(), *(algorithm.tensor_states() if tensors else ())]
+    passing = {state.symbol for state in states} | ({algorithm.param} if tensors else set())
+    apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
     names = _new_names(algorithm, [ref.name for ref in apart])
     renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
     rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
@@ -97,11 +102,10 @@ def _later_values(algorithm: Algorithm) -> list[Ref]:
     ]
 
 
-def _passing_states(algorithm: Algorithm) -> list[Ref]:
-    """Return the values of a state of rows or columns that are not its last in this step."""
-    states = {state.symbol for state in algorithm.factor_states()}
-    last = {name: _last(algorithm.rule, name) for name in states}
-    written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in states)
+def _passing_values(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
+    """Return the values of these names that are not their last in this step."""
+    last = {name: _last(algorithm.rule, name) for name in names}
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
     return [ref for ref in written if ref.version != last[ref.name]]
 
 

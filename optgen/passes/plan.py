@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -16,10 +16,11 @@ from optgen.ir.plan import (
     Plan,
     Sweep,
     asked_fresh,
+    is_reduction,
     streams_of,
     streams_of_trip,
 )
-from optgen.ir.verify import verify_plan
+from optgen.ir.verify import VerifyError, verify_plan
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_idle import drop_idle
@@ -65,19 +66,34 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     folded = replace(assumed, rule=fold_constants(assumed.rule))
     named = rename(expand_reductions(name_properties(folded)))
     try:
-        versioned, kinds, pieces, early = _cut(named, order, apart=False)
-    except TangledError:
-        versioned, kinds, pieces, early = _cut(named, order, apart=True)
+        made = _planned(named, order, apart=False)
+    except (TangledError, VerifyError):
+        made = _planned(named, order, apart=True)
+    return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
+
+
+def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
+    """The plan of a rule without versions.
+
+    With `apart` every value but the last of a name has a name of its own, and none is shared by the
+    arms of a branch: some rules need it, and the others get by with fewer tensors.
+
+    Raises:
+        TangledError: values of both arms of a branch wait for one another.
+        VerifyError: trips disagree about what a name stands for.
+    """
+    versioned, kinds, pieces, early = _cut(named, order, apart)
     scalars, trips = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
-    programs = _without_unused(programs, versioned)
+    trips = tuple(map(_trimmed, programs, pieces.stored, pieces.handed))
+    programs = _without_unused((*trips, *programs[len(trips) :]), versioned)
     scalars = used_scalars(scalars, programs, versioned)
     scalars, *phased = (
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
     )
     phases = _phases(versioned, pieces, phased)
-    made = Plan(versioned, scalars, phases, kinds, dict(facts or {}), asked_fresh(algorithm))
+    made = Plan(versioned, scalars, phases, kinds)
     made = made if order == "whole" else finish_small(made)
     if made.is_cut:
         verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed
@@ -88,7 +104,7 @@ def _cut(
     algorithm: Algorithm, order: Order, apart: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], Cut, bool]:
     """The rule with versions, their kinds, its phases, and whether they store early."""
-    versioned = part_names(drop_idle(name_reductions(to_ssa(algorithm, apart))))
+    versioned = part_names(drop_idle(name_reductions(to_ssa(algorithm, apart))), tensors=apart)
     kinds = kinds_of(versioned)
     if order == "whole":
         return versioned, kinds, uncut(versioned), False
@@ -144,6 +160,16 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
             )
             phases.append(Sweep(streams, trips[trip]))
     return tuple(phases)
+
+
+def _trimmed(trip: Program, stored: Collection[str], handed: Collection[str]) -> Program:
+    """A trip without values that it neither stores, hands over, reduces nor reads."""
+    read = {ref for expr in expressions(trip) for ref in refs(expr)}
+    kept = {*stored, *handed}
+    fewer = filter_assigns(
+        trip, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
+    )
+    return fewer if fewer == trip else _trimmed(fewer, stored, handed)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:

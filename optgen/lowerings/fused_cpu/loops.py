@@ -205,7 +205,13 @@ class LoopPrinter:
         raise TypeError(f"no condition of a sweep: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
-        return any(isinstance(e, Ref) and e.name in self.flags for e in walk(expr))
+        """Whether a flag that decides which streams there are has a say in a condition."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                return name in self.flags
+            case Call("and" | "or" | "not", args):
+                return any(map(self._is_settled, args))
+        return False
 
     def _named(self, expr: Expr) -> str:
         """The name of a condition that is one value for a whole tensor."""

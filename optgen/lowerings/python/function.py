@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
@@ -81,6 +81,11 @@ def function_name(name: str, facts: Mapping[str, bool]) -> str:
 def indented(lines: Iterable[str], header: str) -> list[str]:
     """Lines under the header of a loop or branch."""
     return [header, *(f"    {line}" if line else line for line in lines)]
+
+
+def unpacked(names: Sequence[str]) -> str:
+    """Names that a tuple is unpacked into, one name too."""
+    return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
 def parted(*blocks: list[str]) -> tuple[str, ...]:

@@ -165,8 +165,8 @@ class _Printer:
     def _taken_streams(self, sweep: Sweep) -> list[Stream]:
         """Return the streams a trip goes over, first one that is there and of the usual type."""
         taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
-        state = taken[0].state
-        if state is not None and (state.when or state.dtype):
+        state = taken[0].state if taken else None
+        if not taken or (state is not None and (state.when or state.dtype)):
             return [Stream(self.plan.algorithm.param, "param", False), *taken]
         return taken
 

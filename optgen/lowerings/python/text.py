@@ -79,7 +79,9 @@ class PythonText:
                 text = f"-{body}" if minus else body
             else:
                 text += f" - {body}" if minus else f" + {body}"
-        return text, PRECEDENCE["+"] if len(form.terms) > 1 else level
+        if len(form.terms) > 1:
+            return text, PRECEDENCE["+"]
+        return text, min(level, PRECEDENCE["neg"]) if text.startswith("-") else level
 
     def _term(self, term: Term) -> tuple[bool, str, int]:
         minus, coefficient = unsigned(term.coefficient)
