@@ -86,8 +86,8 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     scalars, trips = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
     scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
-    trips = tuple(map(_trimmed, programs, pieces.stored, pieces.handed))
-    programs = _without_unused((*trips, *programs[len(trips) :]), versioned)
+    programs = _without_unused(programs, versioned)
+    programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
     scalars = used_scalars(scalars, programs, versioned)
     scalars, *phased = (
         filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
@@ -162,14 +162,23 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
     return tuple(phases)
 
 
-def _trimmed(trip: Program, stored: Collection[str], handed: Collection[str]) -> Program:
-    """A trip without values that it neither stores, hands over, reduces nor reads."""
+def _trimmed(
+    programs: tuple[Program, ...], pieces: Cut, algorithm: Algorithm
+) -> tuple[Program, ...]:
+    """The phases; a trip computes nothing but what it reads, reduces, stores and hands over."""
+    count = len(pieces.trips)
+    calls = programs[2 * count :]
+    taken = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
+    trips = (_trip(p, {*s, *taken}) for p, s in zip(programs, pieces.stored, strict=False))
+    return _without_unused((*trips, *programs[count:]), algorithm)
+
+
+def _trip(trip: Program, kept: Collection[str]) -> Program:
     read = {ref for expr in expressions(trip) for ref in refs(expr)}
-    kept = {*stored, *handed}
     fewer = filter_assigns(
         trip, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
     )
-    return fewer if fewer == trip else _trimmed(fewer, stored, handed)
+    return fewer if fewer == trip else _trip(fewer, kept)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:

@@ -48,6 +48,7 @@ class Splitter:
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
     held: frozenset[Ref] = frozenset()
+    plain: dict[Ref, frozenset[str]] = field(default_factory=dict)  # whose tensors a name is for
 
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
@@ -147,6 +148,7 @@ class Splitter:
         if not uses:
             return False
         names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
+        names |= {name for r in refs(form) for name in self.plain.get(r, ())}
         names |= {self.unscaled[name] for name in names if name in self.unscaled}
         between = self.order[start + 1 : max(uses)]
         return any(kind == "write" and ref.name in names for kind, ref in between)
@@ -165,8 +167,11 @@ class Splitter:
         plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
         if not plain or target.name in self.kept or target.name in {r.name for r in refs(form)}:
             return form
-        overwritten = self._overwritten_before_last_use(target, form)
-        return Call("copy", term.factors) if overwritten else form
+        if self._overwritten_before_last_use(target, form):
+            return Call("copy", term.factors)
+        (source,) = refs(form)
+        self.plain[target] = self.plain.get(source, frozenset()) | {source.name}
+        return form
 
     def _lift_common_scale(self, stmt: If) -> If:
         """Where both arms end in a scaling by the same number, the uses do the scaling."""
