@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions, refs
-from optgen.ir.plan import Finish, Plan, is_reduction
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.plan import Finish, Plan, is_reduction, reads
 from optgen.ir.variables import plural
 from optgen.ir.words import WORDS
 from optgen.lowerings.fused_triton.expressions import Printer, variable
@@ -84,7 +84,7 @@ class FinishText:
 
         A state is written no earlier than its old value is read last. A loop sums at its end.
         """
-        home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in refs(e)]
+        home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
         stage = 0 if home in LINES else -1
         for ref in read:
             if ref in self._stages:
@@ -159,7 +159,7 @@ class FinishText:
         A state that some path gives no value keeps the one it has: that reads it, too.
         """
         made = {a.target for a in assigns(body)}
-        read = [r for s, cs in guarded(body) for e in (*cs, s.value) for r in refs(e)]
+        read = [r for s, cs in guarded(body) for e in (*cs, s.value) for r in reads(e)]
         given = defined(body)
         read += [Ref(r.name) for r in made if r.name in self._states and r.name not in given]
         return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
@@ -186,7 +186,7 @@ class FinishText:
     def _zeros(self, body: Program, stage: int) -> list[str]:
         """The lines that give names a value which a branch may leave without any."""
         held = {r.name for r, made in self._stages.items() if made < stage}
-        read = (r for e in expressions(self._body) for r in refs(e))
+        read = (r for e in expressions(self._body) for r in reads(e))
         held |= {r.name for r in read if r not in self._stages} | defined(body) | self._states
         given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
         return [

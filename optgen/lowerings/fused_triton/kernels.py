@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions, refs
-from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
+from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import variable
 from optgen.lowerings.fused_triton.places import (
@@ -205,6 +205,6 @@ def touched(sweep: Sweep) -> list[Stream]:
     A name that some path gives no value keeps the one it has: that reads it, too.
     """
     made = {a.target for a in assigns(sweep.body)}
-    read = {r.name for e in expressions(sweep.body) for r in refs(e) if r not in made}
+    read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
     read |= {ref.name for ref in made} - defined(sweep.body)
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

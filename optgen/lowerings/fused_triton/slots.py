@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Expr, Ref, assigns, expressions, refs
-from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
+from optgen.ir.nodes import Expr, Ref, assigns, expressions
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
 
 LINES = (Axes.ROW, Axes.COLUMN)
 SMALL = (*LINES, Axes.MATRIX)
@@ -75,7 +75,7 @@ def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
 def read_by(phase: Phase) -> Iterator[Ref]:
     """Every name a phase reads, repeats included."""
     exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
-    return (ref for expr in exprs for ref in refs(expr))
+    return (ref for expr in exprs for ref in reads(expr))
 
 
 def made_small(phase: Phase) -> dict[Ref, None]:

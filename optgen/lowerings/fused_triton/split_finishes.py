@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from optgen.ir.kinds import Axes
-from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns, refs
-from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
+from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns
+from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction, reads
 from optgen.passes.rewrite import filter_assigns
 
 
@@ -57,7 +57,7 @@ def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
     while len(late) > before:
         before = len(late)
         for stmt, conditions in guarded(body):
-            read = {ref for expr in (stmt.value, *conditions) for ref in refs(expr)}
+            read = {ref for expr in (stmt.value, *conditions) for ref in reads(expr)}
             replaced = stmt.target.version and Ref(stmt.target.name) in kept
             if stmt.target in late or replaced or read & {*late, *sums}:
                 late.add(stmt.target)
