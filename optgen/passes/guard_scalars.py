@@ -70,7 +70,7 @@ class _Proof:
             case Call("+", (a, b)):
                 sides = ((a, b), (b, a))
                 return any(self._is_above_zero(x) and self._is_not_negative(y) for x, y in sides)
-            case Call("*" | "/" | "minimum", (a, b)):
+            case Call("minimum", (a, b)):  # a product or a quotient may underflow to zero
                 return self._is_above_zero(a) and self._is_above_zero(b)
             case Call("maximum", (a, b)):
                 return self._is_above_zero(a) or self._is_above_zero(b)

@@ -51,6 +51,8 @@ def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
         ("1 / free", "divide"),
         ("1 / (1 - free)", "divide"),
         ("1 / lr", "divide"),
+        ("1 / (eps * eps)", "divide"),
+        ("1 / (eps / 4)", "divide"),
         ("free**0.5", "power"),
         ("t**lr", "power"),
         ("beta**free", "power"),
