@@ -54,6 +54,6 @@ if not TYPE_CHECKING:  # to a type checker every name would be there, of no type
 
 
 def __dir__() -> list[str]:
-    """What a person looks for: the public names and packages."""
+    """Return the public names and packages, which completion offers."""
     dunders = {name for name in globals() if name.startswith("__")}
     return sorted({*dunders, *__all__})

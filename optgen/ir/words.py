@@ -146,7 +146,7 @@ CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_WORDS, *P
 """What a spec may call by name."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""How many of a word's operands, its first ones, are conditions."""
+"""The number of a word's first operands that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     w for w in WORDS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_WORDS)
@@ -171,9 +171,9 @@ PRECEDENCE = {
     "neg": 8,
     "**": 9,
 }
-"""How tightly an operator binds, as in Python; names and calls bind tightest, at `ATOM`.
+"""The binding of operators, as in Python; names and calls bind tightest, at `ATOM`.
 
-A remainder binds as tightly as a product there, but a minus in front would take its left side only.
+In Python `%` binds as tightly as `*`. Here it binds less, so that `-(a % b)` keeps its parentheses.
 """
 
 ATOM = 10

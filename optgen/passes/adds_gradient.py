@@ -1,8 +1,8 @@
-"""Whether a rule only adds multiples of the gradient to its parameter, where that is sparse.
+"""Finds rules that only add multiples of a sparse gradient to their parameter.
 
-Then the values of a sparse gradient that name one row need not be added up first: each can go where
-it belongs. It is so where the new parameter is the old one plus terms that are linear in the
-gradient, with factors that are one number for all elements, and no state of elements is kept.
+Several values of a sparse gradient may belong to one row. For such a rule they need not be summed
+first: each is added where it belongs. The new parameter must be the old one plus terms that are
+linear in the gradient, with factors that are one number for all elements; no state has elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optgen.passes.maximize import add_maximize
 
 
 class Form(Enum):
-    """What a value is, seen as a function of the parameter and its gradient."""
+    """The form of a value as a function of the parameter and its gradient."""
 
     NUMBER = "one number for all elements"
     GRADIENT = "a multiple of the gradient"
@@ -28,9 +28,8 @@ Forms = Mapping[str, Form]
 
 
 def adds_gradient(algorithm: Algorithm) -> bool:
-    """Tell whether it is so for a sparse gradient of this rule."""
-    absent = {state.symbol for state in algorithm.states if not state.rows}
-    kept = [s for s in algorithm.tensor_states() if s.symbol not in absent]
+    """Tell whether this rule only adds multiples of a sparse gradient to its parameter."""
+    kept = any(state.rows for state in algorithm.tensor_states())
     if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
         return False
     flags = {state.when for state in algorithm.states if not state.rows}
@@ -44,7 +43,7 @@ def adds_gradient(algorithm: Algorithm) -> bool:
 
 
 def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
-    """The forms of names after a program; conditions in `untrue` do not hold."""
+    """Return the forms of names after a program; conditions in `untrue` do not hold."""
     now = dict(forms)
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -60,7 +59,7 @@ def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
 
 
 def _flag(condition: Expr) -> str:
-    """The name whose truth is the whole condition; nothing for any other."""
+    """Return the name whose truth is the whole condition; "" for any other condition."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             return name

@@ -235,7 +235,7 @@ class TensorBuilder:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
     def _is_of_another_type(self, expr: Expr) -> bool:
-        """Whether a value may be of another type than the parameter, which torch's lerp refuses.
+        """Tell whether a value may have another dtype than the parameter, which torch's lerp refuses.
 
         Numbers, rows and columns that a reduction left are wider, and so is what is made of them;
         what a matrix word made may be narrower.
@@ -249,7 +249,7 @@ class TensorBuilder:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
 
     def _has_room(self, target: str, args: tuple[Operand, ...]) -> bool:
-        """Whether a tensor has all axes that an operation with these gives a result."""
+        """Tell whether a target has all axes of an operation's result with these operands."""
         own = self._axes_of((target,))
         return own | self._axes_of(args) == own
 

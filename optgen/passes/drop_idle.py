@@ -1,4 +1,4 @@
-"""An assignment that gives a state, or p, the value it has is none: no sweep stores it."""
+"""Drops assignments that give a state, or p, the value it already has: no sweep stores them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optgen.passes.split import Splitter, is_self_copy
 
 
 def drop_idle(algorithm: Algorithm) -> Algorithm:
-    """Return the rule, with versions, without assignments to what is kept that change no value."""
+    """Return a rule with versions, without assignments to p and to states that change nothing."""
     programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
     changed = {a.target.name for p in programs for a in assigns(p) if not is_self_copy(a)}
     written = {a.target.name for a in assigns(algorithm.rule)}

@@ -1,6 +1,6 @@
-"""Arithmetic on numbers alone is done here, and a branch whose condition is known is decided.
+"""Folds arithmetic on constants, and branches whose conditions are constants.
 
-So no printer meets a number without a name beside it, or a minus in front of a minus.
+No printer then meets an operation on constants alone, or a minus in front of a minus.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Arithmetic on numbers that Python refuses has a word where it cannot be ruled out.
+"""Replaces operations on numbers that Python may refuse by words that follow IEEE.
 
-A quotient by zero is infinite or no number in C++, in Triton and in torch; Python raises. So
+A quotient by zero is infinite or NaN in C++, in Triton and in torch; Python raises an error. So
 `a / b` becomes `divide(a, b)` unless the bounds of the hyperparameters keep `b` above zero, and
-likewise `power` and `remainder`. Where they do, the operator stays, and raises for a number out of
-bounds.
+likewise `power` and `remainder`. Where they do, the operator stays; it raises if a number was set
+out of its bounds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Proof:
         return ranges
 
     def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
-        """Whether Python computes this as every other language does, within the bounds."""
+        """Tell whether Python computes this as other languages do, within the bounds."""
         a, b = (written_out(expr, self.known) for expr in (a, b))
         if word != "**":
             return self._is_above_zero(b) or _is_other_than_zero(b)
@@ -100,7 +100,7 @@ class _Proof:
 
 
 def _in_a_word(expr: Expr) -> Expr:
-    """Return a quotient, a power or a remainder as a word; a square is a product, which is safe."""
+    """Return a quotient, a power or a remainder as a word, and a square as a product."""
     assert isinstance(expr, Call)
     a, b = expr.args
     if expr.word == "**" and isinstance(a, Ref) and b == Const(2):

@@ -1,6 +1,6 @@
-"""In a value the truth of a number is True or False: torch takes neither None nor 3.0 for it.
+"""Makes the truth of a number True or False where a value asks for it.
 
-Behind an `if` Python asks that itself.
+torch takes neither None nor 3.0 for a truth value. At an `if`, Python takes both.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _SIGNS = str.maketrans(
     {sign: rf"\{sign}" for sign in "{}$&#%_"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
-"""How LaTeX writes the signs that mean something to it."""
+"""The LaTeX of characters that would otherwise be commands."""
 
 
 def to_latex(algorithm: Algorithm) -> str:

@@ -1,4 +1,4 @@
-"""A property of the parameter that a condition asks for has a name: conditions read names only."""
+"""Names the properties of the parameter that conditions ask for: conditions read names only."""
 
 from __future__ import annotations
 

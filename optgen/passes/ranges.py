@@ -1,7 +1,7 @@
-"""What signs a value can take: interval arithmetic from the bounds of the hyperparameters.
+"""Interval arithmetic from the bounds of the hyperparameters.
 
-It answers one question, whether something is provably >= 0: what it takes to move it through
-a square root.
+It proves what is >= 0 and may be moved through a square root, and where scalar arithmetic stays
+within what Python computes.
 """
 
 from __future__ import annotations

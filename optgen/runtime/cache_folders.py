@@ -1,4 +1,4 @@
-"""Where compiled libraries and generated texts are kept."""
+"""The folders of compiled libraries and generated texts."""
 
 import atexit
 import os
@@ -15,8 +15,8 @@ _warned: set[str] = set()
 
 
 def folders() -> Iterator[Path]:
-    """Where to look and to write: the cache folder, unless others may write to it too; then one
-    that ends with the process, unless others could replace even that."""
+    """Yield the folders to look in and to write to: the cache folder, unless others may write to it;
+    then one that ends with the process, unless others could replace even that."""
     chosen = _made()
     if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
         yield chosen

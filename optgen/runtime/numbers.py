@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
 
 class Numbers:
-    """What the hyperparameters of an owner are, as its constructor or function declares them.
+    """The hyperparameters of a class or function, as its signature declares them.
 
     Bounds from below are the constructor's alone: a scheduler may leave a rate at -1e-20, and a
     negative one climbs, in torch too. Beyond a limit from above a rule divides by zero, or takes

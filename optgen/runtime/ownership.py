@@ -1,4 +1,4 @@
-"""Who could have written what lies in the cache: code from there runs with this user's rights.
+"""Checks that only this user can write to the cache: code from there runs with the user's rights.
 
 A path is trusted if only this user and the system's own can change what stands at its end: they own
 every folder and link on the way to it, and nobody else may write to these folders. In a folder with

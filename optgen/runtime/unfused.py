@@ -80,7 +80,7 @@ def _call(optimizer: "GeneratedOptimizer", work: Work, lowering: str) -> Call:
 
 
 def _split(rule: Rule, work: Work, functional: bool, lowering: str) -> Split:
-    """How to split a bucket into what one call takes."""
+    """Return the function that splits a bucket into the lists of several calls."""
     split = _in_pieces if functional and lowering == "foreach" and rule.elementwise else _whole
     if not one_dtype.several(rule, work):
         return split

@@ -13,7 +13,7 @@ from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
 from optgen.spec.characters import printable
 
 _LONGEST = 160
-"""How many characters of a line or of a cause are shown."""
+"""The most characters of a line or of a cause that are shown."""
 
 
 class SpecError(Exception):
@@ -97,7 +97,7 @@ def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator
 
 
 def shown_in(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
-    """What a pass finds wrong with a rule becomes the error of the spec it stands in."""
+    """Turn errors that passes raise about a rule into errors of its spec."""
     return told(algorithm.place, algorithm.source)
 
 

@@ -25,7 +25,7 @@ BINARY = {
     ast.Mod: "%",
 }
 LARGEST_RULE = 3000
-"""How many names, numbers and words a rule may have: the compiler's time grows faster than they."""
+"""The most names, numbers and words of a rule: compile time grows faster than their number."""
 
 _COMPARE = {
     ast.Lt: "<",
@@ -132,7 +132,7 @@ class Expressions:
         return self._truth(value)
 
     def _truth(self, value: Expr) -> Expr:
-        """Whether a number is true: it is given, and it is not 0."""
+        """Return the truth of a number: it is given, and it is not 0."""
         differs = Call("!=", (value, Const(0)), value.place)
         asked = self._asked(value)
         match asked:

@@ -1,4 +1,4 @@
-"""The one way in which a spec file becomes text: UTF-8, with or without a byte order mark."""
+"""Reads spec files: UTF-8, with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optgen.spec.errors import SpecError
 from optgen.spec.names import is_snake_case
 
 LARGEST = 200_000
-"""How many bytes a spec file may have: one that has more is no spec."""
+"""The most bytes of a spec file."""
 
 
 def read_file(path: Path) -> str:

@@ -16,7 +16,7 @@ from optgen.spec.characters import described, first_refused
 from optgen.spec.errors import SpecError
 
 DEEPEST = 100
-"""How deep expressions and branches may be nested: a sum of many terms is, too."""
+"""The deepest nesting of expressions and branches; each term of a sum is one level."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What follows from a condition: flags that are on, facts that hold, numbers that are given."""
+"""Finds what a condition implies: flags that are on, facts that hold, numbers that are given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optgen.spec.scope import Scope
 
 
 def truths(condition: Expr) -> frozenset[str]:
-    """Return what follows: "amsgrad", "not amsgrad", "factored", "eps[0] is given"."""
+    """Return what a condition implies: "amsgrad", "not amsgrad", "factored", "eps[0] is given"."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             return frozenset((name,))

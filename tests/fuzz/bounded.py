@@ -73,7 +73,7 @@ class Bounded:
     def __init__(self, v: Tensor, e: Tensor = _ZERO, ok: Tensor = _TRUE, eps: float = DOUBLE):
         self.v, self.e, self.ok, self.eps = v, e, ok, eps
 
-    # What the evaluator asks of a tensor.
+    # The evaluator asks a tensor for these.
     @property
     def ndim(self) -> int:
         return self.v.ndim
@@ -122,7 +122,7 @@ class Given(Bounded):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it is kept in."""
+        """Return the dtype that it is kept in."""
         return self.kept
 
 
@@ -147,7 +147,7 @@ def made(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
 
 
 def is_short(*values: Tensor) -> bool:
-    """Whether single numbers are so short that plain arithmetic on them is exact."""
+    """Tell whether single numbers are so short that plain arithmetic on them is exact."""
     return all(x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0 for x in values)
 
 

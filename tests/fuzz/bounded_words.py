@@ -1,4 +1,4 @@
-"""What the words of the language mean of bounded numbers."""
+"""The words of the language for bounded numbers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _sign(x: Any) -> Bounded:
 
 
 def _where(condition: Any, a: Any, b: Any) -> Bounded:
-    """Of what is not chosen nothing matters, unless the choice is in doubt."""
+    """Return the chosen value; both arms count where the choice is in doubt."""
     c, a, b = answers(condition), lift(a), lift(b)
     eps = max(a.eps, b.eps)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
@@ -186,7 +186,7 @@ def _max_abs(x: Any) -> Bounded:
 
 
 def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
-    """How far a few moves of what it takes move the largest element: no matrix is well known."""
+    """Return the result, bounded by how far small changes of its operands move any element."""
     x, steps, least = lift(x), lift(steps), lift(eps)
     poly = tuple(lift(c).v for c in coefficients)
     word = PLAIN["orthogonalize"]

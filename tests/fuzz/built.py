@@ -54,7 +54,7 @@ class Built:
 
     @property
     def folder(self) -> Path:
-        """Where the generated text lies."""
+        """Return the folder of the generated text."""
         return Path(str(sys.modules[self.cls.lowerings].__file__)).parent
 
 
@@ -173,7 +173,7 @@ def _kernel(rule: Built, owner: Any) -> Any:
 
 @functools.cache
 def _sweeps() -> Path:
-    """What sweeps tensors of any rule, built once."""
+    """Build the library that sweeps the tensors of any rule, once."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_LARGEST 1\n"
     return levels.build("sweeps", traits + sweeps._source(), TYPES, 0)
 

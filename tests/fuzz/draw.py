@@ -52,7 +52,7 @@ class State:
 
 @dataclass
 class Draft:
-    """What is drawn before the rule: the signature, and what its names offer."""
+    """The signature, drawn before the rule, and the names that it offers."""
 
     lot: Random
     nasty: bool

@@ -105,7 +105,7 @@ class Expressions:
         return self.fill(self.pick(*forms) if depth > 0 else f"{forms[0][:-4]}($x)", depth)
 
     def reduced(self, depth: int = 1) -> str:
-        """What is reduced: a tensor that mostly nothing else is reduced for."""
+        """Draw the operand of a reduction, mostly one without another reduction in it."""
         before = self.reduces
         self.reduces = before and self.chance(0.15)
         made = self.tensor(min(depth, 1))
@@ -133,7 +133,7 @@ class Expressions:
         return f"({self.pick(*self.conditions, *self.known.answers)})"
 
     def mask(self, depth: int = 1) -> str:
-        """What `where` takes: a comparison of tensors, or one joined with others."""
+        """Draw a condition of `where`: a comparison of tensors, or one joined with others."""
         if depth > 0 and self.chance(0.4):
             return self.fill(self.pick(*grammar.JOINED_MASKS), depth)
         if self.known.masks and self.chance(0.2):

@@ -1,4 +1,4 @@
-"""What running a rule has found, and which findings are probably one."""
+"""Findings of a run, and a signature by which those with one cause are told."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Finding:
 
 
 def _words(text: str) -> list[str]:
-    """What a rule is made of, without names and numbers."""
+    """Return the words and operators of a rule, without names and numbers."""
     rule = next(
         n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.decorator_list
     )
@@ -60,7 +60,7 @@ def _words(text: str) -> list[str]:
 
 
 def of_exception(error: Exception, lowering: str, text: str, setting: Any = None) -> Finding:
-    """What an exception that a rule should not raise says, with where it was raised."""
+    """Return the finding of an exception that a rule should not raise, and where it was raised."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, InternalError) and isinstance(cause, Exception):
         error = cause  # which says more

@@ -19,7 +19,7 @@ BATCH = 16
 
 @dataclass
 class Tally:
-    """How many rules came to which end; `refusals` counts what the reader said."""
+    """Counts of rules by their end; `refusals` counts the reader's messages."""
 
     drawn: int = 0
     refused: int = 0
@@ -101,7 +101,7 @@ def tried(
     tally: Tally,
     sparing: bool = True,
 ) -> list[Finding]:
-    """What is wrong with a rule with any of these settings, once for a lowering."""
+    """Return what is wrong with a rule under any of these settings, once for a lowering."""
     found: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:
@@ -124,7 +124,7 @@ def tried(
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
-    """Whether a lowering says more of a rule than the others do."""
+    """Tell whether a lowering shows more of a rule than the others do."""
     if lowering == "sharded":
         return not rule.cls.rule.elementwise and setting.dtype == "float64"
     return lowering != "functional" or setting.dtype == "float64"

@@ -20,14 +20,14 @@ _SLACK = 4.0
 
 @dataclass
 class Right:
-    """What a value may be: `comparable` says of which elements anything is known."""
+    """The values that are right: `comparable` marks the elements of which anything is known."""
 
     value: Tensor
     bound: Tensor
     comparable: Tensor
 
     def first_wrong(self, found: Tensor) -> str:
-        """Where and how a tensor differs; nothing if it does not."""
+        """Return where and how a tensor differs; "" if it does not."""
         found = found.detach().double()
         if found.shape != self.value.shape:
             return f"shape {tuple(found.shape)} for {tuple(self.value.shape)}"
@@ -47,7 +47,7 @@ class Step:
     sure: bool  # that no branch depends on rounding
 
     def moderate(self) -> bool:
-        """Whether all values are good to go on with."""
+        """Tell whether all values are good to go on with."""
         return all(bool((r.comparable & (r.value.abs() < 1e4)).all()) for r in self.values.values())
 
 

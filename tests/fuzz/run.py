@@ -26,7 +26,7 @@ from fuzz.trial import LOWERINGS
 
 _SILENT = 240  # seconds without a word: the process hangs where no alarm reaches it
 _EXAMPLES = {"wrong": 8}
-"""How many of one signature are shrunk in a run: of what is wrong it says little."""
+"""The most findings of one signature that are shrunk: of a wrong value it says little."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Run:
         return 1 if self.tally.ends else 0
 
     def goes_on(self) -> bool:
-        """Whether to draw more."""
+        """Tell whether to draw more."""
         seconds = time.monotonic() - self.started
         return seconds < self.asked.seconds and self.drawn < self.asked.rules
 
@@ -170,11 +170,11 @@ class Run:
             self.keep(Finding("crashed", "process", f"the process ended with {code}", text))
 
     def line(self) -> str:
-        """How far it is."""
+        """Return a line of progress."""
         return f"{time.monotonic() - self.started:5.0f} s: {self.tally}"
 
     def report(self) -> str:
-        """What it came to, and where time went."""
+        """Return the result of the run, and where time went."""
         spent = ", ".join(f"{k} {v:.0f} s" for k, v in self.tally.spent.most_common())
         refusals = "".join(f"\n  {n:4} {said}" for said, n in self.tally.refusals.most_common(15))
         return (

@@ -32,7 +32,7 @@ def shrunk(finding: Finding, seconds: float = 15.0) -> Finding:
 
 
 def refound(finding: Finding) -> Finding | None:
-    """What the lowering of a finding says now of its rule and setting; nothing if all is well."""
+    """Return the finding that its rule and setting give now; None if all is well."""
     text = finding.text
     try:
         with limited(), warnings.catch_warnings():
@@ -96,7 +96,7 @@ class Shrinker:
         return found
 
     def is_new(self, candidate: tuple[str, Setting | None]) -> bool:
-        """Whether it has not been tried before."""
+        """Tell whether a candidate has not been tried before."""
         key = repr(candidate)
         if key in self.seen:
             return False

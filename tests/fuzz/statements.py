@@ -27,7 +27,7 @@ USES = {
     "columns": "({x} * {name})",
     "masks": "where({name}, {x}, g)",
 }
-"""How the last statement reads a name that no other reads."""
+"""The last statement's read of a name that no other reads."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Statements:
         return lines
 
     def completed(self, state: tuple[str, str, str], text: str) -> list[str]:
-        """What reads and writes a state, where nothing does so far."""
+        """Draw statements that read and write a state, where nothing does so far."""
         symbol, nature, holds = state
         written = re.search(rf"^ *(\w+, )?{symbol}(, \w+)? =", text, re.M)
         read = re.search(rf"[=(].*\b{symbol}\b|(if|elif) .*\b{symbol}\b", text)
@@ -183,7 +183,7 @@ class Statements:
         return [self.assigned(nature, symbol, self.value(nature))]
 
     def holds(self, condition: str) -> bool:
-        """Whether a condition is known to hold here."""
+        """Tell whether a condition is known to hold here."""
         return (
             not condition
             or condition in self.holding
@@ -191,7 +191,7 @@ class Statements:
         )
 
     def momentum(self) -> list[str]:
-        """What papers write."""
+        """Draw momentum as papers write it."""
         there = [s for s, n, holds in self.states if n == "tensors" and self.holds(holds)]
         if not there:
             return [self.own("numbers")]

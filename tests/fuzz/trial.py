@@ -29,7 +29,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """What a rule is run with: the constructor's arguments, shapes, a type and a seed."""
+    """The input of a run: the constructor's arguments, shapes, a dtype and a seed."""
 
     hypers: Mapping[str, Any] = field(default_factory=dict)
     shapes: tuple[tuple[int, ...], ...] = ((5,), (2, 3), ())
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass
 class Count:
-    """How many tensors of how many steps were compared, and how many could not be."""
+    """Counts of the tensors of all steps that were compared, and of those that could not be."""
 
     compared: int = 0
     incomparable: int = 0
@@ -49,7 +49,7 @@ class Count:
 def run(
     rule: Built, setting: Setting, lowerings: Sequence[str], count: Count | None = None
 ) -> list[Finding]:
-    """What is wrong with a rule in some lowerings."""
+    """Return what is wrong with a rule in some lowerings."""
     with _types(setting.dtype), _exact_matrices(setting.dtype):
         return _Trial(rule, setting, count or Count()).run(lowerings)
 

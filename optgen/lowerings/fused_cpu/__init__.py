@@ -117,7 +117,7 @@ def _only_read(algorithm: Algorithm) -> list[str]:
 
 
 def _adds(algorithm: Algorithm) -> list[str]:
-    """That values of a sparse gradient go where they belong one by one, where it is so."""
+    """Declare that values of a sparse gradient need not be summed by row first, if so."""
     return ["static constexpr bool ADDS = true;"] if adds_gradient(algorithm) else []
 
 

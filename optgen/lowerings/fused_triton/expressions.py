@@ -208,7 +208,7 @@ class Printer:
 
 
 def _has_name(expr: Expr) -> bool:
-    """Whether an expression has a type by a name that it reads."""
+    """Tell whether an expression reads a name: that gives it a type."""
     return any(isinstance(e, Ref) for e in walk(expr))
 
 

@@ -81,9 +81,9 @@ class FinishKernel:
 
     @property
     def _by_matrix(self) -> bool:
-        """Whether a program of its own finishes each matrix, or each few.
+        """Tell whether each matrix, or each few, has a program of its own.
 
-        Where the sweep before has left sums of lines in parts, such programs add them up.
+        Such programs also add up the sums of rows and columns that the last sweep left in parts.
         """
         return is_by_matrix(self.kernels.plan, self.finish) or self._combines() is not None
 
@@ -108,7 +108,7 @@ class FinishKernel:
         ]
 
     def _first_part(self, finish: Finish) -> int:
-        """How many sums earlier finishes leave in parts: none overwrites what another one reads."""
+        """Return the number of sums that earlier finishes leave in parts: ours go behind them."""
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))

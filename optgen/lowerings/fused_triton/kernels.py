@@ -96,7 +96,7 @@ class Kernels:
         return context | tile | {"flag_values": self.flags(lines)}
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
-        """Where the sums of a sweep's rows, and those of its columns, begin among the slots."""
+        """Return the first slot of the sums of a sweep's rows, and that of its columns."""
         kinds, sums = self.plan.kinds, [a.target for a in sweep.reductions]
         return {
             axes: self.slots.first([r for r in sums if kinds[r].axes is axes], axes)

@@ -1,4 +1,4 @@
-"""A reduction over rows and columns together gets a sweep of its own, which reads no stream.
+"""Gives a reduction over rows and columns together a sweep of its own, which reads no stream.
 
 Between two sweeps rows stand in one loop and columns in another: what is made of both, as in
 `rms(r * k)`, has a value for each element, and only tiles go over those.
@@ -30,7 +30,7 @@ def sweep_products(plan: Plan) -> Plan:
 
 
 def _parted(plan: Plan, body: Program) -> Iterator[Phase]:
-    """A finish; or what its first such reductions are made of, they, and what is made of them."""
+    """Yield a finish; or one for the operands of such reductions, their sweep, and the rest."""
     wide = {a.target for a in assigns(body) if _is_wide(plan, a)}
     if not wide:
         yield Finish(body)

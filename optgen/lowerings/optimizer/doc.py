@@ -17,7 +17,7 @@ from optgen.passes.symbols import Symbols
 _WIDTH = 100
 
 _NAMES = {"lr": "Learning rate"}
-"""What a name is short for; any other is a sentence itself, unless the rule shows more."""
+"""Names that are short for something; any other is printed in words, unless the rule shows more."""
 
 _ADDED = {
     "maximize": "Climb the objective instead of descending.",

@@ -1,4 +1,4 @@
-"""What a rule shows a hyperparameter to be, and nothing that only its name suggests."""
+"""The role of a hyperparameter, read from the rule and not guessed from its name."""
 
 from __future__ import annotations
 

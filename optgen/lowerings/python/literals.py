@@ -1,4 +1,4 @@
-"""What a spec says, as Python text that means just that: values, messages, docstrings, comments.
+"""Python literals for what a spec holds: values, messages, docstrings, comments.
 
 Nothing that a spec holds reaches a generated Python file, Triton's among them, but through here.
 """

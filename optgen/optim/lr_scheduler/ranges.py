@@ -1,4 +1,4 @@
-"""What an argument of a scheduler must be, checked before the scheduler changes anything.
+"""Checks of a scheduler's arguments, made before the scheduler changes anything.
 
 torch takes numbers that fail in a later step, or that make a rate negative or no number.
 """

@@ -78,7 +78,7 @@ def prepare(optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]]) -> Ca
 def _repeated(
     optimizer: "GeneratedOptimizer", groups: list[dict[str, Any]], works: list[Work]
 ) -> Repeat | RowsRepeat | None:
-    """What repeats a step that was taken in place, of dense gradients or of sparse ones."""
+    """Return what repeats a step that was taken in place, of dense or of sparse gradients."""
     kernel, stepped = _loaded(optimizer), whole_groups(optimizer, groups)
     if not any(work.trait.rows for work in works):
         return Repeat.of(kernel, optimizer, stepped)

@@ -1,4 +1,4 @@
-"""What is kept of a build that failed, and what is said of it."""
+"""The log of a build that failed, and its error message."""
 
 import os
 import re

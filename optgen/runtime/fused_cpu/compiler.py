@@ -28,7 +28,7 @@ FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE if _X86 else _TUNED, _NATIVE, _P
 INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
 
 
-# What kernels need beside their text: C++17, and the headers that they include.
+# A small program that needs what kernels need: C++17, and the headers that they include.
 _PROBE = """
 #include <cmath>
 #include <cstdint>
@@ -91,7 +91,7 @@ def _words(chosen: str) -> list[str]:
 
 
 def identity(command: list[str]) -> str:
-    """What changes when the compiler does; a stat, since asking for the version costs a process.
+    """Return a text that changes with the compiler. A version would cost a process; this is a stat.
 
     Each word may be the program that compiles: `ccache g++`.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 _LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"
 _LONGEST = 1e6  # seconds
 
-# What stops a compiler that has nothing against the source, in its words or in those of the system.
+# Failures that are not the source's fault, in the words of compilers or of the system.
 _SPACE = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
@@ -37,7 +37,7 @@ class CompileError(RuntimeError):
 
 
 def limit() -> float:
-    """How many seconds a build may take."""
+    """Return the number of seconds that a build may take."""
     text = os.environ.get(_LIMIT_NAME) or str(_LIMIT)
     with suppress(ValueError):
         if 0 < float(text) < _LONGEST:

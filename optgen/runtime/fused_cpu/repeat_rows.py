@@ -34,7 +34,7 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 
 
 class RowsRepeat:
-    """What a step of sparse gradients leaves for the next one."""
+    """The cached plan of the last step of sparse gradients, with which the next one is repeated."""
 
     def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
         self.forced = choice.forced()  # another wish may call for another lowering
@@ -56,7 +56,7 @@ class RowsRepeat:
 
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "RowsRepeat | None":
-        """What repeats a step of all these groups, if their values stay what they are."""
+        """Return what repeats a step of all these groups; None if it cannot be repeated."""
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.adds:
             return None
