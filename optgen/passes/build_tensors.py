@@ -235,7 +235,7 @@ class TensorBuilder:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
     def _is_of_another_type(self, expr: Expr) -> bool:
-        """Tell whether a value may have another dtype than the parameter, which torch's lerp refuses.
+        """Tell whether a value may have another dtype than the parameter: torch's lerp takes one.
 
         Numbers, rows and columns that a reduction left are wider, and so is what is made of them;
         what a matrix word made may be narrower.

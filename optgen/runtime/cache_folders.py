@@ -15,8 +15,8 @@ _warned: set[str] = set()
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to look in and to write to: the cache folder, unless others may write to it;
-    then one that ends with the process, unless others could replace even that."""
+    """Yield the folders to look in and to write to: the cache folder, then one that ends with the
+    process; neither if others may write to it."""
     chosen = _made()
     if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
         yield chosen

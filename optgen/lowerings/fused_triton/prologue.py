@@ -121,10 +121,8 @@ class Prologue:
 
     def _number(self, value: Expr, printer: Printer) -> str:
         """A bare number is one for Triton too."""
-        if isinstance(value, Call) and value.word == ROUNDED:
-            return printer(value)
-        literal = not any(isinstance(e, Ref) for e in walk(value))
-        return f"tl.full((), {printer(value)}, tl.float64)" if literal else printer(value)
+        rounded = isinstance(value, Call) and value.word == ROUNDED
+        return printer(value) if rounded else printer.argument(value)
 
     def _read_rounded(self, expr: Expr, state: str) -> str | None:
         """In an assignment to a scalar state: what is rounded to the state's type."""
