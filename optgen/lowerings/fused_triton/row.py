@@ -106,10 +106,10 @@ class Row:
     def _entry(self, expr: Expr) -> tuple[str, Expr]:
         """The entry that holds a condition's truth; a number is its own, unless it may be None."""
         match expr:
-            case Ref(name) | Call("truth", (Ref(name),)):
-                hyper = self._plan.algorithm.hyper(name)
+            case (Ref() as ref) | Call("truth", (Ref() as ref,)):
+                hyper = self._plan.algorithm.hyper(ref.name)
                 if not (hyper and hyper.optional):
-                    return variable(name), Ref(name, expr.version if isinstance(expr, Ref) else 0)
+                    return variable(ref.name), ref
         return self._named(expr), expr
 
     def _named(self, expr: Expr) -> str:
