@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import NoReturn
 
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
-from optgen.ir.words import CALLABLE, FACTS, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
+from optgen.ir.words import CALLABLE, MATRIX_WORDS, PROPERTIES, REDUCTIONS, WORDS
 from optgen.spec.errors import did_you_mean
 from optgen.spec.expressions import Expressions
 from optgen.spec.missing import MISSING
@@ -82,10 +81,7 @@ class Calls(Expressions):
             return Call(name, self._matrices(node, name), place)
         if name == "where":
             condition = self._mask(node.args[0])
-            choice = Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
-            if not self.scope.kind(choice).is_scalar:
-                choice = replace(choice, args=(self._answered(condition), *choice.args[1:]))
-            return choice
+            return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
         return Call(name, tuple(self.number(a) for a in node.args), place)
 
     def _parameter(self, node: ast.Call, name: str) -> Ref:
@@ -154,22 +150,6 @@ class Calls(Expressions):
                 case Call("truth", (value,)) if not self.scope.kind(value).is_scalar:
                     message = "a tensor is neither true nor false, and it is used as a condition"
                     self.source.error_at(asked.place, message, "compare it: … != 0")
-
-    def _answered(self, condition: Expr) -> Expr:
-        """A condition for elements; what in it is one answer for a parameter gets a name."""
-        words = {e.word for e in walk(condition) if isinstance(e, Call)}
-        match condition:
-            case Call("not", (Ref(),)):
-                return condition
-            case Call("is_none", (Ref() as asked,)) if sort_of(asked, self.scope) == "choice":
-                return condition  # a comparison of numbers, as any question about a choice
-            case Call("and" | "or" | "not", args) if not self.scope.kind(
-                condition
-            ).is_scalar or words & set(FACTS):
-                return replace(condition, args=tuple(map(self._answered, args)))
-            case Call("and" | "or" | "not" | "is_none" | "fresh" | "truth"):
-                return self.named("asked", condition)
-        return condition
 
     def _fresh(self, node: ast.Call) -> Expr:
         match node.args[0]:
