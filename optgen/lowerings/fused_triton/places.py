@@ -110,18 +110,14 @@ def tile_stores(
 ) -> list[str]:
     """The lines that leave what a tile has summed, of whole matrices where it will be read.
 
-    That is from the slots `firsts` on. Parts are elsewhere: the numbers of all blocks come first,
-    then the parts of rows, then those of columns.
+    These begin at the slots `firsts`. Parts lie elsewhere: first the numbers of all blocks, then the
+    parts of rows, then those of columns.
     """
+    rows = enumerate(row_sums, firsts[Axes.ROW])
+    columns = enumerate(column_sums, firsts[Axes.COLUMN])
     whole = [
-        *(
-            _store(times("values", n, "all_rows"), "row", s)
-            for n, s in enumerate(row_sums, firsts[Axes.ROW])
-        ),
-        *(
-            _store(times(_columns(counts), n, "all_columns"), "column", s)
-            for n, s in enumerate(column_sums, firsts[Axes.COLUMN])
-        ),
+        *(_store(times("values", n, "all_rows"), "row", s) for n, s in rows),
+        *(_store(times(_columns(counts), n, "all_columns"), "column", s) for n, s in columns),
     ]
     behind = times("partials", len(row_sums), "across * all_rows")
     parts = [
