@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import count
 
 from optgen.ir.kinds import Axes, Home
@@ -11,6 +11,7 @@ from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import is_free
 from optgen.passes.instructions import Op, Operand, Step
+from optgen.passes.linear import lerp_terms
 from optgen.passes.scalars import ONE, is_number, negate
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
@@ -184,7 +185,7 @@ class TensorBuilder:
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._word(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if self._is_of_another_type(call):
-                self._materialise(_written_out(call, self._is_tensor), name)
+                self._materialise(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
                 self._word(Call("lerp", (start, end, call.args[2])), name)
@@ -295,15 +296,6 @@ def _operand_name(factor: Expr) -> str:
             return f"{a}_sq"
         case _:
             return "operand"
-
-
-def _written_out(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
-    """Return a lerp as arithmetic: start + weight * (end - start)."""
-    start, end, weight = lerp.args
-    first, last = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
-    way = Linear((last, replace(first, coefficient=negate(first.coefficient))))
-    step = Term(ONE, (weight, way)) if is_tensor(weight) else Term(weight, (way,))
-    return Linear((first, step))
 
 
 def _filled(number: Expr) -> Expr:

@@ -130,3 +130,12 @@ def _collect(terms: Terms) -> Terms:
 
 def _has_tensors(term: Term) -> bool:
     return bool(term.factors or term.divisors)
+
+
+def lerp_terms(lerp: Call, is_tensor: Callable[[Expr], bool]) -> Linear:
+    """Return a lerp as a sum of terms: start + weight * (end - start)."""
+    start, end, weight = lerp.args
+    first, last = (Term(ONE, (e,)) if is_tensor(e) else Term(e) for e in (start, end))
+    way = Linear((last, replace(first, coefficient=negate(first.coefficient))))
+    step = Term(ONE, (weight, way)) if is_tensor(weight) else Term(weight, (way,))
+    return Linear((first, step))
