@@ -110,8 +110,8 @@ def tile_stores(
 ) -> list[str]:
     """The lines that leave what a tile has summed, of whole matrices where it will be read.
 
-    These begin at the slots `firsts`. Parts lie elsewhere: first the numbers of all blocks, then the
-    parts of rows, then those of columns.
+    These begin at the slots `firsts`. Parts lie elsewhere: first the numbers of all blocks, then
+    the parts of rows, then those of columns.
     """
     rows = enumerate(row_sums, firsts[Axes.ROW])
     columns = enumerate(column_sums, firsts[Axes.COLUMN])
