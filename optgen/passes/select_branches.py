@@ -129,7 +129,7 @@ class _Selector:
                 arms.append(self._chosen(stmt.then if condition.value else stmt.orelse, arm))
             else:
                 arms.append(self._choice(replace(stmt, condition=condition), origin, arm))
-        return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),)
+        return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),) if any(arms) else ()
 
     def _both_arms(self, stmt: If, origin: If, arm: str) -> Program:
         """Both arms one after the other, then for every name that is read later the choice."""

@@ -147,10 +147,20 @@ def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
     """One of two values; a bool picks it, a tensor chooses element by element."""
     if isinstance(condition, bool):
-        return a if condition else b
+        return _spread(a, b) if condition else _spread(b, a)
     if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would make them float32
         a = torch.full_like(condition, a, dtype=torch.float64)
     return torch.where(condition, a, b)
+
+
+def _spread(chosen: Scalar, other: Scalar) -> Scalar:
+    """Return the chosen value with as many elements as torch's `where` would give it."""
+    if not isinstance(other, Tensor):
+        return chosen
+    if not isinstance(chosen, Tensor):
+        return other.new_full((), chosen).expand(other.shape)
+    shape = torch.broadcast_shapes(chosen.shape, other.shape)
+    return chosen.to(torch.result_type(chosen, other)).expand(shape)
 
 
 def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:

@@ -25,7 +25,7 @@ from optgen.lowerings.fused_triton.slots import (
     made_small,
     read_by,
 )
-from optgen.lowerings.fused_triton.split_finishes import defined
+from optgen.lowerings.fused_triton.split_finishes import defined, entering
 from optgen.lowerings.fused_triton.sweep import (
     flags_of,
     print_loads,
@@ -207,4 +207,5 @@ def touched(sweep: Sweep) -> list[Stream]:
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
     read |= {ref.name for ref in made} - defined(sweep.body)
+    read |= entering(sweep.body)
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

@@ -78,6 +78,19 @@ def guarded(
             yield stmt, conditions
 
 
+def entering(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
+    """The names that a block reads before every path has given them a value."""
+    names: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, If):
+            names |= {r.name for r in reads(stmt.condition)} - given
+            names |= entering(stmt.then, given) | entering(stmt.orelse, given)
+        else:
+            names |= {r.name for r in reads(stmt.value)} - given
+        given |= defined((stmt,))
+    return names
+
+
 def defined(program: Program) -> set[str]:
     """The names that a block assigns on every path."""
     names: set[str] = set()
