@@ -57,9 +57,8 @@ def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
     needed = {a.target for a in roots}
     while True:
         read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
-        names = {ref.name for ref in needed}
-        made = {a.target for a in assigns(sweep.body)} - needed
-        more = {ref for ref in made if ref in read - left or ref.name in names}
+        names = {ref.name for ref in needed | (read - left)}
+        more = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
         if not more:
             return needed
         needed |= more
