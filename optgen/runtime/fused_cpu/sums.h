@@ -115,11 +115,11 @@ struct Sums {
     }
 
     template <class Join>
-    void reduce_local(const Step& step, const Tile& tile, C* x, Place& made) const {
-        C* const to = made;
+    void reduce_local(const Step& step, const Tile& tile, const C* x, C* to) const {
         const i64 n = tile.count(step.axes);
         const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
-        if (each == 1) made = {x};
+        if (each == 1)
+            for (i64 i = 0; i < n; ++i) to[i] = x[i]; // what was summed may be written later
         else if (step.axes == COLUMN)
             column_totals<Join>(
                 x, tile.matrices, tile.rows / tile.matrices, tile.columns / tile.matrices, to,
