@@ -16,6 +16,7 @@ from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable
 from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.passes import Pass, ways
 from optgen.lowerings.fused_cpu.program import ScalarProgram
+from optgen.lowerings.fused_cpu.room import check_values
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.steps import Step, Steps
 from optgen.lowerings.fused_cpu.sweeps import NUMBERS, Sum, SweepPrinter
@@ -53,6 +54,7 @@ class PhasedRule:
 
     def context(self) -> dict[str, Any]:
         """What the template lays out."""
+        check_values(self.plan.algorithm, len(self._values_with_axes), len(self.body.steps))
         blocks = {
             "scalars": (2, declared("double", self.program.fields.values(), 8)),
             "numbers": (2, declared("double", map(variable, self.body.numbers), 8)),
