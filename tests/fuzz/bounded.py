@@ -21,7 +21,7 @@ _SMALL = {torch.float64: 1e-290, torch.float32: 1e-30, torch.bfloat16: 1e-30}
 _LARGE = {torch.float64: 1e290, torch.float32: 1e30, torch.bfloat16: 1e30}
 
 _unsure: list[bool] = []
-_coarsest: list[float] = [DOUBLE]
+_coarsest: list[tuple[float, bool]] = [(DOUBLE, False)]
 
 
 @contextmanager
@@ -36,9 +36,12 @@ def watched() -> Iterator[list[bool]]:
 
 
 @contextmanager
-def tensors_in(eps: float) -> Iterator[None]:
-    """Plain tensors, as a state before its first step, are kept in a type with this unit."""
-    _coarsest.append(eps)
+def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
+    """Plain tensors, as a state before its first step, are kept in a type with this unit.
+
+    A tensor of no axes counts as one only `without_axes`, where the parameter has none, too.
+    """
+    _coarsest.append((eps, without_axes))
     try:
         yield
     finally:
@@ -131,7 +134,9 @@ def lift(x: Any) -> Bounded:
     if isinstance(x, Bounded):
         return x
     value = torch.as_tensor(x).double()
-    return Bounded(value, eps=_coarsest[-1] if value.ndim else DOUBLE)
+    eps, without_axes = _coarsest[-1]
+    is_kept = value.ndim or (without_axes and isinstance(x, Tensor))
+    return Bounded(value, eps=eps if is_kept else DOUBLE)
 
 
 def answers(x: Any) -> Doubtful:

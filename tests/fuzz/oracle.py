@@ -74,7 +74,8 @@ def step_by_rule(
         taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
     given = [Given(x.double(), eps=eps) for x in (param, grad)]
     given[0].kept = param.dtype
-    with tensors_in(eps), bounded_meanings(coarse_matrices=low), watched() as unsure:
+    without_axes = param.ndim == 0
+    with tensors_in(eps, without_axes), bounded_meanings(coarse_matrices=low), watched() as unsure:
         made, states = evaluate(
             algorithm,
             hypers,
