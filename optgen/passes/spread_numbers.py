@@ -5,13 +5,15 @@ Reading it would make the host wait for the device, so it stays a tensor of one 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 
 from optgen.ir.kinds import Axes, Home, Kind
-from optgen.ir.nodes import Const, Expr, Linear, Ref, Term, rebuild
+from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalars import ONE, unsigned
+from optgen.passes.scalars import ONE, multiply, negate, unsigned
 
 _AS_A_TENSOR = Kind(Home.DEVICE, Axes.MATRIX)
 
@@ -32,9 +34,22 @@ def spread_numbers(plan: Plan) -> Plan:
 
     def _spread_term(term: Term) -> Term:
         minus, bare = unsigned(term.coefficient)
-        if not (isinstance(bare, Ref) and bare in late):
+        parts = list(_multiplied(bare))
+        numbers = [part for part in parts if part in late]
+        if not numbers:
             return term
-        return Term(Const(-1) if minus else ONE, (*term.factors, bare), term.divisors)
+        rest = reduce(multiply, (part for part in parts if part not in late), ONE)
+        coefficient = negate(rest) if minus else rest
+        return Term(coefficient, (*term.factors, *numbers), term.divisors)
 
     kinds = {**plan.kinds, **dict.fromkeys(late, _AS_A_TENSOR)}
     return replace(plan.map_sweeps(lambda body: map_values(body, spread)), kinds=kinds)
+
+
+def _multiplied(expr: Expr) -> Iterator[Expr]:
+    match expr:
+        case Call("*", (a, b)):
+            yield from _multiplied(a)
+            yield from _multiplied(b)
+        case _:
+            yield expr
