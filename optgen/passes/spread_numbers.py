@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 
 from optgen.ir.kinds import Axes, Home, Kind
 from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
@@ -38,7 +37,9 @@ def spread_numbers(plan: Plan) -> Plan:
         numbers = [part for part in parts if part in late]
         if not numbers:
             return term
-        rest = reduce(multiply, (part for part in parts if part not in late), ONE)
+        rest: Expr = ONE
+        for part in parts:
+            rest = rest if part in late else multiply(rest, part)
         coefficient = negate(rest) if minus else rest
         return Term(coefficient, (*term.factors, *numbers), term.divisors)
 
