@@ -214,7 +214,9 @@ def test_letters(name: str, latex: str) -> None:
 
 def test_a_letter_that_is_taken() -> None:
     """The author's mu comes first, so the momentum, which papers call mu, is spelled out."""
-    assert value("mu * momentum") == r"\mu \text{momentum}"
+    found = lines("if momentum is not None:\n    g = mu * momentum * g")
+
+    assert any(r"\leftarrow \mu \text{momentum} g_t" in line for line in found)
 
 
 def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
