@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, assigns, expressions, walk
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Program,
+    Ref,
+    assigns,
+    expressions,
+    refs,
+    walk,
+)
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expressions import Printer, variable
@@ -107,9 +119,16 @@ class Prologue:
 
     def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
         lines, stored = self._block(program, surviving)
-        ending = [n for n in self._row.entries if n in _defined(program) - surviving]
+        made = _defined(program)
+        ending = [name for name in self._row.entries if self._ends(name, made, surviving)]
         lines += [self._store(name) for name in ending]
         return [_INDENT + line for line in lines or ["pass"]], stored | set(ending)
+
+    def _ends(self, name: str, made: set[str], surviving: set[str]) -> bool:
+        """Whether a number of the row, or a condition, is known in an arm and not after it."""
+        computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
+        read = computed & {variable(ref.name) for ref in refs(self._row.entries[name])}
+        return read <= made | surviving and not read <= surviving
 
     def _value(self, stmt: Assign) -> str:
         """The right-hand side. Scalar state is computed and kept in its own type, as torch's."""
