@@ -102,7 +102,7 @@ def _node(text: str, chance: random.Random) -> str:
 
 
 def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.expr]]:
-    """Where expressions that are read stand in the rules of a file."""
+    """Return the places of the expressions that the rules of a file read."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for top in (stmt for function in functions for stmt in function.body[1:]):
         for owner in ast.walk(top):
@@ -148,7 +148,7 @@ def _statement(text: str, chance: random.Random) -> str:
 
 
 def _imported(text: str) -> str:
-    """What is used is imported, or every edit would end there."""
+    """Import every name that is used, or each edit would end there."""
     return text.replace(
         "from optgen.spec import", "from optgen.spec import *\nfrom optgen.spec import", 1
     )

@@ -62,7 +62,7 @@ class _Blank(ast.NodeTransformer):
 
 @functools.cache
 def done_by(name: str, text: str) -> str:
-    """What a generated file does, without its texts and comments."""
+    """Return the syntax tree of a generated file, without its texts and comments."""
     if name.endswith(".py"):
         return ast.dump(_Blank().visit(ast.parse(text)))
     found = compiler.find()

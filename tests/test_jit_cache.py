@@ -44,7 +44,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the texts of a rule are kept, which were made by a load in this process."""
+    """Return the folder of the texts of a rule that a load in this process has made."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
     (tmp_path / "heavy.py").write_text(RULE)
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loads_and_steps(folder: Path) -> None:
-    """What a new process would do: all modules are imported anew."""
+    """Import all modules anew, as a new process would."""
     optgen.jit._loaded.clear()
     for name in [name for name in sys.modules if name.startswith("optgen_heavy_")]:
         del sys.modules[name]
@@ -167,7 +167,7 @@ def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_a_folder(folder: Path) -> None:
-    """What cannot be written anew is taken from another folder."""
+    """A text that cannot be written anew is taken from another folder."""
     (folder / "forloop.py").unlink()
     (folder / "forloop.py").mkdir()
 

@@ -1,4 +1,4 @@
-"""What a user's own strictly typed file may do with the package."""
+"""Uses of the package that a user's own strictly typed file may make."""
 
 from __future__ import annotations
 

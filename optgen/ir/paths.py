@@ -22,7 +22,7 @@ class VerifyError(Exception):
 
 @dataclass(frozen=True)
 class _Past:
-    """What ran before a place: `again` runs it on a path that is known better by now."""
+    """The programs that ran before a place: `again` runs them on a path known better by now."""
 
     again: Callable[[Assumed], Versions]
     conditions: frozenset[Expr]
@@ -159,7 +159,7 @@ class SweepPaths(Paths):
             super().read_ref(ref, now, path)
 
     def _scalars_on(self, path: Assumed) -> Versions:
-        """What the scalar program leaves on a path."""
+        """Return the versions that the scalar program leaves on a path."""
         key = ("scalars", frozenset(path.items()))
         if key not in self.found:
             self.found[key] = self.before.run(self.scalars, self.given, path)

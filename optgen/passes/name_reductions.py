@@ -58,7 +58,7 @@ class _Namer:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
-                # What a trip or a word makes has one maker, and is nobody else's tensor.
+                # A trip or a word is the only maker of its result: nobody else holds the tensor.
                 shared = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and shared:
                     value = self._named(value, known)

@@ -56,7 +56,7 @@ def test_check_reports_every_file(outside: Path) -> None:
 
 
 def test_check_compiles(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a first step would have built is in the cache then."""
+    """The cache holds then all that a first step would have built."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
 
     result = run("check", "heavy.py", "--compile")

@@ -1,4 +1,4 @@
-"""What no spec should bring about: a defect of optgen is one line with a place, and exit code 5."""
+"""A defect of optgen, which no spec should show, is one line with a place, and exit code 5."""
 
 from __future__ import annotations
 

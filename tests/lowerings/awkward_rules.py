@@ -164,7 +164,7 @@ def Bursts(
     ask=hyper(0.3),
     put=hyper(0.4),
 ):
-    """What loops over three arrays in C++ call their own variables."""
+    """Return the names that C++ loops over three arrays give their own variables."""
     burst = end * first
     first = first * put + ask
     m = strip * m + burst * g

@@ -269,7 +269,7 @@ def test_a_parameter_that_does_not_change(form: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_narrow_rows_and_16_bits(lowering: str, dtype: torch.dtype) -> None:
-    """Where rows are updated in copies, the copy of an anchor is not written back."""
+    """The copy of an anchor is not written back when rows are updated in copies."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())
     optimizer = loaded(RULES["a copy"])([param])

@@ -149,7 +149,7 @@ def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
 
 
 def expectation(expr: Expr, kinds: dict[str, str], given: list[Tensor], first: int) -> Tensor:
-    """What an expression means in float64; of comparisons 1 where they hold."""
+    """Return the value of an expression in float64; a comparison is 1 where it holds."""
     whole = {name: column.double() for name, column in zip("xyz", given, strict=True)}
     for name, kind in kinds.items():
         if kind == "number":

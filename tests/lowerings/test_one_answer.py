@@ -1,4 +1,4 @@
-"""What is one answer for a whole parameter, as a condition of `where` and of `if`."""
+"""Conditions with one answer for a whole parameter, in `where` and in `if`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a compiler that makes no library: what happened, and the way out."""
+"""The message about a compiler that makes no library says what happened, and the way out."""
 
 import os
 import re
@@ -275,7 +275,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Mo
     assert "cannot be started (No such file or directory): set CXX to another" in failure()
 
 
-# What is wrong with the source, or the compiler.
+# The source is wrong, or the compiler.
 
 
 def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", FEW)
 def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None:
-    """What is stored is rounded once a step; between, float32 computes."""
+    """A stored value is rounded once a step; between, float32 computes."""
     params = parameters(name, torch.bfloat16)
     twins = [torch.nn.Parameter(param.detach().float()) for param in params]
     for each, through in ((params, lowering), (twins, "forloop")):

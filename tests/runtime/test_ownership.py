@@ -14,7 +14,7 @@ OTHER = 12345
 
 
 def facts(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
-    """What the system says of a folder of this user, or of another one."""
+    """Return what the system says of a folder of this user, or of another one."""
     owner = os.geteuid() if user is None else user
     return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
 
@@ -37,7 +37,7 @@ def test_modes(mode: int) -> None:
 
 
 def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the umask is 002 each user has a group, and folders that it may write to."""
+    """A umask of 002 gives each user a group, and folders that it may write to."""
     grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
     members: list[str] = []
     user = types.SimpleNamespace(pw_name="ada", pw_gid=7)

@@ -1,4 +1,4 @@
-"""What the kernels' tables have room for: a rule that needs more is refused with its place."""
+"""Limits of the kernels' tables: a rule that needs more is refused with its place."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 namespace optgen {
 
-// What a table does not say of sparse gradients: the gradient's stream is a list of values, and
+// Sparse gradients, beside the table: the gradient's stream is a list of values, and
 // value i belongs to row indices[i] of the parameter.
 struct Rows {
     const i64* const* indices; // [tensor]
