@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.words import REDUCTIONS, WORDS
+from optgen.ir.words import PROPERTIES, REDUCTIONS
 
 Role = Literal["param", "grad", "state", "local"]
 
@@ -176,7 +176,7 @@ def reads(expr: Expr) -> Iterator[Ref]:
     match expr:
         case Ref():
             yield expr
-        case Call(word, _) if word == "fresh" or WORDS[word].sort == "property":
+        case Call(word, _) if word == "fresh" or word in PROPERTIES:
             return
         case _:
             for child in children(expr):
