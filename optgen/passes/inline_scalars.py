@@ -46,10 +46,16 @@ def _chosen(plan: Plan) -> dict[Ref, Expr]:
     uses = Counter(r for e in (*plan.values(), *expressions(plan.scalars)) for r in refs(e))
     own = {a.target for a in assigns(plan.scalars) if not a.quote}
     states = {s.symbol for s in plan.algorithm.states}
+    last = {a.target.name: a.target for a in assigns(plan.scalars)}
+
+    def lasts(value: Expr) -> bool:
+        return all(last.get(ref.name, ref) == ref for ref in refs(value))
+
     return {
         ref: value
         for ref, value in definitions(plan).items()
-        if ref in own and ref.name not in states and _is_worth_it(value, uses[ref])
+        if ref in own and ref.name not in states and lasts(value)
+        if _is_worth_it(value, uses[ref])
     }
 
 
