@@ -97,24 +97,21 @@ class Prologue:
         """A block's lines, and the row's names stored in it: those that do not outlive a branch."""
         lines: list[str] = []
         stored: set[str] = set()
-        known = set(surviving)
+        lasting = surviving | _defined(program)
         for stmt in program:
             if isinstance(stmt, Assign):
                 printed = f"{variable(stmt.target.name)} = {self._value(stmt)}"
                 told = {f"# {printed}", *lines[-3:]}
                 lines += [line for line in map(comment, stmt.quote) if line not in told]
                 lines.append(printed)
-                known.add(variable(stmt.target.name))
                 continue
-            both = known | (_defined(stmt.then) & _defined(stmt.orelse))
-            then, kept = self._arm(stmt.then, both)
+            then, kept = self._arm(stmt.then, lasting)
             lines += [f"if {self._printer.condition(stmt.condition)}:", *then]
             stored |= kept
             if stmt.orelse:
-                orelse, kept = self._arm(stmt.orelse, both)
+                orelse, kept = self._arm(stmt.orelse, lasting)
                 lines += ["else:", *orelse]
                 stored |= kept
-            known = both
         return lines, stored
 
     def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
