@@ -77,6 +77,7 @@ class _Phases:
         self.memory = {n: 0 for n, kind in declared.items() if kind.is_tensor}
         programs = (phase.body for phase in plan.phases if not isinstance(phase, MatrixCall))
         written = {ref for program in programs for ref in written_in(program)}
+        written |= {call.target for call in plan.calls}
         self.before = Paths(plan.kinds, written_in(plan.scalars))
         self.paths = SweepPaths(plan.kinds, written, False, self.before, plan.scalars, self.scalars)
 

@@ -30,17 +30,21 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.variables import is_free
 from optgen.passes.levels import kinds_of
+from optgen.passes.name_reductions import is_matrix_word
 from optgen.passes.rewrite import map_expressions
 
 
 def part_names(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     """Return the same rule, with versions, in which these values have names of their own.
 
-    With `tensors` so have those of the parameter and of all states that are not their last.
+    With `tensors` so have those of the parameter, of all states and of names that a matrix word
+    gives a value that are not their last.
     """
     algorithm = _with_old_states(algorithm)
-    states = [*algorithm.factor_states(), *(algorithm.tensor_states() if tensors else ())]
-    passing = {state.symbol for state in states} | ({algorithm.param} if tensors else set())
+    passing = {state.symbol for state in algorithm.factor_states()}
+    if tensors:
+        passing |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+        passing |= {a.target.name for a in assigns(algorithm.rule) if is_matrix_word(a.value)}
     apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
     names = _new_names(algorithm, [ref.name for ref in apart])
     renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
