@@ -50,9 +50,8 @@ def evaluate(
     kept = [s for s in algorithm.states if exists(s, {**hypers, **facts})]
     for entry in kept:
         old = state.get(entry.key)
-        values[entry.symbol] = (
-            _initial(algorithm, entry, values, scalar_dtype) if old is None else old
-        )
+        found = _initial(algorithm, entry, values, scalar_dtype) if old is None else old
+        values[entry.symbol] = found if entry.shape == "scalar" else found.double()
     fresh = {s.symbol for s in kept if state.get(s.key) is None}
     step = float(state.get("step", 0.0)) + 1.0
     if algorithm.step:
@@ -121,7 +120,7 @@ def _initial(
     shape = list(values[algorithm.param].shape)
     if state.shape in ("row", "col"):
         shape[-1 if state.shape == "row" else -2] = 1
-    return torch.zeros(shape, dtype=torch.float64, device=start.device) + start
+    return _stored(state, torch.zeros(shape, dtype=torch.float64, device=start.device) + start)
 
 
 def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:

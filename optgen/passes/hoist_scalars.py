@@ -7,6 +7,7 @@ that is taken may be evaluated; plain sums and products, which always have a val
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -174,8 +175,8 @@ class _Hoister:
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
         """The first hint that is free here; a name may serve both sides of one branch."""
-        numbered = (f"{hints[-1]}{n}" for n in range(2, len(self.given) + 3))
-        name = next(n for n in (*hints, *numbered) if self._is_free(n, expr, scope))
+        numbered = (f"{hints[-1]}{n}" for n in itertools.count(2))
+        name = next(n for n in itertools.chain(hints, numbered) if self._is_free(n, expr, scope))
         self.given.setdefault(name, []).append((scope.arms, expr))
         return name
 

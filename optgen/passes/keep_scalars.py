@@ -6,23 +6,20 @@ the later value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
     Assign,
-    Call,
-    Expr,
     Program,
     Ref,
     Stmt,
     assigns,
     expressions,
-    rebuild,
 )
 from optgen.ir.plan import reads
-from optgen.passes.rewrite import map_expressions
+from optgen.passes.rewrite import map_expressions, read_instead
 
 
 def keep_scalars(
@@ -37,7 +34,7 @@ def keep_scalars(
         return scalars, programs
     inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
     kept = tuple(_with_copies(scalars, copies))
-    renamed = (map_expressions(p, lambda expr: _of_copies(expr, copies)) for p in programs)
+    renamed = (map_expressions(p, lambda expr: read_instead(expr, copies)) for p in programs)
     return (*inputs, *kept), tuple(renamed)
 
 
@@ -67,20 +64,10 @@ def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
             continue
         yield replace(
             stmt,
-            condition=_of_copies(stmt.condition, copies),
+            condition=read_instead(stmt.condition, copies),
             then=tuple(_with_copies(stmt.then, copies)),
             orelse=tuple(_with_copies(stmt.orelse, copies)),
         )
-
-
-def _of_copies(expr: Expr, copies: Mapping[Ref, Ref]) -> Expr:
-    """Return an expression that reads the copies; whether a state is fresh is asked of itself."""
-    match expr:
-        case Ref():
-            return copies.get(expr, expr)
-        case Call("fresh", _):
-            return expr
-    return rebuild(expr, lambda child: _of_copies(child, copies))
 
 
 def _unused(name: str, kinds: dict[Ref, Kind]) -> str:

@@ -26,12 +26,11 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
     rename_program,
-    rename_refs,
 )
 from optgen.ir.variables import is_free
 from optgen.passes.levels import kinds_of
 from optgen.passes.name_reductions import is_matrix_word
-from optgen.passes.rewrite import map_expressions
+from optgen.passes.rewrite import map_expressions, read_instead
 
 
 def part_names(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
@@ -68,11 +67,7 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
 
     def change(expr: Expr) -> Expr:
         of_elements = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
-        return (
-            rename_refs(expr, lambda ref: copies.get(ref, ref))
-            if of_elements
-            else (rebuild(expr, change))
-        )
+        return read_instead(expr, copies) if of_elements else rebuild(expr, change)
 
     made = tuple(Assign(new, Call("copy", (old,))) for old, new in copies.items())
     return replace(algorithm, rule=(*made, *map_expressions(algorithm.rule, change)))

@@ -153,12 +153,11 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
             taken = {ref.name for expr in waiting for ref in refs(expr)}  # by words that are left
             stored = pieces.stored[trip]
             handed = tuple(name for name in pieces.handed[trip] if name in taken)
-            streams = (
-                streams_of(algorithm, trips[trip])
-                if pieces.is_whole
-                else streams_of_trip(algorithm, trips[trip], stored, handed, tuple(called))
-            )
+            streams = streams_of_trip(algorithm, trips[trip], stored, handed, tuple(called))
             phases.append(Sweep(streams, trips[trip]))
+    match phases:
+        case [Sweep(_, body)]:  # one trip is given every tensor, whether it reads it or not
+            return (Sweep(streams_of(algorithm, body), body),)
     return tuple(phases)
 
 

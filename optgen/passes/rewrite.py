@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from optgen.ir.nodes import Assign, Expr, Program, Stmt
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, Stmt, rebuild
 
 
 def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
@@ -46,3 +46,13 @@ def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
         if then or orelse:
             out.append(replace(stmt, then=then, orelse=orelse))
     return tuple(out)
+
+
+def read_instead(expr: Expr, names: Mapping[Ref, Ref]) -> Expr:
+    """Return an expression that reads other names; whether a state is fresh is asked of itself."""
+    match expr:
+        case Ref():
+            return names.get(expr, expr)
+        case Call("fresh", _):
+            return expr
+    return rebuild(expr, lambda child: read_instead(child, names))

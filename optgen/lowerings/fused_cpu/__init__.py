@@ -23,7 +23,6 @@ from optgen.lowerings.fused_cpu.expressions import constant, variable
 from optgen.lowerings.fused_cpu.loops import LoopPrinter
 from optgen.lowerings.fused_cpu.phased import phased
 from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.room import check_columns
 from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
 from optgen.passes.adds_gradient import adds_gradient
 from optgen.passes.fold_denominators import fold_denominators
@@ -55,13 +54,12 @@ def context(algorithm: Algorithm) -> Context:
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
-    streams, cells = _streams(algorithm, planned), _cells(planned[0])
-    check_columns(algorithm, len(streams) + len(cells))
+    streams = _streams(algorithm, planned)
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {
         "streams": (1, [*names, *_only_read(planned[0].algorithm)]),
         "adds": (1, _adds(algorithm)),
-        "cells": (1, listed("enum { ", [*cells, "CELLS"], " };", 4)),
+        "cells": (1, listed("enum { ", [*_cells(planned[0]), "CELLS"], " };", 4)),
         "hypers": (2, declared("double", map(_member, planned[0].algorithm.hypers), 8)),
     }
     return {

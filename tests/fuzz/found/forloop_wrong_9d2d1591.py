@@ -1,0 +1,17 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: 'the parameter 0.0 for 0.20028477546474, which rounding moves by 9.6e-08, at 1 of 6, step 1, parameter 0'
+# hypers: {}
+# shapes: ((2, 3),)
+# dtype: 'float64'
+# seed: 866
+from optgen.spec import *
+
+@optimizer(paper='https://example.org')
+def Random(p, g, t, /, v=state('key_v', init='p', dtype='float32'), q=state('key_q')):
+    """Drawn by lot."""
+    big = v < p
+    if t == 2:
+        q = g
+    u = g
+    p = where(big, q, u)
