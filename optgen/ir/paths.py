@@ -20,6 +20,10 @@ class VerifyError(Exception):
     """A pass broke a rule of the level it produces."""
 
 
+class StaleReadError(VerifyError):
+    """A name is read where another of its values was written since."""
+
+
 @dataclass(frozen=True)
 class _Past:
     """The programs that ran before a place: `again` runs them on a path known better by now."""
@@ -140,7 +144,8 @@ class Paths:
             fail("undefined on this path", ref)
         left_out = not self.copies and ref.version > 0 and ref not in self.written
         if now[ref.name] != ref.version and not left_out:
-            fail(f"read after version {now[ref.name]} was written", ref)
+            said = f"read after version {now[ref.name]} was written: {expr_text(ref)}"
+            raise StaleReadError(said)
 
 
 @dataclass

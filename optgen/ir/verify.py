@@ -25,11 +25,11 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.paths import Paths, SweepPaths, VerifyError, fail, written_in
+from optgen.ir.paths import Paths, StaleReadError, SweepPaths, VerifyError, fail, written_in
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
 from optgen.ir.words import REDUCTIONS, WORDS
 
-__all__ = ["VerifyError", "verify_algorithm", "verify_plan"]
+__all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan"]
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:

@@ -89,12 +89,15 @@ class _InPlace(TensorBuilder):
             (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
 
     def _changes(self, stmt: Assign, source: str) -> bool:
-        """Whether a matrix word is to take a tensor that will be another one by then."""
-        if stmt.target not in self.handed:
-            return False
+        """Whether a tensor is to be read, or taken by a matrix word, when it is another by then."""
         every = list(assigns(self.sweep.body))
         later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
-        return any(a.target.name in self.stored & self._storage(source) for a in later)
+        own = self.stored & self._storage(source)
+        change = next((n for n, each in enumerate(later) if each.target.name in own), None)
+        if change is None:
+            return False
+        read = {ref.name for each in later[change + 1 :] for ref in refs(each.value)}
+        return stmt.target in self.handed or stmt.target.name in read
 
     def _reduce(self, word: str, name: str, reduced: Expr) -> None:
         match reduced:

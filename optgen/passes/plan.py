@@ -20,7 +20,7 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_trip,
 )
-from optgen.ir.verify import VerifyError, verify_plan
+from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_idle import drop_idle
@@ -67,7 +67,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     named = rename(expand_reductions(name_properties(folded)))
     try:
         made = _planned(named, order, apart=False)
-    except (TangledError, VerifyError):
+    except (TangledError, StaleReadError):
         made = _planned(named, order, apart=True)
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
 
@@ -80,7 +80,7 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
 
     Raises:
         TangledError: values of both arms of a branch wait for one another.
-        VerifyError: trips disagree about what a name stands for.
+        StaleReadError: trips disagree about what a name stands for.
     """
     versioned, kinds, pieces, early = _cut(named, order, apart)
     scalars, trips = _split(versioned, pieces, kinds, early)

@@ -5,11 +5,11 @@ Products and quotients are kept as one fraction with its sign in front, in the a
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
+from optgen.ir.evaluate import of_numbers
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)
@@ -103,8 +103,9 @@ def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
 
 
 def _over(above: Expr, below: Expr) -> Expr:
-    if is_number(below, 1):
-        return above
-    if is_number(below, 0) and isinstance(above, Const):
-        return _folded(lambda a, b: math.copysign(math.inf, a) if a else math.nan, above, below)
+    match above, below:
+        case _, _ if is_number(below, 1):
+            return above
+        case Const(int() | float() as a), Const(int() | float() as b) if b == 0:
+            return Const(of_numbers("/", (a, b)), above.place)
     return Call("/", (above, below))

@@ -125,7 +125,8 @@ class Printer:
             case Call("where", (condition, a, b)):
                 if self.tensors:
                     return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
-                return f"{self(condition, 1)} ? {self(a, 1)} : {self(b, 1)}", _SELECT
+                other = self._argument(b) if _is_whole(a) and _is_whole(b) else self(b, 1)
+                return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):

@@ -1,0 +1,18 @@
+# lowering: 'forloop'
+# kind: 'wrong'
+# message: 'the parameter -0.08035464693165363 for -0.0, which rounding moves by 2.2e-308, at 0 of 6, step 1, parameter 0'
+# hypers: {}
+# shapes: ((2, 3),)
+# dtype: 'float64'
+# seed: 558
+from optgen.spec import *
+
+@optimizer(paper='https://example.org')
+def Random(p, g, /, s=state('key_s', init='c'), r=state('key_r'), v=state('key_v'), k=state('key_k'), m=state('key_m'), *, c=hyper(0.5)):
+    """Drawn by lot."""
+    require(ndim(p) > 1, '{shape}')
+    m, p = (p, m)
+    r = r + row_mean(p)
+    v = v ** s
+    k = g
+    p = r * k
