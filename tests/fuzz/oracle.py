@@ -83,10 +83,10 @@ def step_by_rule(
             taken,
             torch.get_default_dtype(),  # type: ignore[arg-type]
         )
-    kept = {
-        PARAM: _stored(made, param.dtype, param.shape),
-        **{k: _stored(v, kept_in(algorithm, k, param), None) for k, v in states.items()},
-    }
+        kept = {
+            PARAM: _stored(made, param.dtype, param.shape),
+            **{k: _stored(v, kept_in(algorithm, k, param), None) for k, v in states.items()},
+        }
     return Step(kept, not unsure)
 
 
