@@ -90,6 +90,8 @@ class _InPlace(TensorBuilder):
 
     def _changes(self, stmt: Assign, source: str) -> bool:
         """Whether a tensor is to be read, or taken by a matrix word, when it is another by then."""
+        if stmt.target.name in self.stored:  # it is copied into a tensor of its own
+            return False
         every = list(assigns(self.sweep.body))
         later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
         own = self.stored & self._storage(source)
