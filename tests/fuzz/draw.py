@@ -58,6 +58,7 @@ class Draft:
     nasty: bool
     family: str
     counts: bool
+    dense: bool  # many short statements on few names
     states: list[State] = field(default_factory=list)
     required: bool = False
 
@@ -97,6 +98,7 @@ def draw(seed: str | int) -> tuple[str, list[Setting]]:
         nasty=lot.random() < 0.45,
         family=lot.choice(("elements", "elements", "numbers", "axes", "axes")),
         counts=lot.random() < 0.8,
+        dense=lot.random() < 0.4,
     )
     draft.required = draft.family == "axes" and lot.random() < 0.5
     draft.states = _states(draft)
@@ -133,9 +135,11 @@ def _states(draft: Draft) -> list[State]:
 def _body(draft: Draft) -> list[str]:
     lot = draft.lot
     known = Known(
-        numbers=["lr", "c", "eps", "beta1", "beta2", "betas[1]", *["t"] * draft.counts],
+        numbers=["lr", "c", *["t"] * draft.counts],
         tensors=["p", "g", "g"],
     )
+    if not draft.dense:
+        known.numbers += ["eps", "beta1", "beta2", "betas[1]"]
     for state in draft.states:
         if not state.holds:
             names = getattr(known, state.nature)
@@ -161,11 +165,13 @@ def _body(draft: Draft) -> list[str]:
             reduces=draft.family != "elements",
             axes=draft.required,
             conditions=conditions,
+            most=1 if draft.dense else 9,
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
         "poly" if draft.family == "axes" and lot.random() < 0.35 else "",
     )
-    return writer.rule(lot.choice((1, 2, 3, 4, 5, 7) if draft.nasty else (1, 1, 2, 3, 4)))
+    many = (3, 4, 5, 6, 7, 8) if draft.dense else (1, 2, 3, 4, 5, 7)
+    return writer.rule(lot.choice(many if draft.nasty or draft.dense else (1, 1, 2, 3, 4)))
 
 
 def _whole(draft: Draft, body: list[str]) -> str:

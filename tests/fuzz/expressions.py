@@ -47,6 +47,7 @@ class Expressions:
     reduces: bool = False  # whether the rule may look at whole parameters
     axes: bool = False  # whether rows and columns are there at this point
     conditions: Sequence[str] = ()  # what the signature offers to ask
+    most: int = 9  # how many forms stand in one another at most
 
     def pick(self, *options: str) -> str:
         """One of these."""
@@ -58,6 +59,7 @@ class Expressions:
 
     def fill(self, form: str, depth: int) -> str:
         """A form with an expression for every letter."""
+        depth = min(depth, self.most)
         drawn: dict[str, str] = {}
         for letter in re.findall(r"\$(\w)", form):
             if letter not in drawn:

@@ -69,7 +69,8 @@ def hunt(
             rule.types = built.WIDE if wide else built.TYPES
             rules.append((rule, settings))
     started = time.perf_counter()
-    built.compile_together([rule for rule, _ in rules])
+    if "fused_cpu" in lowerings:
+        built.compile_together([rule for rule, _ in rules])
     tally.spent["cpp"] += time.perf_counter() - started  # type: ignore[assignment]
     with built.batch_kernels([rule for rule, _ in rules]):
         for rule, settings in rules:
