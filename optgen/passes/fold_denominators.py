@@ -5,36 +5,44 @@ Rounding changes in the last digits; what is divided by is the same number up to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from optgen.ir.nodes import Call, Const, Expr, Linear, Program, Term, rebuild
+from optgen.ir.kinds import kind_of
+from optgen.ir.nodes import Call, Const, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalars import ONE, multiply
 
 
 def fold_denominators(plan: Plan) -> Plan:
-    """The same plan with the leading scale of every denominator moved into the coefficient."""
-    return plan.map_sweeps(_folded)
+    """The same plan with the leading scale of every denominator moved into the coefficient.
+
+    Where a coefficient is a number that a reduction makes it stays: only the scalar program
+    multiplies numbers.
+    """
+
+    def is_early(term: Term) -> bool:
+        return kind_of(term.coefficient, plan.kinds.__getitem__).is_scalar
+
+    def fold(expr: Expr) -> Expr:
+        expr = rebuild(expr, fold)
+        if isinstance(expr, Linear):
+            terms = (_fold_term(t, is_early) if is_early(t) else t for t in expr.terms)
+            return replace(expr, terms=tuple(terms))
+        return expr
+
+    return plan.map_sweeps(lambda body: map_values(body, fold))
 
 
-def _folded(body: Program) -> Program:
-    return map_values(body, _fold)
-
-
-def _fold(expr: Expr) -> Expr:
-    expr = rebuild(expr, _fold)
-    if isinstance(expr, Linear):
-        return replace(expr, terms=tuple(_fold_term(t) for t in expr.terms))
-    return expr
-
-
-def _fold_term(term: Term) -> Term:
+def _fold_term(term: Term, is_early: Callable[[Term], bool]) -> Term:
     coefficient = term.coefficient
     divisors: list[Expr] = []
     for divisor in term.divisors:
         match divisor:
-            case Linear((Term(Call("/", (Const(1), scale))) as first, *others)):
+            case Linear((Term(Call("/", (Const(1), scale))) as first, *others)) if all(
+                map(is_early, others)
+            ):
                 rest = (replace(t, coefficient=multiply(t.coefficient, scale)) for t in others)
                 divisors.append(replace(divisor, terms=(replace(first, coefficient=ONE), *rest)))
                 coefficient = multiply(coefficient, scale)

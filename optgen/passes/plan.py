@@ -139,13 +139,13 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
     """
     count = len(pieces.trips)
     trips, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
-    called: list[str] = []
+    called: dict[str, None] = {}
     phases: list[Phase] = []
     for trip in range(count):
         for stmt in assigns(calls[trip]):
             assert isinstance(stmt.value, Call)
             phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
-            called.append(stmt.target.name)
+            called[stmt.target.name] = None
         if finishes[trip]:
             phases.append(Finish(finishes[trip]))
         if trips[trip]:

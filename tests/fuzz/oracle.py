@@ -85,9 +85,15 @@ def step_by_rule(
         )
         kept = {
             PARAM: _stored(made, param.dtype, param.shape),
-            **{k: _stored(v, kept_in(algorithm, k, param), None) for k, v in states.items()},
+            **{k: _stored(v, *_kept_as(algorithm, k, param)) for k, v in states.items()},
         }
     return Step(kept, not unsure)
+
+
+def _kept_as(algorithm: Algorithm, key: str, param: Tensor) -> tuple[torch.dtype, torch.Size]:
+    """Return the type and the shape of a state, or of the number of steps."""
+    shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
+    return kept_in(algorithm, key, param), torch.Size(_shape(param, shape))
 
 
 def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
@@ -99,13 +105,12 @@ def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
     return getattr(torch, state.dtype) if state.dtype else param.dtype
 
 
-def _stored(value: Any, dtype: torch.dtype, shape: torch.Size | None) -> Right:
+def _stored(value: Any, dtype: torch.dtype, shape: torch.Size) -> Right:
     x = lift(value)
     eps = max(torch.finfo(dtype).eps, x.eps)
     bound = _SLACK * (x.e + eps * x.v.abs()) + torch.finfo(dtype).tiny
     fits = x.v.abs() < torch.finfo(dtype).max / 2
-    wide = torch.Size(shape if shape is not None else x.v.shape)
-    return Right(*(y.expand(wide) for y in (x.v, bound, x.ok & fits)))
+    return Right(*(y.expand(shape) for y in (x.v, bound, x.ok & fits)))
 
 
 def fresh_states(
@@ -119,13 +124,15 @@ def fresh_states(
         start = {"p": param}.get(str(state.init))
         if start is None:
             start = hypers[state.init] if isinstance(state.init, str) else state.init
-        shape = () if state.shape == "scalar" else _shape(param, state.shape)
+        shape = _shape(param, state.shape)
         dtype = kept_in(algorithm, state.key, param)
         found[state.key] = torch.zeros(shape, dtype=dtype) + torch.as_tensor(start).to(dtype)
     return found
 
 
 def _shape(param: Tensor, shape: str) -> list[int]:
+    if shape == "scalar":
+        return []
     sizes = list(param.shape)
     if shape in ("row", "col"):
         sizes[-1 if shape == "row" else -2] = 1

@@ -37,10 +37,12 @@ def addresses_of(algorithm: Algorithm) -> list[str]:
 
 
 def is_elementwise(plan: Plan) -> bool:
-    """Whether it is one sweep that asks nothing of a parameter's shape."""
+    """Whether it is one sweep of all its tensors that asks nothing of a parameter's shape."""
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    return len(plan.phases) == 1 and words.isdisjoint(PROPERTIES)
+    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
+    every = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
+    return len(plan.phases) == 1 and every and words.isdisjoint(PROPERTIES)
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
