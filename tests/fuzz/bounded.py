@@ -48,6 +48,11 @@ def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
         _coarsest.pop()
 
 
+def unit_beside(mask: Tensor) -> float:
+    """Return the unit of what a mask chooses of numbers: a tensor's where the mask is one."""
+    return _coarsest[-1][0] if mask.ndim else DOUBLE
+
+
 class Doubtful:
     """Answers, and of which of them rounding cannot change anything."""
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fuzz.bounded import (
+    DOUBLE,
     Bounded,
     Doubtful,
     answers,
@@ -22,6 +23,7 @@ from fuzz.bounded import (
     lift,
     made,
     operand,
+    unit_beside,
 )
 from optgen.ir.words import WORDS
 
@@ -130,7 +132,7 @@ def _sign(x: Any) -> Bounded:
 def _where(condition: Any, a: Any, b: Any) -> Bounded:
     """Return the chosen value; both arms count where the choice is in doubt."""
     c, a, b = answers(condition), lift(a), lift(b)
-    eps = max(a.eps, b.eps)
+    eps = max(a.eps, b.eps, unit_beside(c.v) if not a.ndim and not b.ndim else DOUBLE)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
     v = PLAIN["where"](c.v, a.v, b.v)
     either = ea.maximum(eb) + (a.v - b.v).abs()
