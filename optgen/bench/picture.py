@@ -1,4 +1,4 @@
-"""The picture of a machine's figures: how long a step takes, in times of the memory's limit.
+"""The picture of a machine's figures: how long a step takes, as a multiple of the memory limit.
 
 Each algorithm is a line on a logarithmic scale, from ours, near the limit, to torch's default.
 """
@@ -45,11 +45,11 @@ def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1)
         _panel(axis, names, found)
         axis.set_title(PANELS[tensors], fontsize=10, loc="left")
     axes[0][0].set_yticks(range(len(names)), names)
-    title = f"Time of a step in times of the memory's limit: CPU, {dtype}, {threads} thread"
+    title = f"Time of a step as a multiple of the memory limit: CPU, {dtype}, {threads} thread"
     figure.suptitle(title + "s" * (threads > 1), fontsize=11, fontweight="bold")
     handles, labels = axes[0][0].get_legend_handles_labels()
     handles.append(matplotlib.lines.Line2D([], [], linestyle=""))
-    labels.append("3.0×: optgen against torch's fastest")
+    labels.append("3.0×: torch's fastest takes 3.0 times as long as optgen")
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
@@ -72,7 +72,7 @@ def _panel(axis: Any, names: Sequence[str], found: dict[str, Figures]) -> None:
     places = [place for place, name in enumerate(names) if name in found]
     rows = [_times_the_limit(found[name]) for name in names if name in found]
     ours, best, default = zip(*rows, strict=True)
-    axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="the memory's limit")
+    axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="memory limit")
     axis.hlines(places, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
     for values, color, label, size in (
         (default, _GREY, "torch's default", 30),

@@ -23,15 +23,22 @@ _ROWS = (
 )
 _FIRST = Cell("first step", "AdamW", "2000x256")
 _BUSY = Cell("busy", "AdamW", "2000x256", threads=2)
-_HEADER = ("a step of", "optgen", "of the memory's limit", "torch's fastest", "torch's default")
+_HEADER = (
+    "a step of",
+    "optgen",
+    "optgen's speed, in % of the memory limit",
+    "torch's fastest form",
+    "torch's default form",
+)
 
 
 def markdown(results: Results) -> str:
-    """A table of some steps, the means over all, and the first step."""
+    """A table of some steps; then, one point each, the means, first steps and a busy machine."""
     found = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
     lines = [_HEADER, ("---",) * len(_HEADER), *found]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{fill(' '.join(_sentences(results)), 100)}".strip()
+    points = (fill(f"- {point}", 100, subsequent_indent="  ") for point in _points(results))
+    return "\n".join([table, "", *points]).strip()
 
 
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
@@ -50,7 +57,7 @@ def _digits(value: float) -> str:
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def _sentences(results: Results) -> Iterator[str]:
+def _points(results: Results) -> Iterator[str]:
     count = len(DENSE) * len(MEAN)
     whole = f"{count} of {count}"
     means = [mean(faster(DENSE, MEAN, form), count)(results) for form in (None, DEFAULT)]
@@ -58,23 +65,25 @@ def _sentences(results: Results) -> Iterator[str]:
         best, usual = (each[whole] for each in means)
         lists = ", ".join(LISTS[name].title for name in MEAN)
         yield (
-            f"Over {len(DENSE)} algorithms and three lists ({lists}) torch's fastest form takes "
-            f"{best:.1f} times as long as ours, its default {usual:.1f} times (geometric means)."
+            f"On {len(DENSE)} algorithms and three lists of tensors ({lists}), torch's fastest "
+            f"form takes {best:.1f} times as long as optgen, and torch's default form {usual:.1f} "
+            "times as long (geometric means)."
         )
     if first := results.get(_FIRST):
         yield (
-            f"The first step of a new process, 2,000 tensors: {first[COLD]['first'] / 1e3:.1f} s "
-            f"when the kernel has to be built, {first[WARM]['first']:.0f} ms when it is cached, "
-            f"{first[DEFAULT]['first']:.0f} ms in torch."
+            "The first step of a new process on 2,000 tensors takes "
+            f"{first[COLD]['first'] / 1e3:.1f} s if the kernel has to be built, and "
+            f"{first[WARM]['first']:.0f} ms if the kernel is in the cache. "
+            f"torch's default form takes {first[DEFAULT]['first']:.0f} ms."
         )
     if (busy := results.get(_BUSY)) and FUSED in busy:
         ours, theirs = (
-            f"{_digits(busy[form]['busy'])} ms instead of {_digits(busy[form]['quiet'])}"
+            f"takes {_digits(busy[form]['quiet'])} ms alone, and {_digits(busy[form]['busy'])} ms "
             for form in (OURS, FUSED)
         )
         yield (
-            "On two threads, beside a process that keeps one of the cores busy, a step of 2,000 "
-            f"tensors takes {ours}, and {theirs} with torch's fused form."
+            f"On two threads, a step of 2,000 tensors {ours}while another process keeps one of the "
+            f"cores busy. torch's fused form {theirs}beside that process."
         )
     builds = [
         f"{figures[COMPILED]['first_s']:.0f} s ({LISTS[cell.tensors].title})"
@@ -82,4 +91,7 @@ def _sentences(results: Results) -> Iterator[str]:
         if cell.part == "compile" and cell.name == "AdamW" and "first_s" in figures[COMPILED]
     ]
     if builds:
-        yield f"`torch.compile(optimizer.step)` of AdamW is built in {', '.join(builds)}."
+        yield (
+            "With `torch.compile(optimizer.step)`, the first step of torch's AdamW takes "
+            f"{', '.join(builds)}."
+        )

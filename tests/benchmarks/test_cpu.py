@@ -98,5 +98,6 @@ def test_a_summary_tells_of_the_neighbour() -> None:
         "".join(cpu.MARKS), {Cell("busy", "AdamW", "2000x256", threads=2): times}
     )
 
-    assert "takes 0.462 ms instead of 0.467" in " ".join(text.split())
-    assert "130 ms instead of 8.96" in " ".join(text.split())
+    found = " ".join(text.split())
+    assert "takes 0.467 ms alone, and 0.462 ms while another process keeps one" in found
+    assert "fused form takes 8.96 ms alone, and 130 ms beside that process." in found
