@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from optgen import emit
+from optgen import __version__, emit
 from optgen.cli.app import app
 from optgen.ir.words import CALLABLE
 from optgen.lowerings.forloop import FORLOOP
@@ -108,6 +108,12 @@ def test_the_readme_names_every_algorithm() -> None:
     for algorithm in (each for each in algorithms if not each.is_function):
         keys = [state.key for state in algorithm.states]
         assert re.findall(r"`(\w+)`", rows[algorithm.name]) == keys
+
+
+def test_the_readme_installs_the_wheel_of_this_version() -> None:
+    wheels = set(re.findall(r"dist/optgen-[\w.]+-py3-none-any.whl", README))
+
+    assert wheels == {f"dist/optgen-{__version__}-py3-none-any.whl"}
 
 
 def test_the_architecture_names_every_folder() -> None:
