@@ -20,7 +20,7 @@ fault = Faults()
 
 @fault("SGD")
 def fused_in_16_bits(optim: Any) -> None:
-    """`fused=True` on the CPU moves no parameter of 16 bits and 16 or more elements."""
+    """`fused=True` on the CPU does not move 16-bit parameters of 16 or more elements."""
     param = Parameter(torch.zeros(100, dtype=torch.bfloat16))
     param.grad = torch.ones_like(param)
     optim.SGD([param], lr=1, fused=True).step()
@@ -30,7 +30,7 @@ def fused_in_16_bits(optim: Any) -> None:
 
 @fault("SGD")
 def fused_momentum_in_16_bits(optim: Any) -> None:
-    """`fused=True` on the CPU reads uninitialised momentum in the first step, in 16 bits."""
+    """With 16-bit parameters, `fused=True` on the CPU first reads uninitialised momentum."""
     for _ in range(20):
         garbage = torch.full((4096,), torch.nan, dtype=torch.bfloat16)
         param = Parameter(torch.zeros_like(garbage))
@@ -43,7 +43,7 @@ def fused_momentum_in_16_bits(optim: Any) -> None:
 
 @fault("LBFGS")
 def a_copied_lbfgs(optim: Any) -> None:
-    """A copy, by deepcopy or pickle, cannot take a step."""
+    """A copy by deepcopy or pickle cannot take a step."""
     for copied in (copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))):
         optimizer = copied(optim.LBFGS([Parameter(torch.ones(3))]))
         (param,) = optimizer.param_groups[0]["params"]
@@ -58,7 +58,7 @@ def a_copied_lbfgs(optim: Any) -> None:
 
 @fault("LBFGS")
 def a_scheduled_tensor(optim: Any) -> None:
-    """A tensor lr that a scheduler changes also changes what the step before is taken for."""
+    """If a scheduler changes a tensor lr, the step before is remembered with the new lr."""
     found = []
     for lr in (0.1, torch.tensor(0.1, dtype=torch.float64)):
         param = Parameter(torch.linspace(-1, 2, 5, dtype=torch.float64))
@@ -79,7 +79,7 @@ def a_scheduled_tensor(optim: Any) -> None:
 
 @fault("Muon")
 def momentum_without_nesterov(optim: Any) -> None:
-    """Without Nesterov's momentum, in bfloat16, every step scales the momentum to norm 1."""
+    """With `nesterov=False` in bfloat16, every step scales the stored momentum to norm 1."""
     param = Parameter(torch.zeros(8, 8, dtype=torch.bfloat16))
     optimizer = optim.Muon([param], nesterov=False, momentum=0.5)
     for _ in range(2):
@@ -103,7 +103,7 @@ def step_alone_and_together(make: Callable[[list[Tensor]], Any]) -> tuple[Tensor
 
 @fault("Adafactor")
 def machine_epsilon(optim: Any) -> None:
-    """The machine epsilon of the first parameter is taken for the dtypes of all others."""
+    """All parameters use the machine epsilon of the first one's dtype."""
     alone, together = step_alone_and_together(lambda params: optim.Adafactor(params))
 
     assert torch.equal(alone, together)
@@ -111,7 +111,7 @@ def machine_epsilon(optim: Any) -> None:
 
 @fault("Adafactor")
 def a_parameter_without_elements(optim: Any) -> None:
-    """A parameter without elements, as a rank may hold, divides by zero."""
+    """A parameter without elements, as a rank may hold, causes a division by zero."""
     param = Parameter(torch.ones(0))
     param.grad = torch.ones(0)
     optim.Adafactor([param]).step()
@@ -119,7 +119,7 @@ def a_parameter_without_elements(optim: Any) -> None:
 
 @fault("RAdam")
 def a_gradient_of_zero(optim: Any) -> None:
-    """`foreach=True` makes NaN of a gradient of 0 where eps is 0, until it is rectified."""
+    """With `foreach=True` and eps 0, a gradient of 0 gives NaN in the unrectified steps."""
     param = Parameter(torch.ones(3))
     param.grad = torch.tensor([0.0, 1.0, 0.0])
     optim.RAdam([param], eps=0, foreach=True).step()
@@ -153,7 +153,7 @@ def copied(name: str) -> Fault:
 
 @fault("Muon")
 def a_vector_that_comes_later(optim: Any) -> None:
-    """A group that is added later may hold vectors: only the step fails."""
+    """A group that is added later may hold vectors; the error comes only in the step."""
     optimizer = optim.Muon([Parameter(torch.ones(2, 2))])
 
     with pytest.raises(ValueError, match="only supports 2D parameters"):

@@ -22,7 +22,7 @@ def rates(scheduler: Any, count: int) -> list[float]:
 
 @fault("SequentialLR")
 def a_composite_first(optim: Any) -> None:
-    """A composite that stands first in it is a step ahead, and multiplies once more."""
+    """A composite as its first part is one step ahead and multiplies once too often."""
     optimizer = optimizer_of(lr=1.0)
     inner = optim.lr_scheduler.ChainedScheduler([optim.lr_scheduler.ExponentialLR(optimizer, 0.5)])
     scheduler = optim.lr_scheduler.SequentialLR(optimizer, [inner], [])
@@ -32,7 +32,7 @@ def a_composite_first(optim: Any) -> None:
 
 @fault("SequentialLR")
 def a_composite_later(optim: Any) -> None:
-    """A composite that stands after a milestone raises NotImplementedError there."""
+    """A composite as a later part raises NotImplementedError at its milestone."""
     optimizer = optimizer_of(lr=1.0)
     parts = [optim.lr_scheduler.ExponentialLR(optimizer, gamma) for gamma in (0.5, 0.1)]
     inner = optim.lr_scheduler.ChainedScheduler(parts[1:])
@@ -43,7 +43,7 @@ def a_composite_later(optim: Any) -> None:
 
 @fault("SequentialLR")
 def order_of_composites(optim: Any) -> None:
-    """To make it of a composite warns of the order of `step` calls, of which there was none."""
+    """Its constructor warns of the order of `step` calls if a part is a composite."""
     optimizer = optimizer_of()
     inner = optim.lr_scheduler.ChainedScheduler([optim.lr_scheduler.StepLR(optimizer, 3)])
 
@@ -52,7 +52,7 @@ def order_of_composites(optim: Any) -> None:
 
 @fault("SequentialLR")
 def resumed_by_number(optim: Any) -> None:
-    """With `last_epoch` it has the rate of its first scheduler's first step."""
+    """With `last_epoch` it starts at the rate of its first part's first step."""
     optimizer = optimizer_of(lr=1.0)
     parts = [optim.lr_scheduler.ExponentialLR(optimizer, gamma) for gamma in (0.5, 0.1)]
     scheduler = optim.lr_scheduler.SequentialLR(optimizer, parts, [3], last_epoch=3)
@@ -63,7 +63,7 @@ def resumed_by_number(optim: Any) -> None:
 
 @fault("SequentialLR")
 def half_a_state(optim: Any) -> None:
-    """A state of fewer schedulers is loaded in part, in silence."""
+    """It silently loads part of a state that has fewer schedulers."""
     optimizer = optimizer_of()
     parts = [optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for _ in range(2)]
     scheduler = optim.lr_scheduler.SequentialLR(optimizer, parts, [3])
@@ -75,7 +75,7 @@ def half_a_state(optim: Any) -> None:
 
 def resumed_at_a_decay(name: str, *arguments: Any) -> Any:
     def check(optim: Any) -> None:
-        """Resumed with `last_epoch` at a step that changes the rate, it changes it once more."""
+        """If `last_epoch` is a step that changes the rate, resuming changes it twice."""
         kind = getattr(optim.lr_scheduler, name)
         scheduler = kind(optimizer_of(lr=1.0), *arguments)
         steps(scheduler, 3)
@@ -103,7 +103,7 @@ def a_constant_of_no_steps(optim: Any) -> None:
 
 @fault("ConstantLR")
 def a_constant_of_nothing(optim: Any) -> None:
-    """With `factor=0`, which it takes, it divides by zero at the end."""
+    """It accepts `factor=0`, and then divides by zero at the end."""
     scheduler = optim.lr_scheduler.ConstantLR(optimizer_of(lr=1.0), 0, 2)
 
     assert rates(scheduler, 3) == [0, 0, 1, 1]
@@ -127,7 +127,7 @@ def a_polynomial_of_no_steps(optim: Any) -> None:
 
 @fault("CosineAnnealingWarmRestarts")
 def a_restart_by_number(optim: Any) -> None:
-    """`step(epoch)` may round a restart away: it is at `eta_min` where the highest rate is due."""
+    """`step(epoch)` may miss a restart by rounding: `eta_min` instead of the highest rate."""
     scheduler = optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer_of(lr=1.0), 1, 3)
     scheduler.step(1 + 3 + 9 + 27 + 81)
 
@@ -136,7 +136,7 @@ def a_restart_by_number(optim: Any) -> None:
 
 @fault("CosineAnnealingWarmRestarts")
 def restarts_resumed(optim: Any) -> None:
-    """With `last_epoch` beyond the first restarts it takes the length of a wrong cycle."""
+    """With `last_epoch` beyond the first restarts it uses the length of a wrong cycle."""
     kind = optim.lr_scheduler.CosineAnnealingWarmRestarts
     scheduler = kind(optimizer_of(), 2, 2)
     steps(scheduler, 9)
@@ -150,7 +150,7 @@ def restarts_resumed(optim: Any) -> None:
 
 @fault("CyclicLR")
 def a_cycle_after_another_schedule(optim: Any) -> None:
-    """Its first rate is not `base_lr` but the `initial_lr` that an earlier scheduler has left."""
+    """Its first rate is the `initial_lr` of an earlier scheduler, not `base_lr`."""
     optimizer = optimizer_of(lr=1.0)
     optim.lr_scheduler.StepLR(optimizer, 3)
 
@@ -159,7 +159,7 @@ def a_cycle_after_another_schedule(optim: Any) -> None:
 
 @fault("CyclicLR")
 def a_state_that_is_loaded_twice(optim: Any) -> None:
-    """Loading removes a key from the state, which then cannot be loaded again."""
+    """Loading a state removes a key from it, so it cannot be loaded again."""
     scheduler = optim.lr_scheduler.CyclicLR(optimizer_of(), 0.01, 0.1)
     state = scheduler.state_dict()
     scheduler.load_state_dict(state)
@@ -168,7 +168,7 @@ def a_state_that_is_loaded_twice(optim: Any) -> None:
 
 @fault("CyclicLR")
 def a_cycle_from_a_tensor(optim: Any) -> None:
-    """A tensor `base_lr` becomes the group's lr itself, which later steps change."""
+    """A tensor `base_lr` becomes the group's lr itself, and later steps change it."""
     scheduler = optim.lr_scheduler.CyclicLR(optimizer_of(), torch.tensor(0.01), 0.1)
     steps(scheduler, 5)
 
@@ -177,7 +177,7 @@ def a_cycle_from_a_tensor(optim: Any) -> None:
 
 @fault("ReduceLROnPlateau")
 def a_plateau_of_one_tensor(optim: Any) -> None:
-    """A tensor lr that groups share is reduced once for each of them."""
+    """A tensor lr that groups share is reduced once for each group."""
     lr = torch.tensor(1.0, dtype=torch.float64)
     groups = [{"params": [Parameter(torch.ones(1))]} for _ in range(3)]
     optimizer = torch.optim.SGD(groups, lr=lr)
@@ -190,7 +190,7 @@ def a_plateau_of_one_tensor(optim: Any) -> None:
 
 @fault("LambdaLR")
 def functions_of_one_tensor(optim: Any) -> None:
-    """A tensor lr that groups share has the last group's rate for all."""
+    """If groups share a tensor lr, all of them get the last group's rate."""
     groups = [{"params": [Parameter(torch.ones(1))]} for _ in range(2)]
     optimizer = torch.optim.SGD(groups, lr=torch.tensor(1.0, dtype=torch.float64))
     scheduler = optim.lr_scheduler.LambdaLR(optimizer, [lambda e: 0.5**e, lambda e: 0.1**e])
@@ -211,7 +211,7 @@ def a_builtin_function(optim: Any) -> None:
 
 @fault("LRScheduler")
 def order_after_overflow(optim: Any) -> None:
-    """A GradScaler that skips the first step, for an overflow, makes it warn of a wrong order."""
+    """If GradScaler skips the first step for an overflow, it warns of a wrong order."""
     optimizer = optimizer_of()
     scheduler = optim.lr_scheduler.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
@@ -223,7 +223,7 @@ def order_after_overflow(optim: Any) -> None:
 
 @fault("LRScheduler")
 def order_of_a_copy(optim: Any) -> None:
-    """A copy before the first step warns that the step of its optimizer was overridden."""
+    """A copy made before the first step warns that the optimizer's step was overridden."""
     scheduler = copy.deepcopy(optim.lr_scheduler.StepLR(optimizer_of(), 3))
     scheduler.optimizer.step()
 
@@ -232,7 +232,7 @@ def order_of_a_copy(optim: Any) -> None:
 
 @fault("LRScheduler")
 def a_function_as_step(optim: Any) -> None:
-    """It cannot be made for an optimizer whose `step` was replaced by a function."""
+    """Its constructor fails if the optimizer's `step` was replaced by a function."""
     optimizer = optimizer_of()
     step = optimizer.step
     optimizer.step = lambda closure=None: step(closure)
