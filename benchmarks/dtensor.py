@@ -92,7 +92,8 @@ def _cells(found: dict[str, Figures], label: str) -> str:
 def main(seconds: float = 3.0) -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| class | way | shape | plain | DTensor | | torch plain | DTensor | |")
+    print("| class | form | shape | optgen, plain | optgen, DTensor | ratio ", end="")
+    print("| torch, plain | torch, DTensor | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
     with one_rank() as mesh:
         for shape in SHAPES:
