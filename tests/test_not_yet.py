@@ -1,0 +1,126 @@
+"""docs/not-yet.md: the errors are what optgen says, and the code of each workaround trains."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import optgen
+from optgen.spec.errors import SpecError
+from optgen.spec.names import is_snake_case
+from optgen.spec.read import read_spec
+
+PAGE = (Path(__file__).parent.parent / "docs" / "not-yet.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SPECS = [block for block in BLOCKS if "@optimizer(" in block]
+PROGRAMS = [block for block in BLOCKS if "@optimizer(" not in block]
+ERRORS = re.findall(r"^\| `([^|]+)` \| (.*?) \|$", PAGE, re.MULTILINE)
+
+
+def spec_of(written: str) -> str:
+    """A spec that holds what stands in a row of the table, and is right without it."""
+    heads, before, states, statement, below = [], "p, g", 'm=state("exp_avg")', "m = m + g", ""
+    if written.startswith(("import ", "from ")):
+        heads.append(written)
+    elif written.startswith("@"):
+        below = f"{written}\ndef evaluated(p, m, /):\n    p = m\n"
+    elif "=state(" in written:
+        states = f"{states}, {written}"
+    elif re.fullmatch(r"[a-z](, [a-z])+", written):
+        before = written
+    else:
+        statement = f"{written}\n    m = m + g"
+    if written.startswith("s = "):
+        states = f'{states}, s=state("number", shape="scalar")'
+    words = [word for word in ("sum", "norm") if re.search(rf"\b{word}\(", written)]
+    heads.append(f"from optgen.spec import {', '.join(['hyper', 'optimizer', 'state', *words])}")
+    return "\n".join(
+        [
+            *heads,
+            '\n\n@optimizer(paper="https://arxiv.org/abs/0000.00000")',
+            f"def Rule({before}, /, {states}, *, lr=hyper(1e-3)):",
+            '    """A rule."""',
+            f"    {statement}",
+            "    p = p - lr * m",
+            "",
+            below,
+        ]
+    )
+
+
+def file_of(block: str) -> str:
+    """The file that the page has a spec saved as."""
+    (name,) = re.findall(r"^def ([A-Z]\w+)\(", block, re.MULTILINE)
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    assert is_snake_case(module)
+    assert f"`{module}.py`" in PAGE
+    return f"{module}.py"
+
+
+@pytest.mark.parametrize(("written", "message"), ERRORS, ids=[row[0] for row in ERRORS])
+def test_an_error_is_what_is_said(written: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rule.py"
+    path.write_text(spec_of(written), encoding="utf-8")
+
+    with pytest.raises(SpecError) as caught:
+        read_spec(path)
+
+    first = str(caught.value).splitlines()[0]
+    assert first.split(": ", 1)[1] == message
+
+
+def test_the_table_is_read() -> None:
+    assert len(ERRORS) > 20
+
+
+@pytest.mark.parametrize("block", SPECS, ids=file_of)
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+def test_a_spec_trains(block: str, lowering: str, tmp_path: Path) -> None:
+    path = tmp_path / file_of(block)
+    path.write_text(block, encoding="utf-8")
+    found = []
+    for way in (lowering, "forloop"):
+        drawn = torch.linspace(-1, 1, 12).view(3, 4), torch.ones(5)
+        params = [values.requires_grad_() for values in drawn]
+        optimizer = optgen.load(path)(params, lr=0.01)
+        with optgen.use_lowering(way):
+            for step in range(4):
+                for param in params:
+                    param.grad = torch.cos(param.detach() * step / 2)
+                optimizer.step()
+        found.append(params)
+
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+    assert not torch.equal(found[0][1], torch.ones(5))
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=range(len(PROGRAMS)))
+def test_a_program_trains(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for spec in SPECS:
+        Path(file_of(spec)).write_text(spec, encoding="utf-8")
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2)
+    names: dict[str, Any] = {
+        "model": torch.nn.Sequential(*layers),
+        "batches": [(torch.randn(16, 4), torch.zeros(16, 2))] * 8,
+        "loss_function": torch.nn.functional.mse_loss,
+    }
+
+    def loss() -> float:
+        inputs, targets = names["batches"][0]
+        return names["loss_function"](names["model"](inputs), targets).item()
+
+    before = loss()
+    exec(compile(block, "docs/not-yet.md", "exec"), names)
+
+    if "attention" in names:
+        assert names["optimizer"].state[names["heads"][0]]["momentum_buffer"].shape == (4, 16)
+        assert names["qkv"]._version > 1
+        return
+    assert loss() < before
