@@ -11,7 +11,7 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import build_cache, object_layout, tensor_reader
+from optgen.runtime.fused_cpu import build_cache, object_layout, reader_trial, tensor_reader
 from optgen.runtime.fused_cpu.object_layout import UnknownLayoutError, measured
 from optgen.runtime.fused_cpu.tensor_reader import reader
 
@@ -33,6 +33,7 @@ def switch_off(patch: pytest.MonkeyPatch) -> None:
 
 def another_torch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "__version__", "2.130.0")
+    patch.setattr(reader_trial, "passes", lambda source: False)
 
 
 def another_python(patch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,9 @@ def test_without_a_reader_steps_are_gathered(
     assert optimizer._repeat is None
 
 
-def test_nothing_is_measured_on_an_unknown_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It could end the process."""
     another_torch(monkeypatch)
     monkeypatch.setattr(tensor_reader, "measured", lambda: pytest.fail("measured"))

@@ -1,7 +1,8 @@
 """The C++ reader of a step's tensors, compiled, and what it is asked.
 
-What it must know of torch's objects is measured (object_layout.py), which only torch versions that
-it was tried on allow. Where there is no reader, steps gather their tensors in Python.
+What it must know of torch's objects is measured (object_layout.py): at once on versions of torch
+that the tests have run on, and on any other once its trial is passed (reader_trial.py). Where
+there is no reader, steps gather their tensors in Python.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime.fused_cpu import build_cache, reader_trial
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.object_layout import (
     Layout,
@@ -186,9 +187,15 @@ def _source() -> str:
 
 
 def _check_versions() -> None:
-    if os.environ.get("OPTGEN_TENSOR_READER") == "0":
+    """Raise an `UnknownLayoutError` where nothing may be measured.
+
+    `OPTGEN_TENSOR_READER` decides if it is set: "0" forbids it, "1" allows it on any torch.
+    """
+    wish = os.environ.get("OPTGEN_TENSOR_READER")
+    if wish == "0":
         raise UnknownLayoutError("switched off")
-    if ".".join(torch.__version__.split(".")[:2]) not in _TRIED:
-        raise UnknownLayoutError(f"not tried on torch {torch.__version__}")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
+    is_tried = ".".join(torch.__version__.split(".")[:2]) in _TRIED
+    if not (wish == "1" or is_tried or reader_trial.passes(_source())):
+        raise UnknownLayoutError(f"its trial on torch {torch.__version__} failed")
