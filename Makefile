@@ -5,10 +5,13 @@ BIN := $(abspath $(VENV))/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/python $(INSTALL)
 FRAMEWORKS ?= .venv-frameworks
+TORCH ?= 2.13.0
+ENVIRONMENTS ?= $(HOME)/.cache/optgen-environments
+OTHER = $(ENVIRONMENTS)/torch-$(TORCH)-$(notdir $(PYTHON))
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE # dozens of processes load the same files
 
-.PHONY: demo test check tests fuzz test-frameworks format types bench docs clean
+.PHONY: demo test check tests fuzz test-torch test-frameworks format types bench docs clean
 
 demo: $(VENV)/installed ## train a small network with generated optimizers; table and plot
 	$(BIN)/optgen build
@@ -29,6 +32,9 @@ tests: $(VENV)/installed
 fuzz: $(VENV)/installed ## rules drawn by lot, in every lowering, for SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PROCESSES),--processes $(PROCESSES)) $(if $(OUT),--out $(OUT))
+
+test-torch: $(OTHER)/installed ## the tests on another torch: TORCH=2.15.0 PYTHON=python3.13
+	$(OTHER)/bin/python -m pytest --numprocesses auto --dist worksteal $(TESTS)
 
 test-frameworks: $(FRAMEWORKS)/installed ## with Hugging Face, Lightning, DeepSpeed, torchtitan
 	$(FRAMEWORKS)/bin/python -m pytest -q tests/frameworks
@@ -68,4 +74,15 @@ $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/framework
 		|| $(FRAMEWORKS)/bin/python $(INSTALL) torch
 	@DS_BUILD_OPS=0 $(FRAMEWORKS)/bin/python $(INSTALL) \
 		--constraint tests/frameworks/constraints.txt --editable .[frameworks]
+	@touch $@
+
+# A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.
+# torch chooses its own Triton.
+$(OTHER)/installed: pyproject.toml setup.py constraints.txt
+	@echo "making $(OTHER): torch $(TORCH) and the tools, a few minutes …"
+	@mkdir -p $(OTHER)
+	@$(PYTHON) -m venv $(OTHER)
+	@grep -v -e '^torch==' -e '^triton==' constraints.txt > $(OTHER)/constraints.txt
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(OTHER)/constraints.txt torch==$(TORCH) --editable .[dev]
 	@touch $@

@@ -46,6 +46,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 FUSED_IN_TORCH = ("SGD", "Adam", "AdamW", "Adagrad")
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 INTERPRETED_STEPS = 5
+COLUMNS = 4  # of the plot
 BATCH = 128
 
 
@@ -193,34 +194,54 @@ def interpret() -> None:
 
 
 def draw(runs: list[Run], path: Path) -> None:
-    """The losses of every training, ours over torch's, and the time per step."""
+    """Draw a panel of losses for each optimizer, ours over torch's, and below the time per step."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
-    ways = list(dict.fromkeys(run.how for run in runs))
-    colors = pyplot.get_cmap("tab20").colors
-    for color, name in zip(colors, OPTIMIZERS, strict=False):
+    figure = pyplot.figure(figsize=(12, 10), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(5, 3))
+    rows = -(-len(OPTIMIZERS) // COLUMNS)
+    panels = above.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+    draw_losses(runs, panels)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    above.suptitle("Training loss on digits, by epoch: every curve of optgen lies on torch's")
+    above.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    times = below.subplots()
+    draw_times(runs, times)
+    below.suptitle("Time of one optimizer step: shorter is better")
+    below.legend(loc="outside lower center", ncols=len(LOWERINGS) + 2)
+    figure.savefig(path, dpi=110)
+    print(f"\nplot: {path}")
+
+
+def draw_losses(runs: list[Run], panels: Any) -> None:
+    """Draw the losses of one optimizer in each panel."""
+    for panel, name in zip(panels.flat, OPTIMIZERS, strict=False):
         curves = {run.how: run.losses for run in runs if run.name == name}
         epochs = range(1, len(curves["torch"]) + 1)
-        left.plot(epochs, curves["torch"], color=color, linewidth=5, alpha=0.25)
-        left.plot(epochs, curves.get("fused_cpu", curves["forloop"]), color=color, label=name)
-    left.set(xlabel="epoch", ylabel="training loss", yscale="log")
-    left.xaxis.get_major_locator().set_params(integer=True)
-    left.legend(title="optgen; torch.optim wide and pale", ncols=2)
+        panel.plot(epochs, curves.pop("torch"), color="0.75", linewidth=6, label="torch")
+        curves.pop("torch fused", None)
+        for (how, losses), style in zip(curves.items(), ("-", "--", ":"), strict=False):
+            panel.plot(epochs, losses, style, label=how)
+        panel.set(title=name, yscale="log")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    for unused in panels.flat[len(OPTIMIZERS) :]:
+        unused.set_axis_off()
+
+
+def draw_times(runs: list[Run], panel: Any) -> None:
+    """Draw the time per step as bars, a group for each optimizer."""
+    ways = list(dict.fromkeys(run.how for run in runs))
     width = 0.8 / len(ways)
     for j, how in enumerate(ways):
         bars = {run.name: run.ms for run in runs if run.how == how}
         places = [i + j * width for i, name in enumerate(OPTIMIZERS) if name in bars]
-        right.bar(places, list(bars.values()), width, label=how)
-    middle = [i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))]
-    right.set_xticks(middle, list(OPTIMIZERS), rotation=30)
-    right.set(ylabel="ms per optimizer step (median)", ylim=(0, 1.2 * right.get_ylim()[1]))
-    right.legend(loc="upper center", ncols=3)
-    figure.savefig(path, dpi=110)
-    print(f"\nplot: {path}")
+        panel.bar(places, list(bars.values()), width, label=how)
+    panel.set_xticks([i + 0.4 - width / 2 for i in range(len(OPTIMIZERS))], list(OPTIMIZERS))
+    panel.set(ylabel="ms per step (median)")
+    panel.grid(axis="y", alpha=0.4)
 
 
 def main() -> None:

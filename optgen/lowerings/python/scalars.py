@@ -107,13 +107,11 @@ def _old_values(plan: Plan) -> dict[str, Assign]:
 def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
     """Counting the step, and reading scalar states whose old value the rule asks for."""
     lines = []
-    values = [*expressions(plan.scalars), *plan.values()]
     if plan.algorithm.step:
         counted = Ref(plan.algorithm.step) in set(_reads(plan))
         lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
     for state in plan.algorithm.scalar_states():
-        own = [a.value for a in assigns(plan.scalars) if a.target.name == state.symbol]
-        elsewhere = [e for e in values if e not in own]
+        elsewhere = [*expressions(_but(plan.scalars, state.symbol)), *plan.values()]
         branches = tuple(s for s in plan.scalars if isinstance(s, If))
         sometimes = any(a.target.name == state.symbol for a in assigns(branches))
         if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
@@ -121,6 +119,11 @@ def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> lis
             name = kept.target.name if kept else state.symbol
             lines.append(f"{name} = {form.read.format(plural(state.symbol))}")
     return lines
+
+
+def _but(program: Program, name: str) -> Program:
+    """Return the program without what it assigns to a name."""
+    return filter_assigns(program, lambda a: a.target.name != name)
 
 
 def _unpacked(lines: list[str], plan: Plan) -> list[str]:
