@@ -33,7 +33,6 @@ _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
 TYPES = levels.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
-WIDE = levels.of_dtypes((torch.float64, torch.float32))
 
 
 @dataclass
@@ -69,6 +68,12 @@ def load(text: str, only: str = "") -> Built:
         cls: Any = optgen.load(spec)
     (algorithm,) = read_spec(spec)
     return Built(text, add_maximize(algorithm), cls, types=TYPES)
+
+
+def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
+    """Return the types that a rule's C++ needs for parameters of these dtypes."""
+    own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
+    return levels.of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:

@@ -14,7 +14,7 @@ from fuzz.limit import limited
 from fuzz.trial import LOWERINGS, Setting
 from optgen.spec.errors import SpecError
 
-BATCH = 16
+BATCH = 32
 
 
 @dataclass
@@ -65,8 +65,7 @@ def hunt(
         rule = accepted(text, settings[0], tally, findings)
         tally.spent["read"] += time.process_time() - started  # type: ignore[assignment]
         if rule:
-            wide = all(setting.dtype == "float64" for setting in settings)
-            rule.types = built.WIDE if wide else built.TYPES
+            rule.types = built.types_of(rule.algorithm, [s.dtype for s in settings])
             rules.append((rule, settings))
     started = time.perf_counter()
     if "fused_cpu" in lowerings:
