@@ -54,12 +54,17 @@ class _InPlace(TensorBuilder):
                 yield Ops(stmt.quote, tuple(self.steps))
 
     def _branch(self, stmt: If) -> Branch:
-        """After a branch, owned is what both ways own, and an alias what either way made one."""
-        owned, aliases = set(self.owned), dict(self.aliases)
+        """After a branch, owned is what both ways own.
+
+        An alias, or of another type, is what either way made so.
+        """
+        before = set(self.owned), dict(self.aliases), set(self.mixed)
         then = tuple(self.program(stmt.then))
-        (owned, self.owned), (aliases, self.aliases) = (self.owned, owned), (self.aliases, aliases)
+        owned, aliases, mixed = self.owned, self.aliases, self.mixed
+        self.owned, self.aliases, self.mixed = before
         orelse = tuple(self.program(stmt.orelse))
         self.owned &= owned
+        self.mixed |= mixed
         for name, sources in aliases.items():
             self.aliases[name] = sources | self.aliases.get(name, frozenset())
         return Branch(stmt.condition, then, orelse)
