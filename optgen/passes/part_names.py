@@ -36,14 +36,14 @@ from optgen.passes.rewrite import map_expressions, read_instead
 def part_names(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     """Return the same rule, with versions, in which these values have names of their own.
 
-    With `tensors` so have those of the parameter, of all states and of names that a matrix word
-    gives a value that are not their last.
+    They are those of a name that a matrix word gives a value, but for its last: a later trip may
+    need them all. With `tensors` so are those of the parameter and of all states.
     """
     algorithm = _with_old_states(algorithm)
     passing = {state.symbol for state in algorithm.factor_states()}
+    passing |= {a.target.name for a in assigns(algorithm.rule) if is_matrix_word(a.value)}
     if tensors:
         passing |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
-        passing |= {a.target.name for a in assigns(algorithm.rule) if is_matrix_word(a.value)}
     apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
     names = _new_names(algorithm, [ref.name for ref in apart])
     renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
