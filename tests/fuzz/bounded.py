@@ -156,9 +156,15 @@ def made(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
     return Bounded(v, e, ok & fits, eps)
 
 
-def is_short(*values: Tensor) -> bool:
-    """Tell whether single numbers are so short that plain arithmetic on them is exact."""
-    return all(x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0 for x in values)
+def is_exact(a: Bounded, b: Bounded, result: Tensor) -> bool:
+    """Tell whether plain arithmetic on two exact numbers is exact: all three are short doubles."""
+    if a.eps > DOUBLE or b.eps > DOUBLE or bool((a.e + b.e).any()):
+        return False
+    return all(map(_is_short, (a.v, b.v, result)))
+
+
+def _is_short(x: Tensor) -> bool:
+    return x.ndim == 0 and (n := abs(float(x)) * 1024) < 2**40 and n % 1 == 0
 
 
 def operand(x: Bounded, eps: float) -> Tensor:

@@ -19,7 +19,7 @@ from fuzz.bounded import (
     answers,
     as_compared,
     compare,
-    is_short,
+    is_exact,
     lift,
     made,
     operand,
@@ -46,7 +46,7 @@ def _binary(word: str, bound: Callable[..., Tensor], a: Any, b: Any) -> Bounded:
     a, b = lift(a), lift(b)
     v, eps = PLAIN[word](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
-    if is_short(a.v, b.v, v) and not (a.e + b.e):
+    if is_exact(a, b, v):
         return made(v, a.e, ok, eps)
     return made(v, bound(a, b, v, eps) + 2 * eps * v.abs(), ok, eps)
 
@@ -77,7 +77,7 @@ def _power(a: Any, b: Any) -> Bounded:
     a, b = lift(a), lift(b)
     v, eps = PLAIN["**"](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
-    if is_short(a.v, b.v, v) and not (a.e + b.e) and float(b.v) % 1 == 0 and float(b.v) >= 0:
+    if is_exact(a, b, v) and float(b.v) % 1 == 0 and float(b.v) >= 0:
         return made(v, a.e, ok, eps)
     ea = operand(a, eps)
     whole = b.ndim == 0 and not b.e and float(b.v) % 1 == 0
@@ -95,7 +95,7 @@ def _remainder(a: Any, b: Any) -> Bounded:
     """Nothing is known where the quotient may be on either side of a whole number."""
     a, b = lift(a), lift(b)
     v, eps, ok = PLAIN["%"](a.v, b.v), max(a.eps, b.eps), a.ok & b.ok
-    if is_short(a.v, b.v, v) and not (a.e + b.e):
+    if is_exact(a, b, v):
         return made(v, a.e, ok, eps)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
     q = a.v / b.v

@@ -26,6 +26,7 @@ from optgen.runtime import fused_cpu
 from optgen.runtime.fused_cpu import compiler, levels, sweeps
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.source import complete
+from optgen.runtime.fused_cpu.table import excess
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
@@ -50,6 +51,11 @@ class Built:
     def source(self) -> str:
         """The C++ of the rule, as it is printed."""
         return (self.folder / "fused_cpu.cpp").read_text()
+
+    @property
+    def runs_fused(self) -> bool:
+        """Whether the table of the fused C++ has a place for all its tensors."""
+        return not excess(self.cls.rule, self.source)
 
     @property
     def folder(self) -> Path:
@@ -82,7 +88,7 @@ def compile_together(rules: Sequence[Built], *flags: str) -> None:
     With `-fsyntax-only` for a flag it is only looked at.
     """
     groups: dict[tuple[str, int], list[Built]] = {}
-    for rule in rules:
+    for rule in filter(lambda rule: rule.runs_fused, rules):
         include = _INCLUDE.search(rule.source)
         assert include is not None
         groups.setdefault((include[0], rule.types), []).append(rule)

@@ -124,7 +124,9 @@ def tried(
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
-    """Tell whether a lowering shows more of a rule than the others do."""
+    """Tell whether a lowering takes a rule, and shows more of it than the others do."""
+    if lowering == "fused_cpu":
+        return rule.runs_fused
     if lowering == "sharded":
         return not rule.cls.rule.elementwise and setting.dtype == "float64"
     return lowering != "functional" or setting.dtype == "float64"

@@ -111,6 +111,9 @@ def test_a_rule_that_no_row_of_the_table_holds_says_so() -> None:
     assert excess(rule(13)) == excess(rule(14, step=None)) == excess(rule(8, fresh=8)) == ""
     assert excess(rule(14)) == excess(rule(15, step=None)) == "more than 14 states"
     assert excess(rule(9, fresh=9)) == "more than 8 states ask whether they are fresh"
+    named = 'extern "C" const char* const optgen_locals = "a b c";'
+    assert excess(rule(10), named) == ""
+    assert excess(rule(11), named) == "more than 14 states and matrices"
 
 
 MANY = '''

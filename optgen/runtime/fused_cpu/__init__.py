@@ -234,7 +234,7 @@ def _types_of_step(owner: Lowered) -> int:
 
 
 def _load(owner: Lowered, module: ModuleType, in_parts: bool, types: int) -> Kernel | str:
-    if reason := excess(owner.rule):
+    if reason := excess(owner.rule, _source(module)):
         return reason
     try:
         return _built(owner, module, in_parts, types)

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import re
 from array import array
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
@@ -28,6 +29,7 @@ _SHAPE = 4
 # As many streams as a word has four bits for, besides the parameter and its gradient; as many
 # fresh keys as a byte has bits.
 _STATES, _FRESH = 14, 8
+_LOCALS = re.compile(r'optgen_locals = "(.*)"')
 _dtype, _size = attrgetter("dtype"), attrgetter("shape")
 
 Copied = list[tuple[Tensor, Tensor]]  # an original, and the copy that was updated in its place
@@ -111,12 +113,19 @@ def in_stream(bits: int, stream: int) -> int:
     return bits << 4 * stream
 
 
-def excess(rule: Rule) -> str:
-    """Say in a few words what of a rule is too much for a row of the table; nothing if it fits."""
-    like, scalar = shaped_and_scalar(rule)
+def excess(rule: Rule, source: str = "") -> str:
+    """Say in a few words what of a rule is too much for a row of the table; nothing if it fits.
+
+    The source names the tensors that matrix words take and make.
+    """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
-    return f"more than {_STATES} states" if len(like) + len(scalar) > _STATES else ""
+    states = sum(map(len, shaped_and_scalar(rule)))
+    if states > _STATES:
+        return f"more than {_STATES} states"
+    named = _LOCALS.search(source)
+    matrices = len(named[1].split()) if named else 0
+    return f"more than {_STATES} states and matrices" if states + matrices > _STATES else ""
 
 
 def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
