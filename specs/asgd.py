@@ -37,8 +37,8 @@ def ASGD(
     a=state("ax"),
     *,
     lr=hyper(1e-2, ge=0, tensor="always"),
-    lambd=hyper(1e-4, about="Decay of the parameter, and of the step size with time"),
-    alpha=hyper(0.75, about="Power of time by which the step size decays"),
+    lambd=hyper(1e-4, ge=0, about="Decay of the parameter, and of the step size with time"),
+    alpha=hyper(0.75, ge=0, about="Power of time by which the step size decays"),
     t0=hyper(1e6, about="Number of steps after which averaging begins"),
     weight_decay=hyper(0, ge=0),
 ):

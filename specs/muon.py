@@ -55,9 +55,10 @@ def Muon(
         None,
         "original",
         "match_rms_adamw",
+        "spectral_unclamped",
         error="Adjust learning rate function {} is not supported",
-        about="How a step grows with a matrix: with its rows over its columns (None is the same as "
-        "'original'), or as large as AdamW's",
+        about="How a step grows with a matrix: with the root of its rows over its columns, but no "
+        "less than 1 ('original', and None), as large as AdamW's, or with that root alone",
     ),
 ):
     """Momentum made orthogonal, for the matrices of hidden layers (Jordan et al., 2024)."""
@@ -75,6 +76,8 @@ def Muon(
 
     if adjust_lr_fn == "match_rms_adamw":
         scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
+    elif adjust_lr_fn == "spectral_unclamped":
+        scale = sqrt(rows(p) / cols(p))
     else:
         scale = sqrt(maximum(1, rows(p) / cols(p)))
     p = p - lr * weight_decay * p

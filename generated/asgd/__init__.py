@@ -30,10 +30,10 @@ class ASGD(GeneratedOptimizer):
     Args:
         params: Parameters to optimize, or dicts that make groups of them; both may have names.
         lr (float or Tensor): Learning rate, at least 0; :math:`\gamma` in the rule. Default: 1e-2.
-        lambd (float): Decay of the parameter, and of the step size with time; :math:`\lambda` in
-            the rule. Default: 1e-4.
-        alpha (float): Power of time by which the step size decays; :math:`\alpha` in the rule.
-            Default: 0.75.
+        lambd (float): Decay of the parameter, and of the step size with time, at least 0;
+            :math:`\lambda` in the rule. Default: 1e-4.
+        alpha (float): Power of time by which the step size decays, at least 0; :math:`\alpha` in
+            the rule. Default: 0.75.
         t0 (float): Number of steps after which averaging begins; :math:`t_0` in the rule. Default:
             1e6.
         weight_decay (float): Weight decay, at least 0; :math:`\text{weight decay}` in the rule.
@@ -97,6 +97,10 @@ class ASGD(GeneratedOptimizer):
             raise ValueError("Tensor lr must be 1-element")
         if not 0.0 <= lr:
             raise ValueError(f"Invalid learning rate: {lr}")
+        if not 0.0 <= lambd:
+            raise ValueError(f"Invalid lambd value: {lambd}")
+        if not 0.0 <= alpha:
+            raise ValueError(f"Invalid alpha value: {alpha}")
         if not 0.0 <= weight_decay:
             raise ValueError(f"Invalid weight_decay value: {weight_decay}")
         defaults = {

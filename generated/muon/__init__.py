@@ -25,6 +25,9 @@ class Muon(GeneratedOptimizer):
             &\textbf{if } \textit{adjust\_lr\_fn} = \text{match\_rms\_adamw}: \\
             &\quad \text{scale} \leftarrow 0.2 \sqrt{\max(\operatorname{rows}(\theta),
                 \operatorname{cols}(\theta))} \\
+            &\textbf{else if } \textit{adjust\_lr\_fn} = \text{spectral\_unclamped}: \\
+            &\quad \text{scale} \leftarrow
+                \sqrt{\frac{\operatorname{rows}(\theta)}{\operatorname{cols}(\theta)}} \\
             &\textbf{else}: \\
             &\quad \text{scale} \leftarrow \sqrt{\max(1,
                 \frac{\operatorname{rows}(\theta)}{\operatorname{cols}(\theta)})} \\
@@ -46,9 +49,10 @@ class Muon(GeneratedOptimizer):
             Default: 1e-7.
         ns_steps (float): How many Newton-Schulz iterations to take, below 100; :math:`k` in the
             rule. Default: 5.
-        adjust_lr_fn (str or None): How a step grows with a matrix: with its rows over its columns
-            (None is the same as 'original'), or as large as AdamW's: one of None, 'original',
-            'match_rms_adamw'. Default: None.
+        adjust_lr_fn (str or None): How a step grows with a matrix: with the root of its rows over
+            its columns, but no less than 1 ('original', and None), as large as AdamW's, or with
+            that root alone: one of None, 'original', 'match_rms_adamw', 'spectral_unclamped'.
+            Default: None.
         maximize (bool): Climb the objective instead of descending. Default: False.
         foreach (bool or None): Update many tensors with each operation (True) or one at a time
             (False); None leaves the choice to the runtime. Default: None.
@@ -93,7 +97,7 @@ class Muon(GeneratedOptimizer):
             ("capturable", False),
             ("differentiable", False),
         ),
-        choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw")),),
+        choices=(("adjust_lr_fn", (None, "original", "match_rms_adamw", "spectral_unclamped")),),
         below=(("ns_steps", 100),),
     )
     lowerings = __name__
@@ -126,7 +130,7 @@ class Muon(GeneratedOptimizer):
             raise ValueError(f"momentum should be >= 0 but is: {momentum}")
         if not ns_steps < 100.0:
             raise ValueError("Number of steps must be less than 100 for computational efficiency")
-        if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+        if adjust_lr_fn not in (None, "original", "match_rms_adamw", "spectral_unclamped"):
             raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
         defaults = {
             "lr": lr,

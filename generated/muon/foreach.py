@@ -33,6 +33,9 @@ def update(
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
+    elif adjust_lr_fn == "spectral_unclamped":
+        # scale = sqrt(rows(p) / cols(p))
+        scale = sqrt(rows(params[0]) / cols(params[0]))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
         scale = sqrt(maximum(1, rows(params[0]) / cols(params[0])))
@@ -78,6 +81,9 @@ def update_sharded(
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(rows(split.whole), cols(split.whole)))
+    elif adjust_lr_fn == "spectral_unclamped":
+        # scale = sqrt(rows(p) / cols(p))
+        scale = sqrt(rows(split.whole) / cols(split.whole))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
         scale = sqrt(maximum(1, rows(split.whole) / cols(split.whole)))

@@ -28,6 +28,9 @@ def update(
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
+    elif adjust_lr_fn == "spectral_unclamped":
+        # scale = sqrt(rows(p) / cols(p))
+        scale = sqrt(rows(params[0]) / cols(params[0]))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
         scale = sqrt(maximum(1, rows(params[0]) / cols(params[0])))
@@ -79,6 +82,9 @@ def update_functional(
         if adjust_lr_fn == "match_rms_adamw":
             # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
             scale = 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
+        elif adjust_lr_fn == "spectral_unclamped":
+            # scale = sqrt(rows(p) / cols(p))
+            scale = sqrt(rows(params[index]) / cols(params[index]))
         else:
             # scale = sqrt(maximum(1, rows(p) / cols(p)))
             scale = sqrt(maximum(1, rows(params[index]) / cols(params[index])))

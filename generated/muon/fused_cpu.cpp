@@ -157,6 +157,9 @@ struct MuonAfter : Rule {
         if (hypers.adjust_lr_fn == 2) {
             // scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
             scale = 0.2 * sqrt(maximum(sizes.rows, sizes.cols));
+        } else if (hypers.adjust_lr_fn == 3) {
+            // scale = sqrt(rows(p) / cols(p))
+            scale = sqrt(sizes.rows / sizes.cols);
         } else {
             // scale = sqrt(maximum(1, rows(p) / cols(p)))
             scale = sqrt(maximum(1.0, sizes.rows / sizes.cols));

@@ -59,8 +59,12 @@ def muon_scalars(rows, hypers, shapes, scalars, found_inf, tensors):
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
         scale = 0.2 * sqrt(maximum(row_count, column_count))
     else:
-        # scale = sqrt(maximum(1, rows(p) / cols(p)))
-        scale = sqrt(maximum(tl.full((), 1, tl.float64), row_count / column_count))
+        if adjust_lr_fn == 3:
+            # scale = sqrt(rows(p) / cols(p))
+            scale = sqrt(row_count / column_count)
+        else:
+            # scale = sqrt(maximum(1, rows(p) / cols(p)))
+            scale = sqrt(maximum(tl.full((), 1, tl.float64), row_count / column_count))
     step_size = lr * scale
 
     tl.store(scalars, maximize)

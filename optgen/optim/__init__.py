@@ -9,7 +9,7 @@ import torch.optim
 from torch.optim import Optimizer
 
 from optgen.optim import _functional as _functional  # torch's is there without an import of its own
-from optgen.optim import lr_scheduler, swa_utils
+from optgen.optim import functional, lr_scheduler, swa_utils
 from optgen.optim._adafactor import Adafactor
 from optgen.optim._muon import Muon
 from optgen.optim.adadelta import Adadelta
@@ -44,6 +44,7 @@ __all__ = [
     "RMSprop",
     "Rprop",
     "SparseAdam",
+    "functional",
     "lr_scheduler",
     "swa_utils",
     "swap_in_optimizer_params_and_state",

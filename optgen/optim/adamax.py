@@ -26,7 +26,7 @@ def adamax(
     eps: float,
     beta1: float,
     beta2: float,
-    lr: float,
+    lr: float | Tensor,
     weight_decay: float,
 ) -> None:
     """Take one step of :class:`Adamax` in place, on lists of tensors."""

@@ -25,7 +25,7 @@ def asgd(
     has_complex: bool = False,
     *,
     lambd: float,
-    lr: float,
+    lr: float | Tensor,
     t0: float,
     alpha: float,
     weight_decay: float,

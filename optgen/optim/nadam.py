@@ -27,7 +27,7 @@ def nadam(
     *,
     beta1: float,
     beta2: float,
-    lr: float,
+    lr: float | Tensor,
     weight_decay: float,
     momentum_decay: float,
     eps: float,

@@ -1,13 +1,16 @@
 """What every optimizer here is, whatever its step: a torch Optimizer that imports no compiler."""
 
 import functools
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
 from optgen.runtime.private import (
+    WARNS_OF_SETS,
     observed,
     observed_by_torch,
     outside_dynamo,
@@ -16,6 +19,13 @@ from optgen.runtime.private import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_UNORDERED = (
+    "optimizer parameters need to be organized in ordered collections, but the ordering of tensors "
+    "in sets will change between runs. Please use a list instead. This will be an error in a "
+    "future release."
+)
+"""torch's words since version 2.15."""
 
 
 def hooked(step: F) -> F:
@@ -42,6 +52,11 @@ def hooked(step: F) -> F:
 
 class LightOptimizer(Optimizer):
     """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        if isinstance(params, set) and not WARNS_OF_SETS:
+            warnings.warn(_UNORDERED, FutureWarning, stacklevel=2)
+        super().__init__(params, defaults)
 
     @outside_dynamo
     def state_dict(self) -> dict[str, Any]:

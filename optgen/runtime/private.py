@@ -24,6 +24,9 @@ data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
 
+WARNS_OF_SETS = torch.__version__ >= "2.15"  # torch compares versions, not texts
+"""Whether torch's Optimizer itself warns of parameters without an order."""
+
 
 def undecorated(method: Callable[P, R]) -> Callable[P, R]:
     """Return what torch's dynamo-disabling wrapper wraps: ours are `outside_dynamo` themselves.

@@ -155,11 +155,10 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
     """Return the chosen value as torch's `where` would: of all elements, in memory of its own."""
-    if not isinstance(chosen, Tensor):
-        is_alone = not isinstance(other, Tensor)
-        return chosen if is_alone else other.new_full((), chosen).expand(other.shape)
     if not isinstance(other, Tensor):
-        return chosen.clone()
+        return chosen.clone() if isinstance(chosen, Tensor) else chosen
+    if not isinstance(chosen, Tensor):
+        return other.new_full((), chosen).expand(other.shape)
     shape = torch.broadcast_shapes(chosen.shape, other.shape)
     return chosen.to(torch.result_type(chosen, other), copy=True).expand(shape)
 

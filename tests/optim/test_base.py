@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from newest import HAS_2_15
 from optim.classes import closure, give_gradients, kinds, outcome, parameters, takes, train
 from parity.classes import NAMES, ONE_GROUP
 from torch import Tensor
@@ -23,7 +24,6 @@ def non_leaf() -> Tensor:
 
 PARAMETERS: dict[str, Callable[[], Any]] = {
     "a tensor": leaf,
-    "a set": lambda: {leaf()},
     "a set in a group": lambda: [{"params": {leaf()}}],
     "nothing": list,
     "numbers": lambda: [1],
@@ -38,13 +38,27 @@ PARAMETERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("params", PARAMETERS)
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_are_taken_or_refused_as_torch_does(name: str, params: str) -> None:
+def test_parameters_are_refused_as_torch_does(name: str, params: str) -> None:
     def raised(kind: Any) -> Any:
         return outcome(lambda: str(len(kind(PARAMETERS[params]()).param_groups)))
 
     ours, theirs = map(raised, kinds(name))
     assert ours == theirs
-    assert isinstance(theirs, tuple) == (params != "a set")
+    assert isinstance(theirs, tuple)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
+    """In torch's words, which it has since version 2.15."""
+    ours, theirs = kinds(name)
+    with pytest.warns(FutureWarning, match="ordering of tensors in sets will change") as caught:
+        assert len(ours({leaf()}).param_groups) == 1
+    assert len(caught) == 1
+
+    if HAS_2_15:
+        with pytest.warns(FutureWarning) as torchs:
+            theirs({leaf()})
+        assert str(caught[0].message) == str(torchs[0].message)
 
 
 def adding(group: Callable[[], Any], first: Callable[[], Any] = leaf) -> Callable[[Any], Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from newest import is_refused_by_newer_only
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -113,8 +114,16 @@ def test_what_torchs_groups_lack_stands_there_where_it_was_asked_for(
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_in_and_out_of_range(name: str) -> None:
     for hyper, value in itertools.product(hypers(name), NUMBERS):
-        if not (name == "SGD" and math.isnan(value)):
+        ours_only = name == "SGD" and math.isnan(value)
+        if not ours_only and not is_refused_by_newer_only(name, {hyper: value}):
             assert_alike(name, {hyper: value})
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, math.nan])
+@pytest.mark.parametrize("hyper", ["lambd", "alpha"])
+def test_asgd_refuses_what_torch_refuses_since_2_15(hyper: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"Invalid {hyper} value: {value}"):
+        optgen.optim.ASGD(parameters(), **{hyper: value})
 
 
 @pytest.mark.parametrize("hyper", ["lr", "momentum", "weight_decay"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from newest import HAS_2_14, TENSOR_RATES
 from optim.classes import CLASSES
 from parity.cases import FULL, Case
 from parity.trajectories import error, values
@@ -82,9 +83,12 @@ def tensors(call: Call) -> list[Tensor]:
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_signature_is_torchs(name: str) -> None:
     ours, theirs = map(inspect.signature, forms(name))
+    expected = list(theirs.parameters.values())
+    if not HAS_2_14 and name in TENSOR_RATES:
+        expected = [a.replace(annotation=float | Tensor) if a.name == "lr" else a for a in expected]
 
-    assert list(ours.parameters.values()) == list(theirs.parameters.values())
-    assert ours == theirs
+    assert list(ours.parameters.values()) == expected
+    assert ours.return_annotation == theirs.return_annotation
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,13 @@ def test_they_stand_under_one_roof_as_torchs() -> None:
         if hasattr(_functional, form):
             assert getattr(optgen.optim._functional, form) is forms(name)[0]
             assert form in optgen.optim._functional.__all__
+
+
+def test_the_public_module_has_them_all() -> None:
+    """As torch's has since version 2.15."""
+    assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
+    for name in CLASSES:
+        assert getattr(optgen.optim.functional, module_name(name)) is forms(name)[0]
 
 
 def two(seed: int = 0) -> list[Tensor]:

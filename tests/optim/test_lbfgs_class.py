@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from newest import HAS_2_14
 from optim.lbfgs_problems import quadratic, run, start
 from torch.nn import Parameter
 from torch.testing._internal.common_optimizers import optim_db
@@ -29,7 +30,7 @@ def test_signature() -> None:
     theirs = list(inspect.signature(torch.optim.LBFGS).parameters.values())
 
     assert ours[: len(theirs)] == theirs
-    assert [argument.name for argument in ours[len(theirs) :]] == ADDED
+    assert [argument.name for argument in ours[len(theirs) :]] == ADDED[HAS_2_14:]
     assert {argument.kind for argument in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
 
 
@@ -50,11 +51,20 @@ def test_a_group_has_what_was_asked_for(options: dict[str, Any]) -> None:
     theirs = torch.optim.LBFGS(parameters())
     ours = LBFGS(parameters(), **options)
 
-    assert list(ours.param_groups[0]) == [*theirs.param_groups[0], added]
+    keys = [*dict.fromkeys([*theirs.param_groups[0], added])]
+    assert list(ours.param_groups[0]) == keys
     assert ours.state_dict()["param_groups"][0][added] == options[added]
     again = pickle.loads(pickle.dumps(ours))
-    assert list(again.param_groups[0]) == [*theirs.param_groups[0], added]
+    assert list(again.param_groups[0]) == keys
     assert again.defaults == ours.defaults
+
+
+def test_a_step_without_parameters_evaluates_the_closure() -> None:
+    """As torch's since version 2.14."""
+    optimizer = LBFGS([{"params": []}])
+
+    assert optimizer.step(lambda: torch.is_grad_enabled()) is True
+    assert not optimizer.state
 
 
 def test_nothing_of_ours_stays_in_torchs() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED
+from newest import HAS_2_14
 from parity.classes import CLOSURE, INFOS, NAMES, PLAIN, SPARSE, has
 from torch.optim import Optimizer
 
@@ -67,6 +68,7 @@ OWN: dict[str, list[Options]] = {
         {"nesterov": False, "lr": 0.02},
         {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0},
         {"adjust_lr_fn": "original", "momentum": 0, "ns_steps": 3, "eps": 1e-3},
+        *([{"adjust_lr_fn": "spectral_unclamped"}] if HAS_2_14 else []),
         {"lr": LR, "weight_decay": 0.2},
     ],
     "NAdam": [

@@ -1,4 +1,4 @@
-"""What torch 2.13's optimizers do wrong and ours do right."""
+"""What torch's optimizers do wrong and ours do right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.nn import Parameter
 fault = Faults()
 
 
-@fault("SGD")
+@fault("SGD", mended=(2, 14))
 def fused_in_16_bits(optim: Any) -> None:
     """`fused=True` on the CPU does not move 16-bit parameters of 16 or more elements."""
     param = Parameter(torch.zeros(100, dtype=torch.bfloat16))
@@ -28,7 +28,7 @@ def fused_in_16_bits(optim: Any) -> None:
     assert (param == -1).all()
 
 
-@fault("SGD")
+@fault("SGD", mended=(2, 14))
 def fused_momentum_in_16_bits(optim: Any) -> None:
     """With 16-bit parameters, `fused=True` on the CPU first reads uninitialised momentum."""
     for _ in range(20):
@@ -77,7 +77,7 @@ def a_scheduled_tensor(optim: Any) -> None:
     assert error(found[0], found[1]) < 1e-12
 
 
-@fault("Muon")
+@fault("Muon", mended=(2, 15))
 def momentum_without_nesterov(optim: Any) -> None:
     """With `nesterov=False` in bfloat16, every step scales the stored momentum to norm 1."""
     param = Parameter(torch.zeros(8, 8, dtype=torch.bfloat16))

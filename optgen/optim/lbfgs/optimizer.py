@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,14 +18,19 @@ from optgen.runtime.base import LightOptimizer, hooked
 from optgen.runtime.private import check_graph_capture
 from optgen.runtime.rule import asked
 
-_ABSENT = {
+_OPTIONS = {
     "maximize": False,
     "foreach": None,
     "fused": None,
     "capturable": False,
     "differentiable": False,
 }
-"""The keys that torch's group lacks, and what they mean where they are absent."""
+_TORCHS = signature(torch.optim.LBFGS).parameters
+_ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCHS}
+"""The keys that torch's group lacks, and what they mean where they are absent.
+
+Groups hold `maximize` since torch 2.14.
+"""
 
 _ONE_GROUP = "LBFGS doesn't support per-parameter options (parameter groups)"
 
@@ -132,6 +138,9 @@ class LBFGS(LightOptimizer):
             raise AssertionError(
                 f"Expected exactly one param_group, but got {len(self.param_groups)}"
             )
+        if not self.param_groups[0]["params"]:
+            with torch.enable_grad():
+                return closure()
         with torch.no_grad():
             return self._step(self.param_groups[0], closure)
 

@@ -120,7 +120,8 @@ def excess(rule: Rule, source: str = "") -> str:
     """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
-    states = sum(map(len, shaped_and_scalar(rule)))
+    like, scalar = shaped_and_scalar(rule)
+    states = len(like) + len(scalar)
     if states > _STATES:
         return f"more than {_STATES} states"
     named = _LOCALS.search(source)

@@ -1,4 +1,4 @@
-"""What torch 2.13's schedulers do wrong and ours do right."""
+"""What torch's schedulers do wrong and ours do right."""
 
 from __future__ import annotations
 

@@ -1,0 +1,20 @@
+"""Where optgen follows the newest torch, and the installed one may be older."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+HAS_2_14 = torch.__version__ >= (2, 14)
+HAS_2_15 = torch.__version__ >= (2, 15)
+"""Whether the installed torch has what that version has brought."""
+
+TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SGD"}
+"""Classes whose functional form takes a tensor as its rate, by its annotation since torch 2.14."""
+
+
+def is_refused_by_newer_only(name: str, kwargs: dict[str, Any]) -> bool:
+    """Tell whether a newer torch than the installed one refuses these arguments."""
+    bounded = ("lambd", "alpha") if name == "ASGD" and not HAS_2_15 else ()
+    return any(not kwargs[hyper] >= 0 for hyper in bounded if hyper in kwargs)

@@ -1,0 +1,34 @@
+"""How Muon's step grows with a matrix, where torch's class may be too old to compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen
+import optgen.optim
+
+
+def stepped(rows: int, cols: int, **options: Any) -> Tensor:
+    """The parameter after one step from zeros."""
+    param = torch.nn.Parameter(torch.zeros(rows, cols, dtype=torch.float64))
+    param.grad = torch.linspace(-1, 2, rows * cols, dtype=torch.float64).view(rows, cols).sin()
+    optgen.optim.Muon([param], weight_decay=0, **options).step()
+    return param.detach()
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize(("rows", "cols"), [(6, 2), (4, 4), (2, 6)])
+def test_spectral_unclamped_is_the_root_of_rows_over_columns(
+    lowering: str, rows: int, cols: int
+) -> None:
+    """torch has it so since version 2.14; 'original' is the same, but never below 1."""
+    with optgen.use_lowering(lowering):
+        unclamped = stepped(rows, cols, lr=0.1, adjust_lr_fn="spectral_unclamped")
+        original = stepped(rows, cols, lr=0.1, adjust_lr_fn="original")
+
+    ratio = (rows / cols) ** 0.5
+    torch.testing.assert_close(unclamped / ratio, original / max(1, ratio), rtol=1e-12, atol=0)
