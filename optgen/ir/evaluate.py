@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.kinds import Axes, Home, Kind, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
 from optgen.ir.words import WORDS
 
@@ -179,7 +180,8 @@ class _Step:
             case Call("and" | "or" as word, (a, b)):
                 left = self.value(a)
                 decided = left.ndim == 0 and bool(left) is (word == "or")
-                return left if decided else WORDS[word].meaning(left, self.value(b))
+                right = self.undecided(word, b) if decided else self.value(b)
+                return WORDS[word].meaning(left, right)
             case Call("==" | "!=" as word, (a, b)) if _is_choice(self.values, a, b):
                 return torch.tensor(WORDS[word].meaning(*(self.value(e) for e in (a, b))))
             case Call(word, args):
@@ -193,6 +195,38 @@ class _Step:
                 return WORDS[word].meaning(*operands)
             case Linear():
                 raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
+
+    def undecided(self, word: str, expr: Expr) -> Tensor:
+        """Truths that change nothing, as many as an expression has; it need not have a value."""
+        param: Tensor = self.values[self.algorithm.param]
+
+        def kind(ref: Ref) -> Kind:
+            return Kind(Home.DEVICE, _axes(self.values[ref.name], param))
+
+        shape = _shape(kind_of(expr, kind).axes, param)
+        return torch.full(shape, word == "and", device=param.device)
+
+
+def _axes(value: Any, param: Tensor) -> Axes:
+    """The axes that a value has of a parameter's."""
+    if not isinstance(getattr(value, "shape", None), torch.Size) or value.ndim == 0:
+        return Axes.NONE
+    found = Axes.MATRIX
+    for axes, place in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
+        if value.ndim >= -place and value.shape[place] == param.shape[place]:
+            found = Axes(found | axes)
+    return found
+
+
+def _shape(axes: Axes, param: Tensor) -> torch.Size:
+    """The shape of a value with these axes."""
+    if axes is Axes.NONE:
+        return torch.Size()
+    sizes = list(param.shape)
+    for one, place in ((Axes.ROW, -2), (Axes.COLUMN, -1)):
+        if len(sizes) >= -place and axes & one != one:
+            sizes[place] = 1
+    return torch.Size(sizes)
 
 
 def _in(dtype: torch.dtype, value: Any) -> Any:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.nodes import assigns, rename_program
+from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
 from optgen.passes.levels import kinds_of
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.split import Splitter, is_self_copy
+from optgen.passes.split import Splitter, copied
 
 
 def drop_idle(algorithm: Algorithm) -> Algorithm:
     """Return a rule with versions, without assignments to p and to states that change nothing."""
     programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
-    changed = {a.target.name for p in programs for a in assigns(p) if not is_self_copy(a)}
-    written = {a.target.name for a in assigns(algorithm.rule)}
+    every = (algorithm.rule, *programs)
+    read = {ref for p in every for expr in expressions(p) for ref in refs(expr)}
+    last = {a.target.name: a.target for a in assigns(algorithm.rule)}
+    needed = {*read, *last.values()}
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
-    idle = kept & written - changed
+    copies = _copies(algorithm.rule, kept)
+    changed = {
+        a.target.name
+        for program in programs
+        for a in assigns(program)
+        if a.target in needed and _origin(a, copies) != a.target.name
+    }
+    idle = kept & last.keys() - changed
     if not idle:
         return algorithm
     rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)
@@ -25,3 +36,18 @@ def drop_idle(algorithm: Algorithm) -> Algorithm:
         algorithm,
         rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in idle else r),
     )
+
+
+def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
+    """The locals that are copies whatever branch is taken, and of what."""
+    times = Counter(a.target for a in assigns(program))
+    pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
+    return {to: source for to, source in pairs if source and to.name not in kept}
+
+
+def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
+    """Return the name whose value a statement copies, or nothing if it does more."""
+    source = copied(stmt)
+    while source in copies:
+        source = copies[source]
+    return source.name if source else ""

@@ -1,73 +1,54 @@
-"""Folds arithmetic on constants, and branches whose conditions are constants.
-
-No printer then meets an operation on constants alone, or a minus in front of a minus.
-"""
+"""Folds arithmetic on constants, and branches whose conditions are constants."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeGuard
 
-from optgen.ir.evaluate import of_numbers
-from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Stmt, rebuild
-from optgen.ir.words import WORDS
-
-_FOLDED = ("arithmetic", "comparison", "function")
-_LARGEST_INT = 2**31  # every printed language has the whole numbers below it
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Assign, Expr, Program, Ref, Stmt
+from optgen.passes.fold_expression import fold, is_truth
+from optgen.passes.keep_axes import keep_axes
 
 
-def fold_constants(program: Program) -> Program:
-    """Return a program with its expressions folded; an arm that is never taken is left out."""
-    out: list[Stmt] = []
-    for stmt in program:
-        if isinstance(stmt, Assign):
-            out.append(replace(stmt, value=fold(stmt.value)))
-            continue
-        condition = fold(stmt.condition)
-        then, orelse = fold_constants(stmt.then), fold_constants(stmt.orelse)
-        if _is_truth(condition):
-            out += then if condition.value else orelse
-        else:
+def fold_constants(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with its expressions folded; an arm that is never taken is left out."""
+    return replace(algorithm, rule=_Folder(declared_kinds(algorithm)).program(algorithm.rule))
+
+
+class _Folder:
+    """Folds statement by statement, and knows the kinds that names have by then."""
+
+    def __init__(self, kinds: dict[str, Kind]) -> None:
+        self.kinds = kinds
+
+    def program(self, program: Program) -> Program:
+        out: list[Stmt] = []
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                out.append(replace(stmt, value=self.folded(stmt.value)))
+                self.kinds[stmt.target.name] = kind_of(stmt.value, self.kind)
+                continue
+            condition = fold(stmt.condition)
+            if is_truth(condition):
+                out += self.program(stmt.then if condition.value else stmt.orelse)
+                continue
+            then, orelse = self.arms(stmt.then, stmt.orelse)
             out.append(replace(stmt, condition=condition, then=then, orelse=orelse))
-    return tuple(out)
+        return tuple(out)
 
+    def arms(self, then: Program, orelse: Program) -> tuple[Program, Program]:
+        """Fold both arms; afterwards a name is of the kind that either makes it."""
+        before = dict(self.kinds)
+        then = self.program(then)
+        made, self.kinds = self.kinds, before
+        orelse = self.program(orelse)
+        for name, kind in made.items():
+            self.kinds[name] = kind.join(self.kinds.get(name, kind))
+        return then, orelse
 
-def fold(expr: Expr) -> Expr:
-    """Return an expression with all that follows from its numbers and truth values worked out."""
-    expr = rebuild(expr, fold)
-    match expr:
-        case Const(int() as value) if abs(value) >= _LARGEST_INT:
-            return replace(expr, value=float(value))
-        case Call("neg", (Call("neg", (a,)),)) | Call("not", (Call("not", (a,)),)):
-            return a
-        case Call("not", (a,)) if _is_truth(a):
-            return Const(not a.value, expr.place)
-        case Call("and" | "or" as word, (a, b)):
-            for one, other in ((a, b), (b, a)):
-                if _is_truth(one):
-                    return one if one.value is (word == "or") else other
-        case Call("truth", (a,)) if _is_number(a):
-            return Const(a.value != 0, expr.place)
-        case Call(word, args) if WORDS[word].sort in _FOLDED and all(map(_is_number, args)):
-            return _computed(expr)
-    return expr
+    def folded(self, expr: Expr) -> Expr:
+        return fold(keep_axes(expr, self.kind))
 
-
-def _computed(call: Call) -> Const:
-    """Return what a word makes of numbers, in float64 as everywhere; a whole number stays one."""
-    constants = [arg.value for arg in call.args if isinstance(arg, Const)]
-    values = [value for value in constants if isinstance(value, int | float)]
-    result = of_numbers(call.word, values)
-    whole = all(isinstance(value, int) for value in values) and call.word != "/"
-    if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
-        result = int(result)
-    return Const(result, call.place)
-
-
-def _is_truth(expr: Expr) -> TypeGuard[Const]:
-    return isinstance(expr, Const) and isinstance(expr.value, bool)
-
-
-def _is_number(expr: Expr) -> TypeGuard[Const]:
-    value = expr.value if isinstance(expr, Const) else None
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    def kind(self, ref: Ref) -> Kind:
+        return self.kinds[ref.name]

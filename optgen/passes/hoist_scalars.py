@@ -8,7 +8,7 @@ that is taken may be evaluated; plain sums and products, which always have a val
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.kinds import Kind, kind_of
@@ -62,8 +62,10 @@ class _Scope:
     known: dict[Expr, Ref] = field(default_factory=dict)
     added: list[Stmt] = field(default_factory=list)
 
-    def arm(self, condition: Expr, taken: bool) -> _Scope:
-        return _Scope((*self.arms, (condition, taken)), dict(self.known))
+    def arm(self, condition: Expr, taken: bool, late: Collection[Ref]) -> _Scope:
+        """A side of a branch; it does not know what is computed after the branch."""
+        known = {expr: ref for expr, ref in self.known.items() if ref not in late}
+        return _Scope((*self.arms, (condition, taken)), known)
 
     def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
         """Whether no run takes both this block and another: they are sides of one branch."""
@@ -98,7 +100,8 @@ class _Hoister:
             if index is not None:  # its arms may read what was named so far
                 new_scalars[index:index], scope.added = scope.added, []
                 index, twin = _twin(stmt, new_scalars)
-            on, off = scope.arm(stmt.condition, True), scope.arm(stmt.condition, False)
+            late = set() if index is None else {a.target for a in assigns(new_scalars[index:])}
+            on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
             then_scalars, then = self.block(twin.then, stmt.then, on)
             else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
             new_body.append(replace(stmt, then=then, orelse=orelse))

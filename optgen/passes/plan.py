@@ -63,8 +63,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
         RuleError: a matrix word stands where no plan can cut the rule.
     """
     assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
-    folded = replace(assumed, rule=fold_constants(assumed.rule))
-    named = rename(expand_reductions(name_properties(folded)))
+    named = rename(expand_reductions(name_properties(fold_constants(assumed))))
     try:
         made = _planned(named, order, apart=False)
     except (TangledError, StaleReadError):

@@ -232,13 +232,19 @@ def _events(program: Program) -> Iterator[tuple[str, Ref]]:
 
 def is_self_copy(stmt: Assign) -> bool:
     """Whether a statement only gives a value the next version of its own name."""
+    source = copied(stmt)
+    return source is not None and source.name == stmt.target.name
+
+
+def copied(stmt: Assign) -> Ref | None:
+    """Return what a statement only copies, or None if it does more."""
     match stmt.value:
-        case Ref(name):
-            return name == stmt.target.name
-        case Linear((Term(Const(1), (Ref(name),), ()),)):
-            return name == stmt.target.name
+        case Ref() as source:
+            return source
+        case Linear((Term(Const(1), (Ref() as source,), ()),)):
+            return source
         case _:
-            return False
+            return None
 
 
 def _joined_targets(stmt: If) -> list[Ref]:

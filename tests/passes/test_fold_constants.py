@@ -8,7 +8,8 @@ import pytest
 from spec_texts import UPDATE, read, spec
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref
-from optgen.passes.fold_constants import fold, fold_constants
+from optgen.passes.fold_constants import fold_constants
+from optgen.passes.fold_expression import fold
 
 LR = Ref("lr")
 
@@ -60,7 +61,7 @@ def test_a_known_side_decides_a_condition() -> None:
 
 def test_a_branch_with_a_known_condition_is_decided() -> None:
     (algorithm,) = [read(spec("if not (lr > 0 and 1 > 2):", "    g = 2 * g", UPDATE))]
-    first, last = fold_constants(algorithm.rule)
+    first, last = fold_constants(algorithm).rule
     assert isinstance(first, Assign)
     assert first.target == Ref("g")
     assert isinstance(last, Assign)

@@ -1,0 +1,55 @@
+"""Folds arithmetic on constants: no printer meets it, or a minus in front of a minus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeGuard
+
+from optgen.ir.evaluate import of_numbers
+from optgen.ir.nodes import Call, Const, Expr, rebuild
+from optgen.ir.words import WORDS
+
+_FOLDED = ("arithmetic", "comparison", "function")
+_LARGEST_INT = 2**31  # every printed language has the whole numbers below it
+
+
+def fold(expr: Expr) -> Expr:
+    """Return an expression with all that follows from its numbers and truth values worked out."""
+    expr = rebuild(expr, fold)
+    match expr:
+        case Const(int() as value) if abs(value) >= _LARGEST_INT:
+            return replace(expr, value=float(value))
+        case Call("neg", (Call("neg", (a,)),)) | Call("not", (Call("not", (a,)),)):
+            return a
+        case Call("not", (a,)) if is_truth(a):
+            return Const(not a.value, expr.place)
+        case Call("and" | "or" as word, (a, b)):
+            for one, other in ((a, b), (b, a)):
+                if is_truth(one):
+                    return one if one.value is (word == "or") else other
+        case Call("truth", (a,)) if _is_number(a):
+            return Const(a.value != 0, expr.place)
+        case Call(word, args) if WORDS[word].sort in _FOLDED and all(map(_is_number, args)):
+            return _computed(expr)
+    return expr
+
+
+def _computed(call: Call) -> Const:
+    """Return what a word makes of numbers, in float64 as everywhere; a whole number stays one."""
+    constants = [arg.value for arg in call.args if isinstance(arg, Const)]
+    values = [value for value in constants if isinstance(value, int | float)]
+    result = of_numbers(call.word, values)
+    whole = all(isinstance(value, int) for value in values) and call.word != "/"
+    if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
+        result = int(result)
+    return Const(result, call.place)
+
+
+def is_truth(expr: Expr) -> TypeGuard[Const]:
+    """Tell whether an expression is True or False."""
+    return isinstance(expr, Const) and isinstance(expr.value, bool)
+
+
+def _is_number(expr: Expr) -> TypeGuard[Const]:
+    value = expr.value if isinstance(expr, Const) else None
+    return isinstance(value, int | float) and not isinstance(value, bool)
