@@ -102,7 +102,7 @@ def require_ruff() -> str:
     if ruff is None:
         raise ToolchainError(
             f"generated files are formatted by ruff {RUFF}, which is not installed here: "
-            "pip install 'optgen[build]'"
+            f"python -m pip install ruff=={RUFF}"
         )
     return ruff
 

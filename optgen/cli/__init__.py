@@ -1,8 +1,9 @@
 """The command line. Exit codes: 0 ok, 1 stale, 2 usage, 3 an error in a spec, 4 toolchain."""
 
+import re
 import sys
 
-_EXTRA = ("jinja2", "sympy", "typer")
+EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "sympy>=1.13", "typer>=0.16")  # as in pyproject.toml
 
 
 def main() -> None:
@@ -10,9 +11,10 @@ def main() -> None:
     try:
         from optgen.cli.app import app
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in {re.split("[=>]", tool)[0] for tool in EXTRA}:
             raise
-        message = f"optgen: {error.name} is not installed: pip install 'optgen[build]'"
-        print(message, file=sys.stderr)
+        tools = " ".join(f"'{tool}'" for tool in EXTRA)
+        print(f"optgen: {missing} is not installed: python -m pip install {tools}", file=sys.stderr)
         raise SystemExit(4) from None
     app(prog_name="optgen")

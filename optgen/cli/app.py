@@ -92,7 +92,7 @@ def build(
 ) -> None:
     """Generate optimizers.
 
-    Without SPEC, all of the checkout it stands in.
+    Without SPEC, it generates all optimizers of the checkout around the current folder.
     """
     with exit_codes():
         from optgen.cli import build as command
@@ -127,7 +127,7 @@ def show(
 ) -> None:
     """Print an optimizer: its spec, LaTeX, IR, or a file.
 
-    NAME is of the catalogue, or a spec file.
+    NAME is a name of the catalogue or a spec file.
     """
     chosen = [option for option in (lowering, latex, ir) if option]
     if len(chosen) > 1:
@@ -149,7 +149,7 @@ def new(
 ) -> None:
     """Write a spec to start from.
 
-    Into specs/ in a checkout, else into the current folder.
+    In a checkout of optgen it goes into specs/, elsewhere into the current folder.
     """
     with exit_codes():
         from optgen.cli import new as command
@@ -167,7 +167,7 @@ def check(
 ) -> None:
     """Say what is wrong with specs.
 
-    Reads them and generates in memory; writes nothing else.
+    It reads them and generates in memory. It writes no generated file.
     """
     with exit_codes():
         from optgen.cli import build as command
@@ -192,33 +192,38 @@ def check(
 def bench(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Names, adamw or AdamW; or spec files."),
+        typer.Argument(metavar="[NAME]...", help="Names, such as adamw or AdamW; or spec files."),
     ] = None,
     lists: Annotated[
         list[str] | None,
         typer.Option(
             "--list",
-            help="Of tensors: 2.5e7, 1e6, resnet50, gpt2, 2000x256, 20groups, 2000x1.",
+            help="Lists of tensors: 2.5e7, 1e6, resnet50, gpt2, 2000x256, 20groups, 2000x1.",
             show_default="1e6, resnet50, 2000x256",
         ),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Of the tensors: float32, float64, bfloat16, float16.")
+        str, typer.Option(help="The tensors' type: float32, float64, bfloat16, float16.")
     ] = "float32",
-    threads: Annotated[int, typer.Option(min=1, help="That torch and kernels use.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Of measuring on each list.")] = 1.0,
-    unfused: Annotated[bool, typer.Option("--unfused", help="Our other lowerings too.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for torch and for kernels.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Time of measuring on each list.")] = 1.0,
+    unfused: Annotated[
+        bool, typer.Option("--unfused", help="Measure our other lowerings too.")
+    ] = False,
     compiled: Annotated[
-        bool, typer.Option("--compile", help="torch.compile too; ten seconds or more each.")
+        bool, typer.Option("--compile", help="Measure torch.compile too: ten seconds or more each.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Merge the results into this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them; needs matplotlib.")] = None,
 ) -> None:
-    """Measure optimizers against torch.optim and the memory's limit.
+    """Measure optimizers against torch.optim and the memory limit.
 
-    A rule of one's own too: my_rule.py. In one process, in a new order each round. Figures are
-    medians: milliseconds, the part of the limit's speed that is reached (in brackets by minima),
-    and how many times longer torch takes.
+    The memory limit is a loop in C that reads and writes the same memory. A rule of your own is
+    measured too: my_rule.py. All figures are medians, but for those in brackets.
+
+    The column "cold ms" is the time of a step if the caches hold something else. "of limit" is
+    the speed of a step as a part of the limit's; in brackets that of the fastest steps. A column
+    of torch says how many times as long torch takes.
     """
     with exit_codes():
         from optgen.cli import bench as command

@@ -48,6 +48,6 @@ def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
 def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
     """Return the name whose value a statement copies, or nothing if it does more."""
     source = copied(stmt)
-    while source in copies:
+    while source and source in copies:
         source = copies[source]
     return source.name if source else ""

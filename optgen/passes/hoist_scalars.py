@@ -100,7 +100,7 @@ class _Hoister:
             if index is not None:  # its arms may read what was named so far
                 new_scalars[index:index], scope.added = scope.added, []
                 index, twin = _twin(stmt, new_scalars)
-            late = set() if index is None else {a.target for a in assigns(new_scalars[index:])}
+            late = set() if index is None else {a.target for a in assigns((*new_scalars[index:],))}
             on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
             then_scalars, then = self.block(twin.then, stmt.then, on)
             else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)

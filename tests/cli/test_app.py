@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from cli.commands import ROOT, run
 
 import optgen
+from optgen import emit
+from optgen.cli import EXTRA
 
 
 def test_help_names_every_command() -> None:
@@ -65,4 +68,13 @@ def test_without_the_generators_libraries(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 4
-    assert result.stderr == "optgen: typer is not installed: pip install 'optgen[build]'\n"
+    tools = "'jinja2>=3.1' 'ruff==0.17.5' 'sympy>=1.13' 'typer>=0.16'"
+    assert result.stderr == f"optgen: typer is not installed: python -m pip install {tools}\n"
+
+
+def test_the_generators_libraries_are_those_of_the_package() -> None:
+    """The command cannot read pyproject.toml where it is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert list(EXTRA) == project["optional-dependencies"]["build"]
+    assert f"ruff=={emit.RUFF}" in EXTRA
