@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from optgen.ir.nodes import Expr, Ref, assigns, rebuild
+from optgen.ir.nodes import Assign, Expr, Program, Ref, assigns, rebuild
 from optgen.ir.plan import Plan
 
 
 def definitions(plan: Plan) -> dict[Ref, Expr]:
-    """Return every scalar with one definition, be it in several branches, and what it is."""
+    """Return every scalar with one definition, be it in several branches, and what it is.
+
+    A name that a branch leaves as it was before has two.
+    """
     found: dict[Ref, Expr] = {}
     several: set[Ref] = set()
     for stmt in assigns(plan.scalars):
         if found.get(stmt.target, stmt.value) != stmt.value:
             several.add(stmt.target)
         found[stmt.target] = stmt.value
+    always = _on_every_path(plan.scalars)
+    before = {state.symbol for state in plan.algorithm.scalar_states()}
+    names = [ref.name for ref in found]
+    several |= {
+        ref
+        for ref in found.keys() - always
+        if ref.name in before or names.count(ref.name) > 1  # the join copies it: see `plan`
+    }
     return {ref: value for ref, value in found.items() if ref not in several}
+
+
+def _on_every_path(program: Program) -> set[Ref]:
+    """Return what is assigned whichever branch is taken."""
+    found: set[Ref] = set()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            found.add(stmt.target)
+        else:
+            found |= _on_every_path(stmt.then) & _on_every_path(stmt.orelse)
+    return found
 
 
 def written_out(expr: Expr, known: dict[Ref, Expr]) -> Expr:

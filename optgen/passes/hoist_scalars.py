@@ -224,16 +224,17 @@ def _inner_hints(term: Term) -> tuple[str, ...]:
 
 
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
-    """The program with a statement as early as its operands (and unpacked tuples) allow."""
+    """The program with a statement as early as its operands (and an unpacked tuple) allow."""
     needed = set(refs(stmt.value))
     index = 0
     for position, other in enumerate(scalars, 1):
-        if any(a.target in needed or _unpacks(a) for a in assigns((other,))):
+        if any(a.target in needed for a in assigns((other,))):
             index = position
-    while index < len(scalars) and scalars[index] in earlier:
+    while index < len(scalars) and (scalars[index] in earlier or _unpacks(scalars[index])):
         index += 1
     return (*scalars[:index], stmt, *scalars[index:])
 
 
-def _unpacks(stmt: Assign) -> bool:
-    return isinstance(stmt.value, Call) and stmt.value.word == "item"
+def _unpacks(stmt: Stmt) -> bool:
+    is_call = isinstance(stmt, Assign) and isinstance(stmt.value, Call)
+    return is_call and stmt.value.word == "item"

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
 from optgen.ir.kinds import Kind
-from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
+from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs, walk
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -21,6 +22,7 @@ from optgen.ir.plan import (
     streams_of_trip,
 )
 from optgen.ir.verify import StaleReadError, verify_plan
+from optgen.ir.words import MATRIX_WORDS
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_idle import drop_idle
@@ -67,8 +69,25 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     try:
         made = _planned(named, order, apart=False)
     except (TangledError, StaleReadError):
-        made = _planned(named, order, apart=True)
+        try:
+            made = _planned(named, order, apart=True)
+        except TangledError as error:
+            raise _refusal(named.rule) or error from error
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
+
+
+def _refusal(program: Program) -> RuleError | None:
+    """Return an error at the first matrix word; without one, nothing waits in a circle."""
+    for stmt in assigns(program):
+        for call in walk(stmt.value):
+            if isinstance(call, Call) and call.word in MATRIX_WORDS:
+                return RuleError(
+                    call.place,
+                    f"`{call.word}` and what is read after it wait for each other",
+                    f"numbers, rows and columns do not outlast `{call.word}`: write a state of "
+                    "rows or columns after it",
+                )
+    return None
 
 
 def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:

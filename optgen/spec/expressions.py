@@ -184,8 +184,12 @@ class Expressions:
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
         value = self._asked(self.value(node))
         owner = value.args[0] if isinstance(value, Call) and value.word == "item" else value
-        if not isinstance(owner, Ref) or self.scope.algorithm.hyper(owner.name) is None:
+        hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
+        if hyper is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
+        if owner is value and isinstance(hyper.default, tuple):
+            hint = f"ask one of its numbers: `{hyper.name}[0] is None`"
+            self.source.error(node, f"`{hyper.name}` is a tuple, which is never None", hint)
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
 

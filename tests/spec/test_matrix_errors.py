@@ -77,6 +77,9 @@ CASES = {
         f"    {UPDATE}",
         hypers=f"{LR}, eps=hyper((None, 1), optional=True)",
     ),
+    "None of a whole tuple": spec(
+        "if eps is None:", f"    {UPDATE}", hypers=f"{LR}, eps=hyper((None, 1), optional=True)"
+    ),
     "a field of the error of a choice": spec(hypers=f'{LR}, c=choice("a", None, error="{{c}}")'),
 }
 
