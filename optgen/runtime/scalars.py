@@ -172,7 +172,7 @@ def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:
 
 
 def clamp(x: S, low: Scalar, high: Scalar) -> S:
-    """A value kept within two bounds; at a bound, autograd takes it for a value within them."""
+    """A value kept within two bounds; autograd sees it as torch's clamp."""
     if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
         return cast(S, torch.clamp(x, low, high))
     return cast(S, minimum(maximum(x, low), high))

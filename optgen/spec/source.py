@@ -132,7 +132,8 @@ def _checked(tree: ast.Module, file: str) -> ast.Module:
     """The tree, if it is a program: two arguments of one name, say, are found only here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Python warns of, the reader refuses with a place
-        with contextlib.suppress(RecursionError):  # the reader says where it is nested too deeply
+        # The reader says where it is nested too deeply, and which character has no place.
+        with contextlib.suppress(RecursionError, UnicodeEncodeError):
             compile(tree, file, "exec", dont_inherit=True)
     return tree
 

@@ -103,6 +103,7 @@ def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options:
 
     def path(cls: Any, seed: int | None = None) -> list[tuple[float, int, Tensor]]:
         running = run(cls, function, Parameter(begin.clone()), **options)
+        running.sign = -1.0 if options.get("maximize") else 1.0
         running.noise = None if seed is None else torch.Generator().manual_seed(seed)
         return running.steps(steps)
 

@@ -87,7 +87,8 @@ def train(run: Run, steps: int, start: int = 0, skip: bool = False) -> None:
     for step in range(start, start + steps):
         drawn = values(shapes, torch.float64, 1000 + step)
         if run.name in CLOSURE:
-            run.optimizer.step(_loss(run.params, skip))
+            up = run.optimizer.param_groups[0].get("maximize", False)
+            run.optimizer.step(_loss(run.params, skip, -1.0 if up else 1.0))
             continue
         for index, (param, grad) in enumerate(zip(run.params, drawn, strict=True)):
             param.grad = None if skip and _absent(step, index) else _gradient(run, param, grad)
@@ -120,8 +121,11 @@ def sparse_rows(grad: Tensor) -> Tensor:
     )
 
 
-def _loss(params: Sequence[Tensor], skip: bool) -> Any:
-    """A closure: strictly convex, not quadratic, of different curvature in every direction."""
+def _loss(params: Sequence[Tensor], skip: bool, sign: float) -> Any:
+    """A closure: strictly convex, not quadratic, of different curvature in every direction.
+
+    With the sign -1 it has a maximum, else a minimum.
+    """
     targets = values([tuple(param.shape) for param in params], params[0].dtype, 1000)
 
     def closure() -> Tensor:
@@ -130,10 +134,10 @@ def _loss(params: Sequence[Tensor], skip: bool) -> Any:
             weights = torch.logspace(0, 1, param.numel(), dtype=param.dtype).view(param.shape)
             away = param.detach() - target
             absent = skip and index == 1
-            param.grad = None if absent else weights * away + torch.tanh(away)
+            param.grad = None if absent else sign * (weights * away + torch.tanh(away))
             if not absent:
                 total = total + ((weights * away**2).sum() / 2 + torch.cosh(away).log().sum())
-        return total
+        return sign * total
 
     return closure
 
