@@ -77,12 +77,14 @@ $(FRAMEWORKS)/installed: pyproject.toml setup.py constraints.txt tests/framework
 	@touch $@
 
 # A venv for each version of torch and of Python, outside the checkout: most bring gigabytes of CUDA.
-# torch chooses its own Triton and setuptools.
+# torch chooses its own Triton and setuptools; Triton 3.6 interprets with NumPy below 2.4 only.
 $(OTHER)/installed: pyproject.toml setup.py constraints.txt
 	@echo "making $(OTHER): torch $(TORCH) and the tools, a few minutes …"
 	@mkdir -p $(OTHER)
 	@$(PYTHON) -m venv $(OTHER)
-	@grep -v -e '^torch==' -e '^triton==' -e '^setuptools==' constraints.txt > $(OTHER)/constraints.txt
+	@grep -v -e '^torch==' -e '^triton==' -e '^setuptools==' -e '^numpy==' constraints.txt \
+		> $(OTHER)/constraints.txt
+	@echo 'numpy<2.4' >> $(OTHER)/constraints.txt
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--constraint $(OTHER)/constraints.txt torch==$(TORCH) --editable .[dev]
 	@touch $@

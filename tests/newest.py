@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+HAS_2_12 = torch.__version__ >= (2, 12)
+HAS_2_13 = torch.__version__ >= (2, 13)
 HAS_2_14 = torch.__version__ >= (2, 14)
 HAS_2_15 = torch.__version__ >= (2, 15)
 """Whether the installed torch has what that version has brought."""
+
+adagrad_makes_missing_state = pytest.mark.skipif(
+    not HAS_2_12, reason="torch's Adagrad makes a state that is missing since version 2.12"
+)
 
 TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SGD"}
 """Classes whose functional form takes a tensor as its rate, by its annotation since torch 2.14."""

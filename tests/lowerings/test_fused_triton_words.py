@@ -14,6 +14,7 @@ from torch import Tensor
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.words import BY_ELEMENT, WORDS
 from optgen.lowerings.fused_triton.expressions import CALLS, RESERVED, Printer, variable
+from optgen.runtime.fused_triton.bucket import exact
 from optgen.runtime.fused_triton.interpreter import as_devices_do
 
 pytest.importorskip("triton")
@@ -150,10 +151,11 @@ def test_every_word_compiles(target: Any, kind: str, kernels: ModuleType, tmp_pa
 
     signature = dict.fromkeys(("xs", "ys", "zs", "outs"), f"*{kind}") | {"SIZE": "constexpr"}
     source = ASTSource(fn=kernels.everything, signature=signature, constexprs={"SIZE": 256})
-    options = {"enable_reflect_ftz": False} if target[0] == "cuda" else {}
     with triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
-        compiled = triton.compile(source, target=GPUTarget(*target), options=options)
+        compiled = triton.compile(
+            source, target=GPUTarget(*target), options=exact(target[0] != "cuda")
+        )
     if target[0] == "cuda":
         assert "div.full" not in compiled.asm["ptx"]
         assert "sqrt.approx" not in compiled.asm["ptx"]

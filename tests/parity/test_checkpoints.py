@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from newest import HAS_2_12
 from parity.cases import EVERY, LOWERINGS, Case, forced
 from parity.classes import CLOSURE
 from parity.resume import fresh, in_two_halves, resumed, saved
@@ -74,6 +75,8 @@ def test_lowerings_take_turns(case: Case, first: str, second: str) -> None:
 def test_the_bounds_notice_a_state_that_was_lost(
     case: Case, dtype: torch.dtype, tmp_path: Path
 ) -> None:
+    if case.name == "Adagrad" and not HAS_2_12:
+        pytest.skip("torch's Adagrad makes a state that is missing since version 2.12")
     expected = in_two_halves(case.theirs, case.theirs, dtype, tmp_path / "theirs.pt")
     path = tmp_path / "ours.pt"
     before = fresh(case.ours, dtype)

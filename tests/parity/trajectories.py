@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from interpreter import INTERPRETED
+from newest import HAS_2_12
 from parity.classes import CLOSURE, MATRICES, ONE_GROUP, SPARSE
 from torch import Tensor
 from torch.optim import Optimizer
@@ -191,6 +192,8 @@ def name_of(make: Make) -> str:
 
 
 def _joining(name: str) -> tuple[tuple[int, ...], ...]:
+    if name == "Adagrad" and not HAS_2_12:
+        return ()  # torch's makes no state for parameters that join
     if name in MATRICES:
         return LATE[:1]
     return LATE[1:] if INTERPRETED else LATE

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from newest import adagrad_makes_missing_state
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -35,6 +37,7 @@ def test_adagrads_state_is_there_before_a_step_also_of_parameters_that_are_not_t
         assert [states[index]["sum"].tolist() for index in (0, 1)] == [[0.5] * 2, [0.5] * 3]
 
 
+@adagrad_makes_missing_state
 def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
     """Not as a group says, nor as the defaults of a group that comes later."""
     for module in BOTH:
@@ -138,7 +141,8 @@ def test_creating_many_states_starts_no_search_for_garbage(collections: list[str
     collections.clear()
     optimizer.init_state()
 
-    assert collections == []
+    due = ["start 0", "stop 0"] if sys.version_info >= (3, 12) else []
+    assert collections in ([], due)  # since Python 3.12 one that was due comes a little later
     assert gc.isenabled()
     assert len(optimizer.state) == 1000
 

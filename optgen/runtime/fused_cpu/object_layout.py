@@ -25,7 +25,8 @@ from optgen.runtime.fused_cpu.table import CODES
 from optgen.runtime.private import local_tensor, spec
 
 _INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
-_WORDS = 22  # the first 176 bytes of an implementation, all of it in the torch tried
+# All of an implementation in the versions of torch tried, in words of 8 bytes.
+_WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
     "list_size": "PyList_Size",
     "list_item": "PyList_GetItem",

@@ -29,7 +29,7 @@ from optgen.runtime.fused_cpu.object_layout import (
 from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import Columns, Table
 
-_TRIED = ("2.13",)  # versions of torch
+_TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # versions of torch
 
 
 class Request(ctypes.Structure):

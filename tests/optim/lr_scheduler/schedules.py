@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from newest import HAS_2_13
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -129,7 +130,12 @@ COMPOSITES: dict[str, Make] = {
         [10, 150], SINGLE["ConstantLR-40"], SINGLE["OneCycleLR"], SINGLE["ExponentialLR"]
     ),
     "restarts": sequence([5], SINGLE["LinearLR"], SINGLE["CosineAnnealingWarmRestarts-2"]),
-    "at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"]),
+    # torch's before 2.13 leaves the first part's rate behind
+    **(
+        {"at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"])}
+        if HAS_2_13
+        else {}
+    ),
     "same-milestone": sequence([8, 8], *(SINGLE[n] for n in ("LinearLR", "LambdaLR", "StepLR-1"))),
     "a-product": chain(SINGLE["ConstantLR-40"], SINGLE["ExponentialLR"], SINGLE["StepLR-30"]),
     "product-of-cosines": chain(SINGLE["CosineAnnealingLR-100"], SINGLE["CosineAnnealingLR-149"]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from newest import HAS_2_13
 from optim.lr_scheduler.schedules import OURS, SINGLE, TORCH, heard, optimizer_of, steps
 from torch.nn import Linear
 
@@ -106,7 +107,8 @@ REFUSED: dict[str, Call] = {
     "min_lr": call("ReduceLROnPlateau", min_lr=[0.1]),
     "outgrown": plateau_outgrown,
     "swa_lr": call("SWALR", [0.1]),
-    "swa-strategy": call("SWALR", 0.1, anneal_strategy="poly"),
+    # "must by one of" before
+    **({"swa-strategy": call("SWALR", 0.1, anneal_strategy="poly")} if HAS_2_13 else {}),
     "swa-epochs": call("SWALR", 0.1, -1),
     "swa-epochs-float": call("SWALR", 0.1, 1.5),
     "outside-a-step": outside,
