@@ -18,7 +18,7 @@ from optgen.runtime.reductions import (
     sum_of_squares,
     total,
 )
-from optgen.runtime.scalars import advance, advance_one, lerp, maximum, minimum, sqrt
+from optgen.runtime.scalars import advance, advance_one, divide, lerp, maximum, minimum, sqrt
 
 
 def update_factored(
@@ -146,8 +146,8 @@ def update_functional_factored(
         rho = minimum(lr, 1 / sqrt(step))
         # w = t**beta2_decay
         w = step**beta2_decay
-        inverse_cols = 1 / cols(params[index])
-        inverse_rows = 1 / rows(params[index])
+        inverse_cols = divide(1, cols(params[index]))
+        inverse_rows = divide(1, rows(params[index]))
         floor_sq = floor * floor
 
         if maximize:

@@ -9,7 +9,7 @@ from optgen.runtime.blocks import shares
 from optgen.runtime.foreach import scale_
 from optgen.runtime.matrix import orthogonalize
 from optgen.runtime.properties import cols, rows
-from optgen.runtime.scalars import maximum, sqrt
+from optgen.runtime.scalars import divide, maximum, sqrt
 from optgen.runtime.sharded.driver import Update
 from optgen.runtime.sharded.split import Split
 
@@ -35,10 +35,10 @@ def update(
         scale = 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
     elif adjust_lr_fn == "spectral_unclamped":
         # scale = sqrt(rows(p) / cols(p))
-        scale = sqrt(rows(params[0]) / cols(params[0]))
+        scale = sqrt(divide(rows(params[0]), cols(params[0])))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
-        scale = sqrt(maximum(1, rows(params[0]) / cols(params[0])))
+        scale = sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
     for share in shares(params, grads, momentum_buffers):
         params, grads, momentum_buffers = share
@@ -83,10 +83,10 @@ def update_sharded(
         scale = 0.2 * sqrt(maximum(rows(split.whole), cols(split.whole)))
     elif adjust_lr_fn == "spectral_unclamped":
         # scale = sqrt(rows(p) / cols(p))
-        scale = sqrt(rows(split.whole) / cols(split.whole))
+        scale = sqrt(divide(rows(split.whole), cols(split.whole)))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
-        scale = sqrt(maximum(1, rows(split.whole) / cols(split.whole)))
+        scale = sqrt(maximum(1, divide(rows(split.whole), cols(split.whole))))
 
     if maximize:
         # g = -g

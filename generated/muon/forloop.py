@@ -6,7 +6,7 @@ from torch import Tensor
 
 from optgen.runtime.matrix import orthogonalize
 from optgen.runtime.properties import cols, rows
-from optgen.runtime.scalars import lerp, maximum, sqrt
+from optgen.runtime.scalars import divide, lerp, maximum, sqrt
 
 
 def update(
@@ -30,10 +30,10 @@ def update(
         scale = 0.2 * sqrt(maximum(rows(params[0]), cols(params[0])))
     elif adjust_lr_fn == "spectral_unclamped":
         # scale = sqrt(rows(p) / cols(p))
-        scale = sqrt(rows(params[0]) / cols(params[0]))
+        scale = sqrt(divide(rows(params[0]), cols(params[0])))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
-        scale = sqrt(maximum(1, rows(params[0]) / cols(params[0])))
+        scale = sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
     for index in range(len(params)):
         grad = grads[index]
@@ -84,10 +84,10 @@ def update_functional(
             scale = 0.2 * sqrt(maximum(rows(params[index]), cols(params[index])))
         elif adjust_lr_fn == "spectral_unclamped":
             # scale = sqrt(rows(p) / cols(p))
-            scale = sqrt(rows(params[index]) / cols(params[index]))
+            scale = sqrt(divide(rows(params[index]), cols(params[index])))
         else:
             # scale = sqrt(maximum(1, rows(p) / cols(p)))
-            scale = sqrt(maximum(1, rows(params[index]) / cols(params[index])))
+            scale = sqrt(maximum(1, divide(rows(params[index]), cols(params[index]))))
 
         if maximize:
             # g = -g

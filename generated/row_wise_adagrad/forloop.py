@@ -7,7 +7,7 @@ from torch import Tensor
 from optgen.runtime.blocks import blocks
 from optgen.runtime.properties import cols
 from optgen.runtime.reductions import no_row_sum, row_sum, row_sum_of_squares
-from optgen.runtime.scalars import advance, advance_one, sqrt
+from optgen.runtime.scalars import advance, advance_one, divide, sqrt
 
 
 def update(
@@ -80,7 +80,7 @@ def update_functional(
         step = advance_one(state_steps[index], capturable)
         # rate = lr / (1 + (t - 1) * lr_decay)
         rate = lr / (1 + (step - 1) * lr_decay)
-        inverse_cols = 1 / cols(params[index])
+        inverse_cols = divide(1, cols(params[index]))
 
         if maximize:
             # g = -g

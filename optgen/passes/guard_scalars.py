@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.words import PROPERTIES
 from optgen.passes.definitions import definitions, written_out
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
 from optgen.passes.rewrite import map_expressions
@@ -78,7 +77,7 @@ class _Proof:
                 return self._is_below_one(below)
             case Call("sqrt", (a,)):
                 return self._is_above_zero(a)
-            case Call(word, _) if word in PROPERTIES:
+            case Call("machine_eps", _):
                 return True
         return range_of(expr, self.ranges).low > 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from newest import HAS_2_14, TENSOR_RATES
+from newest import HAS_2_14, HAS_2_15, TENSOR_RATES
 from optim.classes import CLASSES
 from parity.cases import FULL, Case
 from parity.trajectories import error, values
@@ -140,6 +140,8 @@ def test_the_public_module_has_them_all() -> None:
     assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
     for name in CLASSES:
         assert getattr(optgen.optim.functional, module_name(name)) is forms(name)[0]
+    if HAS_2_15:
+        assert sorted(torch.optim.functional.__all__) == optgen.optim.functional.__all__
 
 
 def two(seed: int = 0) -> list[Tensor]:

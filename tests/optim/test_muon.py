@@ -32,3 +32,19 @@ def test_spectral_unclamped_is_the_root_of_rows_over_columns(
 
     ratio = (rows / cols) ** 0.5
     torch.testing.assert_close(unclamped / ratio, original / max(1, ratio), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("adjust", ["original", "match_rms_adamw", "spectral_unclamped"])
+@pytest.mark.parametrize(("rows", "cols"), [(3, 0), (0, 3)])
+def test_a_matrix_without_elements_stops_no_step(
+    lowering: str, adjust: str, rows: int, cols: int
+) -> None:
+    params = [torch.nn.Parameter(torch.ones(size)) for size in [(3, 2), (rows, cols), (3, 2)]]
+    for param in params:
+        param.grad = torch.ones_like(param)
+    with optgen.use_lowering(lowering):
+        optgen.optim.Muon(params, lr=0.1, adjust_lr_fn=adjust).step()
+
+    assert (params[0] < 1).all()
+    assert torch.equal(params[0], params[2])

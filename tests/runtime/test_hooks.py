@@ -91,7 +91,6 @@ def test_hooks_run_behind_a_step_that_somebody_has_patched(
     assert calls == [1]
 
 
-@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # of torch before 2.13
 def test_the_profiler_sees_a_step_under_torchs_name() -> None:
     optimizer = Adam([one_parameter()])
 

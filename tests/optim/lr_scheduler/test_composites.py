@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from newest import HAS_2_13
 from optim.lr_scheduler.schedules import (
     ALL,
     COMPOSITES,
@@ -32,7 +33,8 @@ GOING_ON = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
 OWN = [name for name in ALL if not name.startswith(GOING_ON)]
 
 leaves = st.sampled_from([make for name, make in SINGLE.items() if name in OWN])
-milestones = st.lists(st.integers(0, 60), min_size=1, max_size=3).map(sorted)
+# Before 2.13 torch's leaves the rate of a part behind that ends at once.
+milestones = st.lists(st.integers(0 if HAS_2_13 else 1, 60), min_size=1, max_size=3).map(sorted)
 
 
 @st.composite
