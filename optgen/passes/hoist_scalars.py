@@ -236,5 +236,6 @@ def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Pr
 
 
 def _unpacks(stmt: Stmt) -> bool:
-    is_call = isinstance(stmt, Assign) and isinstance(stmt.value, Call)
-    return is_call and stmt.value.word == "item"
+    if isinstance(stmt, If) or not isinstance(stmt.value, Call):
+        return False
+    return stmt.value.word == "item"
