@@ -37,7 +37,7 @@ def words(factor: str) -> set[str]:
         "t % 3",
         "1 / maximum(1, free)",
         "free**2",
-        "lr / machine_eps(p)",
+        "eps / machine_eps(p)",
     ],
 )
 def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
