@@ -13,21 +13,26 @@ from optgen.passes.keep_axes import keep_axes
 
 def fold_constants(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with its expressions folded; an arm that is never taken is left out."""
-    return replace(algorithm, rule=_Folder(declared_kinds(algorithm)).program(algorithm.rule))
+    kinds = declared_kinds(algorithm)
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    folder = _Folder(kinds, {name: kinds[name] for name in kept})
+    return replace(algorithm, rule=folder.program(algorithm.rule))
 
 
 class _Folder:
     """Folds statement by statement, and knows the kinds that names have by then."""
 
-    def __init__(self, kinds: dict[str, Kind]) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: dict[str, Kind], kept: dict[str, Kind]) -> None:
+        self.kinds = dict(kinds)
+        self.kept = kept  # of p and of states: a number that is stored fills the tensor
 
     def program(self, program: Program) -> Program:
         out: list[Stmt] = []
         for stmt in program:
             if isinstance(stmt, Assign):
                 out.append(replace(stmt, value=self.folded(stmt.value)))
-                self.kinds[stmt.target.name] = kind_of(stmt.value, self.kind)
+                name, kind = stmt.target.name, kind_of(stmt.value, self.kind)
+                self.kinds[name] = kind.join(self.kept.get(name, kind))
                 continue
             condition = fold(stmt.condition)
             if is_truth(condition):
