@@ -206,7 +206,7 @@ def bench(
         str, typer.Option(help="The tensors' type: float32, float64, bfloat16, float16.")
     ] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="Threads for torch and for kernels.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Time of measuring on each list.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of measuring on each list.")] = 1.0,
     unfused: Annotated[
         bool, typer.Option("--unfused", help="Measure our other lowerings too.")
     ] = False,
@@ -219,11 +219,11 @@ def bench(
     """Measure optimizers against torch.optim and the memory limit.
 
     The memory limit is a loop in C that reads and writes the same memory. A rule of your own is
-    measured too: my_rule.py. All figures are medians, but for those in brackets.
+    measured too: my_rule.py. Figures in brackets are of the fastest steps; all others are medians.
 
     The column "cold ms" is the time of a step if the caches hold something else. "of limit" is
-    the speed of a step as a part of the limit's; in brackets that of the fastest steps. A column
-    of torch says how many times as long torch takes.
+    the speed of a step as a part of the limit's. A column of torch says how many times as long
+    torch takes.
     """
     with exit_codes():
         from optgen.cli import bench as command

@@ -197,7 +197,7 @@ class _Step:
                 raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
 
     def undecided(self, word: str, expr: Expr) -> Tensor:
-        """Truths that change nothing, as many as an expression has; it need not have a value."""
+        """Return truths that leave the other side as it is, as many as an expression has."""
         param: Tensor = self.values[self.algorithm.param]
 
         def kind(ref: Ref) -> Kind:
@@ -208,7 +208,7 @@ class _Step:
 
 
 def _axes(value: Any, param: Tensor) -> Axes:
-    """The axes that a value has of a parameter's."""
+    """Return which of a parameter's axes a value has."""
     if not isinstance(getattr(value, "shape", None), torch.Size) or value.ndim == 0:
         return Axes.NONE
     found = Axes.MATRIX
@@ -219,7 +219,7 @@ def _axes(value: Any, param: Tensor) -> Axes:
 
 
 def _shape(axes: Axes, param: Tensor) -> torch.Size:
-    """The shape of a value with these axes."""
+    """Return the shape of a value with these axes."""
     if axes is Axes.NONE:
         return torch.Size()
     sizes = list(param.shape)

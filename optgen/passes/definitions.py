@@ -7,9 +7,9 @@ from optgen.ir.plan import Plan
 
 
 def definitions(plan: Plan) -> dict[Ref, Expr]:
-    """Return every scalar with one definition, be it in several branches, and what it is.
+    """Return the definition of every scalar that has only one; several branches may repeat it.
 
-    A name that a branch leaves as it was before has two.
+    Where only one side of a branch changes a name, the other keeps the old value: that makes two.
     """
     found: dict[Ref, Expr] = {}
     several: set[Ref] = set()
@@ -23,7 +23,7 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
     several |= {
         ref
         for ref in found.keys() - always
-        if ref.name in before or names.count(ref.name) > 1  # the join copies it: see `plan`
+        if ref.name in before or names.count(ref.name) > 1  # the other side keeps the old value
     }
     return {ref: value for ref, value in found.items() if ref not in several}
 

@@ -39,7 +39,7 @@ def drop_idle(algorithm: Algorithm) -> Algorithm:
 
 
 def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
-    """The locals that are copies whatever branch is taken, and of what."""
+    """Return the locals that are only ever copies of one name, each with that name."""
     times = Counter(a.target for a in assigns(program))
     pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
     return {to: source for to, source in pairs if source and to.name not in kept}

@@ -43,7 +43,7 @@ class _Folder:
         return tuple(out)
 
     def arms(self, then: Program, orelse: Program) -> tuple[Program, Program]:
-        """Fold both arms; afterwards a name is of the kind that either makes it."""
+        """Return both arms folded; afterwards a name has the kinds of both arms joined."""
         before = dict(self.kinds)
         then = self.program(then)
         made, self.kinds = self.kinds, before

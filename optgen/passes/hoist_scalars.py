@@ -24,6 +24,7 @@ from optgen.ir.nodes import (
     Stmt,
     Term,
     assigns,
+    expressions,
     rebuild,
     refs,
     walk,
@@ -63,7 +64,7 @@ class _Scope:
     added: list[Stmt] = field(default_factory=list)
 
     def arm(self, condition: Expr, taken: bool, late: Collection[Ref]) -> _Scope:
-        """A side of a branch; it does not know what is computed after the branch."""
+        """Return the scope of a side of a branch, without what is computed after the branch."""
         known = {expr: ref for expr, ref in self.known.items() if ref not in late}
         return _Scope((*self.arms, (condition, taken)), known)
 
@@ -97,10 +98,14 @@ class _Hoister:
                 new_body.append(replace(stmt, value=self._value(stmt, scope)))
                 continue
             index, twin = _twin(stmt, new_scalars)
+            late: set[Ref] = set()
             if index is not None:  # its arms may read what was named so far
-                new_scalars[index:index], scope.added = scope.added, []
-                index, twin = _twin(stmt, new_scalars)
-            late = set() if index is None else {a.target for a in assigns((*new_scalars[index:],))}
+                early = _with_operands(scope.added, new_scalars[index + 1 :])
+                if not _read(early) & {a.target for a in assigns((twin,))}:
+                    new_scalars = [s for s in new_scalars if all(s is not e for e in early)]
+                    new_scalars[index:index], scope.added = early, []
+                    index += len(early)
+                late = {a.target for a in assigns((*new_scalars[index:], *scope.added))}
             on, off = (scope.arm(stmt.condition, taken, late) for taken in (True, False))
             then_scalars, then = self.block(twin.then, stmt.then, on)
             else_scalars, orelse = self.block(twin.orelse, stmt.orelse, off)
@@ -223,8 +228,24 @@ def _inner_hints(term: Term) -> tuple[str, ...]:
     return (f"{names[0]}_scale",) if term.factors and names else (*names[:1], "scalar")
 
 
+def _read(stmts: list[Stmt]) -> set[Ref]:
+    """Return what statements read."""
+    return {ref for expr in expressions(tuple(stmts)) for ref in refs(expr)}
+
+
+def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
+    """Return statements, and before them those of the later ones that they read."""
+    needed = _read(added)
+    found: list[Stmt] = []
+    for stmt in reversed(later):
+        if isinstance(stmt, Assign) and stmt.target in needed:
+            found.insert(0, stmt)
+            needed |= set(refs(stmt.value))
+    return [*found, *added]
+
+
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
-    """The program with a statement as early as its operands (and an unpacked tuple) allow."""
+    """Return the program with a statement right after its operands, but in no unpacked tuple."""
     needed = set(refs(stmt.value))
     index = 0
     for position, other in enumerate(scalars, 1):

@@ -1,7 +1,8 @@
 """Keeps the axes of values whose conditions fold away.
 
-`where(False and g != 0, 2, 2)` is a 2 for every element: what is summed up is as many numbers as
-`g` has. Folded it is the one number 2. So it becomes a choice between 2 and 2 that asks `g`.
+`where(False and g != 0, 2, 2)` is a 2 for every element of `g`, and its sum is twice their number.
+Folding would leave one number 2. So this pass makes it a choice between two equal values, by a
+condition that reads `g`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from optgen.passes.fold_expression import fold
 
 
 def keep_axes(value: Expr, kinds: Lookup) -> Expr:
-    """Return a value that folds without loss, and so does what words of whole tensors take."""
+    """Return an equal value that keeps its axes when it is folded, as do operands of reductions."""
 
     def kept(expr: Expr) -> Expr:
         axes = kind_of(expr, kinds).axes
@@ -39,9 +40,10 @@ def keep_axes(value: Expr, kinds: Lookup) -> Expr:
 
 def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
     """Yield the names and the reductions whose axes an expression has."""
+    if kind_of(expr, kinds).axes is Axes.NONE:
+        return  # a word that only asks a tensor, rows(p), has none either
     if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.word in REDUCTIONS):
-        if kind_of(expr, kinds).axes is not Axes.NONE:
-            yield expr
+        yield expr
         return
     for child in children(expr):
         yield from _with_axes(child, kinds)

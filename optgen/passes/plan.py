@@ -72,20 +72,22 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
         try:
             made = _planned(named, order, apart=True)
         except TangledError as error:
-            raise _refusal(named.rule) or error from error
+            if refusal := _refusal(named.rule):
+                raise refusal from error
+            raise
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
 
 
 def _refusal(program: Program) -> RuleError | None:
-    """Return an error at the first matrix word; without one, nothing waits in a circle."""
+    """Return an error at the first matrix word, or None if the rule has none."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
             if isinstance(call, Call) and call.word in MATRIX_WORDS:
                 return RuleError(
                     call.place,
                     f"`{call.word}` and what is read after it wait for each other",
-                    f"numbers, rows and columns do not outlast `{call.word}`: write a state of "
-                    "rows or columns after it",
+                    f"numbers, rows and columns do not outlast `{call.word}`: give a state of rows "
+                    "or columns its new value after it",
                 )
     return None
 

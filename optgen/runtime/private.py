@@ -24,7 +24,7 @@ data_ptr = torch._C.TensorBase.data_ptr
 numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
 
-WARNS_OF_SETS = torch.__version__ >= "2.15"  # torch compares versions, not texts
+WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as text
 """Whether torch's Optimizer itself warns of parameters without an order."""
 
 

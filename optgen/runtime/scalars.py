@@ -154,7 +154,7 @@ def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
 
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
-    """Return the chosen value as torch's `where` would: of all elements, in memory of its own."""
+    """Return the chosen value in a tensor of its own, of the shape and type of torch's `where`."""
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):
@@ -172,7 +172,7 @@ def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:
 
 
 def clamp(x: S, low: Scalar, high: Scalar) -> S:
-    """A value kept within two bounds; autograd sees it as torch's clamp."""
+    """Return a value kept within two bounds; its gradient at a bound is that of torch's clamp."""
     if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
         return cast(S, torch.clamp(x, low, high))
     return cast(S, minimum(maximum(x, low), high))

@@ -164,7 +164,7 @@ def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
 
     assert ours.optimizer.param_groups[0]["lr"] == 0.25
-    assert ours.optimizer.param_groups[0]["maximize"] is not HAS_2_14
+    assert ours.optimizer.param_groups[0]["maximize"] is (not HAS_2_14)
 
 
 def test_a_state_of_other_parameters() -> None:

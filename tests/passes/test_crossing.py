@@ -94,3 +94,18 @@ def test_one_name_on_both_sides_is_an_error(case: str) -> None:
     lines = algorithm.source.split("\n")
     assert lines[caught.value.place.line - 1].strip() == first
     assert "compute it again after it" in caught.value.hint
+
+
+def test_what_a_matrix_word_and_its_successors_both_wait_for_is_an_error() -> None:
+    """Rows that the word reads when they are new, and what follows it when they are old."""
+    body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
+    last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")
+    hypers = "k=hyper((1.5, -0.5, 0.0))"
+    algorithm = read(
+        spec(MATRIX, *body, *last, states='r=state("rows", shape="row")', hypers=hypers)
+    )
+    with pytest.raises(RuleError, match="what is read after it wait for each other") as caught:
+        plan(algorithm)
+    lines = algorithm.source.split("\n")
+    assert lines[caught.value.place.line - 1].strip() == last[0]
+    assert "its new value after it" in caught.value.hint

@@ -25,7 +25,7 @@ from optgen.runtime.fused_cpu.table import CODES
 from optgen.runtime.private import local_tensor, spec
 
 _INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
-# All of an implementation in the versions of torch tried, in words of 8 bytes.
+# The size of an implementation in words of 8 bytes, in the versions of torch tried.
 _WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
     "list_size": "PyList_Size",

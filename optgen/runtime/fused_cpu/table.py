@@ -114,9 +114,9 @@ def in_stream(bits: int, stream: int) -> int:
 
 
 def excess(rule: Rule, source: str = "") -> str:
-    """Say in a few words what of a rule is too much for a row of the table; nothing if it fits.
+    """Return what of a rule does not fit into a row of the table, in a few words; "" if all fits.
 
-    The source names the tensors that matrix words take and make.
+    The C++ source names the tensors that matrix words take and make.
     """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"

@@ -244,10 +244,10 @@ def options(
 
 
 def exact(amd: bool) -> dict[str, Any]:
-    """How arithmetic is compiled: a product is added without rounding, and small numbers stay.
+    """Return the compiler's options for exact arithmetic.
 
-    Triton 3.9 warns where the first is not said. NVIDIA's functions flush denormal numbers unless
-    told not to.
+    A product and a sum are rounded once; Triton 3.9 warns if that is not said. Denormal numbers
+    stay: NVIDIA's functions flush them unless told not to.
     """
     return {"enable_fp_fusion": True} | ({} if amd else {"enable_reflect_ftz": False})
 
