@@ -33,9 +33,10 @@ def blocks(text: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_page(page: Path) -> None:
-    """Links lead to files that are there; Python blocks are Python."""
+    """Links lead to files that are there, Python blocks are Python, and no place is left open."""
     text = page.read_text(encoding="utf-8")
 
+    assert "@@" not in text
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
     for block in blocks(text, "python"):
