@@ -231,8 +231,8 @@ def _shape(axes: Axes, param: Tensor) -> torch.Size:
 
 def _in(dtype: torch.dtype, value: Any) -> Any:
     """A number in a type; truth values, choices and tuples as they are."""
-    is_number = isinstance(value, Tensor) and value.is_floating_point()
-    return value.to(dtype) if is_number else value
+    is_floating = getattr(value, "is_floating_point", None)  # of what stands in for tensors too
+    return value.to(dtype) if is_floating and is_floating() else value
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:

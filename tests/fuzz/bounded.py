@@ -101,6 +101,9 @@ class Bounded:
     def numel(self) -> int:
         return self.v.numel()
 
+    def is_floating_point(self) -> bool:
+        return True
+
     def detach(self) -> Bounded:
         return self
 
