@@ -1,29 +1,4 @@
-"""The mirror of torch.optim._functional: every functional form under one roof."""
+"""The mirror of torch.optim._functional: the functional forms under torch's older name."""
 
-from optgen.optim.adadelta import adadelta
-from optgen.optim.adagrad import adagrad
-from optgen.optim.adam import adam
-from optgen.optim.adamax import adamax
-from optgen.optim.adamw import adamw
-from optgen.optim.asgd import asgd
-from optgen.optim.nadam import nadam
-from optgen.optim.radam import radam
-from optgen.optim.rmsprop import rmsprop
-from optgen.optim.rprop import rprop
-from optgen.optim.sgd import sgd
-from optgen.optim.sparse_adam import sparse_adam
-
-__all__ = [
-    "adadelta",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamw",
-    "asgd",
-    "nadam",
-    "radam",
-    "rmsprop",
-    "rprop",
-    "sgd",
-    "sparse_adam",
-]
+from optgen.optim.functional import *  # noqa: F403
+from optgen.optim.functional import __all__ as __all__
