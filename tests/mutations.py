@@ -52,6 +52,7 @@ def mutated(text: str, seed: int) -> str:
         edit: Edit = chance.choice((_character, _token, _node, _node, _node, _statement))
         try:
             text = edit(text, chance)
+        # SystemError: the tokenizer of Python 3.13.0 fails over some texts.
         except (SyntaxError, tokenize.TokenError, ValueError, IndexError, SystemError):
             text = _character(text, chance)
     return text

@@ -1,4 +1,4 @@
-"""Where optgen follows the newest torch, and the installed one may be older."""
+"""Knows by how much the installed torch is older than the newest, which optgen follows."""
 
 from __future__ import annotations
 

@@ -15,20 +15,9 @@ from optgen.passes.split import Splitter, copied
 
 def drop_idle(algorithm: Algorithm) -> Algorithm:
     """Return a rule with versions, without assignments to p and to states that change nothing."""
-    programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
-    every = (algorithm.rule, *programs)
-    read = {ref for p in every for expr in expressions(p) for ref in refs(expr)}
-    last = {a.target.name: a.target for a in assigns(algorithm.rule)}
-    needed = {*read, *last.values()}
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
-    copies = _copies(algorithm.rule, kept)
-    changed = {
-        a.target.name
-        for program in programs
-        for a in assigns(program)
-        if a.target in needed and _origin(a, copies) != a.target.name
-    }
-    idle = kept & last.keys() - changed
+    written = {a.target.name for a in assigns(algorithm.rule)}
+    idle = kept & written - _changed(algorithm, kept)
     if not idle:
         return algorithm
     rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)
@@ -36,6 +25,21 @@ def drop_idle(algorithm: Algorithm) -> Algorithm:
         algorithm,
         rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in idle else r),
     )
+
+
+def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
+    """Return the names that get another value, which is read or is the last."""
+    programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
+    every = (algorithm.rule, *programs)
+    read = {ref for program in every for expr in expressions(program) for ref in refs(expr)}
+    last = {a.target.name: a.target for a in assigns(algorithm.rule)}
+    needed, copies = {*read, *last.values()}, _copies(algorithm.rule, kept)
+    return {
+        a.target.name
+        for program in programs
+        for a in assigns(program)
+        if a.target in needed and _origin(a, copies) != a.target.name
+    }
 
 
 def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:

@@ -90,7 +90,7 @@ def test_a_device_that_cannot_capture_is_torchs_error(name: str, way: dict[str, 
     assert raised == [AssertionError, AssertionError]
 
 
-@pytest.mark.skipif(not HAS_2_13, reason="torch asks for the accelerator in another way before")
+@pytest.mark.skipif(not HAS_2_13, reason="torch before 2.13 asks for the accelerator otherwise")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_without_capturable_is_torchs_error(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""How Muon's step grows with a matrix, where torch's class may be too old to compare with."""
+"""Tests Muon by its rule alone: the installed torch may be too old to compare with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's optimizers do wrong and ours do right."""
+"""Shows faults of torch's optimizers that ours do not have."""
 
 from __future__ import annotations
 

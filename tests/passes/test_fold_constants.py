@@ -7,11 +7,12 @@ import math
 import pytest
 from spec_texts import UPDATE, read, spec
 
-from optgen.ir.nodes import Assign, Call, Const, Expr, Ref
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, walk
 from optgen.passes.fold_constants import fold_constants
 from optgen.passes.fold_expression import fold
 
 LR = Ref("lr")
+FALSE, ONE, TWO = Const(False), Const(1), Const(2)
 
 
 def call(word: str, *args: Expr | float) -> Call:
@@ -57,6 +58,17 @@ def test_a_known_side_decides_a_condition() -> None:
     flag = Ref("flag")
     assert fold(call("and", call("<", 2, 1), flag)) == Const(False)
     assert fold(call("or", flag, call("<", 2, 1))) == flag
+
+
+def test_a_reduction_takes_as_many_numbers_as_before() -> None:
+    """The condition is False for every element of g: two of each are added up."""
+    (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
+    assert isinstance(stmt, Assign)
+    (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.word == "sum")
+    (taken,) = total.args
+    assert taken == Call(
+        "where", (Call("==", (Ref("g"), Ref("g"))), *2 * [Call("where", (FALSE, ONE, TWO))])
+    )
 
 
 def test_a_branch_with_a_known_condition_is_decided() -> None:

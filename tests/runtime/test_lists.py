@@ -103,7 +103,9 @@ class Counted(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.skipif(not hasattr(torch, "_foreach_clone"), reason="torch copies one by one")
+@pytest.mark.skipif(
+    not hasattr(torch, "_foreach_clone"), reason="torch before 2.12 copies tensors one by one"
+)
 def test_a_captured_step_makes_as_many_calls_for_two_tensors_as_for_forty() -> None:
     calls = []
     for count in (2, 40):

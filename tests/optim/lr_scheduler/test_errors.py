@@ -107,7 +107,7 @@ REFUSED: dict[str, Call] = {
     "min_lr": call("ReduceLROnPlateau", min_lr=[0.1]),
     "outgrown": plateau_outgrown,
     "swa_lr": call("SWALR", [0.1]),
-    # "must by one of" before
+    # torch before 2.13 says "must by one of"
     **({"swa-strategy": call("SWALR", 0.1, anneal_strategy="poly")} if HAS_2_13 else {}),
     "swa-epochs": call("SWALR", 0.1, -1),
     "swa-epochs-float": call("SWALR", 0.1, 1.5),

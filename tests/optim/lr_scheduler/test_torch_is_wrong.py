@@ -1,4 +1,4 @@
-"""What torch's schedulers do wrong and ours do right."""
+"""Shows faults of torch's schedulers that ours do not have."""
 
 from __future__ import annotations
 
