@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from optgen import keyed, optim, spec
     from optgen.jit import load
     from optgen.runtime import GeneratedOptimizer
-    from optgen.runtime.choice import use_lowering
     from optgen.runtime.explain import explain
+    from optgen.runtime.use_lowering import use_lowering
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,7 +31,7 @@ _HOME = {
     "GeneratedOptimizer": "optgen.runtime.optimizer",
     "explain": "optgen.runtime.explain",
     "load": "optgen.jit",
-    "use_lowering": "optgen.runtime.choice",
+    "use_lowering": "optgen.runtime.use_lowering",
 }
 _PACKAGES = ("keyed", "optim", "spec")
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.sharded.exchange import Gather, Scatter
-from optgen.runtime.sharded.partial import Partial
-from optgen.runtime.sharded.placed import Cut
-from optgen.runtime.sharded.split import Split
+from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.all_to_all import Gather, Scatter
+from optgen.runtime.sharded.collectives import Collectives
+from optgen.runtime.tensors.sharding import ShardedAxis
 
 RANKS = 2
 
@@ -27,7 +27,7 @@ def step_in_parts(
         columns: the lists, parameters first; written to.
     """
     whole = columns[0][0]
-    cuts = [Cut("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
+    cuts = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
     gone = {"row": whole.dim() - 1, "col": whole.dim() - 2}
     cut = [shape != "scalar" and gone.get(shape) != axis for shape in shapes]
     parts = [
@@ -38,7 +38,7 @@ def step_in_parts(
         for own in cuts
     ]
     updates = [
-        update(*lists, **given, split=Split(whole, (own,)))
+        update(*lists, **given, collectives=Collectives(whole, (own,)))
         for lists, own in zip(parts, cuts, strict=True)
     ]
     _together([update for update in updates if update is not None])  # None: each part goes alone
@@ -49,7 +49,7 @@ def step_in_parts(
             tensor.copy_(torch.cat(held, axis) if along else held[0])
 
 
-def _part(tensor: Tensor, cut: Cut | None) -> Tensor:
+def _part(tensor: Tensor, cut: ShardedAxis | None) -> Tensor:
     if cut is None:
         return tensor
     return tensor.split(cut.sizes(tensor.shape[cut.axis]), cut.axis)[cut.own]

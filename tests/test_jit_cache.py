@@ -18,9 +18,9 @@ import torch
 
 import optgen
 import optgen.jit
-from optgen.runtime import cache_files
+from optgen.runtime.cache import files
+from optgen.runtime.cache.texts import kept
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.text_cache import kept
 
 RULE = '''from optgen.spec import hyper, optimizer, state
 
@@ -183,7 +183,7 @@ def test_a_damaged_text_on_a_full_disk(
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr(cache_files, "write", full)
+    monkeypatch.setattr(files, "write", full)
     monkeypatch.setattr("optgen.jit._loaded", {})
 
     steps(optgen.load(tmp_path / "heavy.py"))

@@ -4,8 +4,8 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, sqrt
-from optgen.runtime.slices import slices
+from optgen.runtime.eager.scalars import advance, advance_one, sqrt
+from optgen.runtime.eager.slices import slices
 
 
 def update(

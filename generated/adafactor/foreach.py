@@ -5,10 +5,9 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import is_cut, list_blocks, portions, shares
-from optgen.runtime.foreach import scale_
-from optgen.runtime.properties import cols, rows
-from optgen.runtime.reductions import (
+from optgen.runtime.eager.blocks import is_cut, list_blocks, list_chunks, shares
+from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
     no_col_sum,
@@ -18,9 +17,10 @@ from optgen.runtime.reductions import (
     sum_of_squares,
     write,
 )
-from optgen.runtime.scalars import advance, lerp, maximum, minimum, sqrt
+from optgen.runtime.eager.scalars import advance, lerp, maximum, minimum, sqrt
+from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.sharded.split import Split
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update_factored(
@@ -151,14 +151,14 @@ def update_sharded_factored(
     d: float,
     weight_decay: float,
     maximize: bool,
-    split: Split,
+    collectives: Collectives,
 ) -> Update:
     """The same for parts of parameters: it yields what the processes must complete together."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:
         # floor = machine_eps(p)
-        floor = torch.finfo(split.whole.dtype).eps
+        floor = torch.finfo(collectives.whole.dtype).eps
     else:
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
@@ -178,7 +178,7 @@ def update_sharded_factored(
         grad_sq_row_sum_blocks,
         grad_sq_col_sum_blocks,
         param_sq_sum_blocks,
-    ) in portions(
+    ) in list_chunks(
         params,
         grads,
         grad_sq_row_sum.unbind(),
@@ -202,26 +202,26 @@ def update_sharded_factored(
         )
     del grad_blocks  # nothing large waits for others
     yield [
-        split.sum(param_sq_sum),
-        split.sum(grad_sq_row_sum, "cols"),
-        split.sum(grad_sq_col_sum, "rows"),
+        collectives.sum(param_sq_sum),
+        collectives.sum(grad_sq_row_sum, "cols"),
+        collectives.sum(grad_sq_col_sum, "rows"),
     ]
     # alpha = maximum(eps2, rms(p)) * rho
-    alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho
+    alpha = maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel())) * rho
     # r = lerp(r, row_mean(g**2), w)
-    row_var = lerp(row_var, grad_sq_row_sum / cols(split.whole), w)
+    row_var = lerp(row_var, grad_sq_row_sum / cols(collectives.whole), w)
     # c = lerp(c, col_mean(g**2), w)
-    col_var = lerp(col_var, grad_sq_col_sum / rows(split.whole), w)
+    col_var = lerp(col_var, grad_sq_col_sum / rows(collectives.whole), w)
     # v_hat = r * c / maximum(col_mean(r), floor)
     row_var_col_sum = col_sum(row_var)
-    yield [split.sum(row_var_col_sum, "rows")]
+    yield [collectives.sum(row_var_col_sum, "rows")]
     # v_hat = r * c / maximum(col_mean(r), floor)
     # u = g / sqrt(maximum(v_hat, floor**2))
-    row_factor = row_var / maximum(row_var_col_sum / rows(split.whole), floor)
+    row_factor = row_var / maximum(row_var_col_sum / rows(collectives.whole), floor)
     write(row_vars, row_var)
     write(col_vars, col_var)
     u_sq_sum = no_sum(params[0], len(params))
-    for grad_blocks, row_factor_blocks, col_var_blocks, u_sq_sum_blocks in portions(
+    for grad_blocks, row_factor_blocks, col_var_blocks, u_sq_sum_blocks in list_chunks(
         grads, row_factor.unbind(), col_var.unbind(), sums=[u_sq_sum.unbind()]
     ):
         if maximize:
@@ -236,12 +236,16 @@ def update_sharded_factored(
         # p = p - alpha / maximum(1, rms(u) / d) * u
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
     del grad_blocks, denoms, us  # nothing large waits for others
-    yield [split.sum(u_sq_sum)]
+    yield [collectives.sum(u_sq_sum)]
     # p = p - alpha / maximum(1, rms(u) / d) * u
-    step_size = alpha / maximum(1, sqrt(u_sq_sum / split.whole.numel()) / d)
-    for param_blocks, grad_blocks, row_factor_blocks, col_var_blocks, step_size_blocks in portions(
-        params, grads, row_factor.unbind(), col_var.unbind(), step_size.unbind()
-    ):
+    step_size = alpha / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / d)
+    for (
+        param_blocks,
+        grad_blocks,
+        row_factor_blocks,
+        col_var_blocks,
+        step_size_blocks,
+    ) in list_chunks(params, grads, row_factor.unbind(), col_var.unbind(), step_size.unbind()):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
@@ -345,14 +349,14 @@ def update_sharded_not_factored(
     d: float,
     weight_decay: float,
     maximize: bool,
-    split: Split,
+    collectives: Collectives,
 ) -> Update:
     """The same for parts of parameters: it yields what the processes must complete together."""
     step = advance(state_steps)
     eps1, eps2 = eps
     if eps1 is None:
         # floor = machine_eps(p)
-        floor = torch.finfo(split.whole.dtype).eps
+        floor = torch.finfo(collectives.whole.dtype).eps
     else:
         floor = eps1
     # rho = minimum(lr, 1 / sqrt(t))
@@ -369,7 +373,7 @@ def update_sharded_not_factored(
         variance_blocks,
         param_sq_sum_blocks,
         u_sq_sum_blocks,
-    ) in portions(params, grads, variances, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]):
+    ) in list_chunks(params, grads, variances, sums=[param_sq_sum.unbind(), u_sq_sum.unbind()]):
         if maximize:
             # g = -g
             grad_blocks = torch._foreach_neg(grad_blocks)
@@ -388,12 +392,12 @@ def update_sharded_not_factored(
         # p = p - alpha / maximum(1, rms(u) / d) * u
         torch._foreach_add_(u_sq_sum_blocks, [sum_of_squares(u) for u in us])
     del grad_blocks, grad_block_sqs, denoms, us  # nothing large waits for others
-    yield [split.sum(param_sq_sum), split.sum(u_sq_sum)]
+    yield [collectives.sum(param_sq_sum), collectives.sum(u_sq_sum)]
     # alpha = maximum(eps2, rms(p)) * rho
-    alpha = maximum(eps2, sqrt(param_sq_sum / split.whole.numel())) * rho
+    alpha = maximum(eps2, sqrt(param_sq_sum / collectives.whole.numel())) * rho
     # p = p - alpha / maximum(1, rms(u) / d) * u
-    step_size = alpha / maximum(1, sqrt(u_sq_sum / split.whole.numel()) / d)
-    for param_blocks, grad_blocks, variance_blocks, step_size_blocks in portions(
+    step_size = alpha / maximum(1, sqrt(u_sq_sum / collectives.whole.numel()) / d)
+    for param_blocks, grad_blocks, variance_blocks, step_size_blocks in list_chunks(
         params, grads, variances, step_size.unbind()
     ):
         if maximize:

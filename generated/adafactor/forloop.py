@@ -5,9 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import blocks, is_cut
-from optgen.runtime.properties import cols, rows
-from optgen.runtime.reductions import (
+from optgen.runtime.eager.blocks import blocks, is_cut
+from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
     no_col_sum,
@@ -18,7 +17,8 @@ from optgen.runtime.reductions import (
     sum_of_squares,
     total,
 )
-from optgen.runtime.scalars import advance, advance_one, divide, lerp, maximum, minimum, sqrt
+from optgen.runtime.eager.scalars import advance, advance_one, divide, lerp, maximum, minimum, sqrt
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update_factored(

@@ -6,7 +6,22 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.reductions import (
+from optgen.runtime.fused_triton.device_functions import (
+    FIRST_BLOCK,
+    GROUP,
+    NUMEL,
+    STREAMS,
+    at,
+    div,
+    is_none,
+    lerp,
+    maximum,
+    minimum,
+    neg,
+    power,
+    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
     BLOCKS,
     COLUMNS,
     EPS,
@@ -30,21 +45,6 @@ from optgen.runtime.fused_triton.reductions import (
     tile_at,
     total,
     whole_elements,
-)
-from optgen.runtime.fused_triton.words import (
-    FIRST_BLOCK,
-    GROUP,
-    NUMEL,
-    STREAMS,
-    at,
-    div,
-    is_none,
-    lerp,
-    maximum,
-    minimum,
-    neg,
-    power,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import Needs
 

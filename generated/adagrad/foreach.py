@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.scalars import advance
-from optgen.runtime.slices import cuts
+from optgen.runtime.eager.scalars import advance
+from optgen.runtime.eager.slices import cuts
 
 
 def update(

@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.scalars import advance, advance_one, maximum
-from optgen.runtime.slices import slices
+from optgen.runtime.eager.scalars import advance, advance_one, maximum
+from optgen.runtime.eager.slices import slices
 
 
 def update(

@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.scalars import (
+from optgen.runtime.eager.scalars import (
     advance,
     advance_one,
     divide,
@@ -15,7 +15,7 @@ from optgen.runtime.scalars import (
     store_one,
     where,
 )
-from optgen.runtime.slices import slices
+from optgen.runtime.eager.slices import slices
 
 
 def update(

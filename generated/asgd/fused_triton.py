@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.words import (
+from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     GROUP,
     NUMEL,

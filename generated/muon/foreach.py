@@ -5,13 +5,13 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import shares
-from optgen.runtime.foreach import scale_
-from optgen.runtime.matrix import orthogonalize
-from optgen.runtime.properties import cols, rows
-from optgen.runtime.scalars import divide, maximum, sqrt
+from optgen.runtime.eager.blocks import shares
+from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.scalars import divide, maximum, sqrt
+from optgen.runtime.matrix_ops import orthogonalize
+from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.sharded.split import Split
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update(
@@ -75,18 +75,18 @@ def update_sharded(
     ns_steps: float,
     adjust_lr_fn: str | None,
     maximize: bool,
-    split: Split,
+    collectives: Collectives,
 ) -> Update:
     """The same for parts of parameters: it yields what the processes must complete together."""
     if adjust_lr_fn == "match_rms_adamw":
         # scale = 0.2 * sqrt(maximum(rows(p), cols(p)))
-        scale = 0.2 * sqrt(maximum(rows(split.whole), cols(split.whole)))
+        scale = 0.2 * sqrt(maximum(rows(collectives.whole), cols(collectives.whole)))
     elif adjust_lr_fn == "spectral_unclamped":
         # scale = sqrt(rows(p) / cols(p))
-        scale = sqrt(divide(rows(split.whole), cols(split.whole)))
+        scale = sqrt(divide(rows(collectives.whole), cols(collectives.whole)))
     else:
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
-        scale = sqrt(maximum(1, divide(rows(split.whole), cols(split.whole))))
+        scale = sqrt(maximum(1, divide(rows(collectives.whole), cols(collectives.whole))))
 
     if maximize:
         # g = -g
@@ -100,8 +100,8 @@ def update_sharded(
         # u = b
         us = momentum_buffers
     # o = orthogonalize(u, ns_coefficients, ns_steps, eps)
-    whole = yield split.gather(us)
-    os = yield split.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
+    whole = yield collectives.gather(us)
+    os = yield collectives.scatter(orthogonalize(whole, ns_coefficients, ns_steps, eps))
     # p = p - lr * weight_decay * p
     scale_(params, 1 - lr * weight_decay)
     # p = p - lr * scale * o

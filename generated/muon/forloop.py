@@ -4,9 +4,9 @@
 
 from torch import Tensor
 
-from optgen.runtime.matrix import orthogonalize
-from optgen.runtime.properties import cols, rows
-from optgen.runtime.scalars import divide, lerp, maximum, sqrt
+from optgen.runtime.eager.scalars import divide, lerp, maximum, sqrt
+from optgen.runtime.matrix_ops import orthogonalize
+from optgen.runtime.tensors.matrix_shape import cols, rows
 
 
 def update(

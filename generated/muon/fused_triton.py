@@ -6,11 +6,7 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.reductions import (
-    COLUMNS,
-    ROWS,
-)
-from optgen.runtime.fused_triton.words import (
+from optgen.runtime.fused_triton.device_functions import (
     FIRST_BLOCK,
     GROUP,
     NUMEL,
@@ -22,8 +18,12 @@ from optgen.runtime.fused_triton.words import (
     neg,
     sqrt,
 )
+from optgen.runtime.fused_triton.device_reductions import (
+    COLUMNS,
+    ROWS,
+)
 from optgen.runtime.fused_triton.workspace import Needs
-from optgen.runtime.matrix import orthogonalize
+from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(6)
 NEEDS = {

@@ -5,9 +5,9 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.foreach import scale_
-from optgen.runtime.scalars import advance
-from optgen.runtime.slices import cuts
+from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.scalars import advance
+from optgen.runtime.eager.slices import cuts
 
 
 def update(

@@ -5,12 +5,12 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.blocks import list_blocks, portions, shares
-from optgen.runtime.properties import cols
-from optgen.runtime.reductions import no_row_sum, row_sum_of_squares, write
-from optgen.runtime.scalars import advance, sqrt
+from optgen.runtime.eager.blocks import list_blocks, list_chunks, shares
+from optgen.runtime.eager.reductions import no_row_sum, row_sum_of_squares, write
+from optgen.runtime.eager.scalars import advance, sqrt
+from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.sharded.split import Split
+from optgen.runtime.tensors.matrix_shape import cols
 
 
 def update(
@@ -77,7 +77,7 @@ def update_sharded(
     weight_decay: float,
     eps: float,
     maximize: bool,
-    split: Split,
+    collectives: Collectives,
 ) -> Update:
     """The same for parts of parameters: it yields what the processes must complete together."""
     step = advance(state_steps)
@@ -86,7 +86,7 @@ def update_sharded(
 
     state_sum = torch.stack(state_sums)
     grad_sq_row_sum = no_row_sum(params[0], len(params))
-    for param_blocks, grad_blocks, grad_sq_row_sum_blocks in portions(
+    for param_blocks, grad_blocks, grad_sq_row_sum_blocks in list_chunks(
         params, grads, grad_sq_row_sum.unbind()
     ):
         if maximize:
@@ -100,13 +100,13 @@ def update_sharded(
             grad_sq_row_sum_blocks, [row_sum_of_squares(grad_block) for grad_block in grad_blocks]
         )
     del grad_blocks  # nothing large waits for others
-    yield [split.sum(grad_sq_row_sum, "cols")]
+    yield [collectives.sum(grad_sq_row_sum, "cols")]
     # s = s + row_mean(g**2)
-    state_sum = state_sum + grad_sq_row_sum / cols(split.whole)
+    state_sum = state_sum + grad_sq_row_sum / cols(collectives.whole)
     # p = p - rate * g / (sqrt(s) + eps)
     row_factor = 1 / (sqrt(state_sum) + eps)
     write(state_sums, state_sum)
-    for param_blocks, grad_blocks, row_factor_blocks in portions(
+    for param_blocks, grad_blocks, row_factor_blocks in list_chunks(
         params, grads, row_factor.unbind()
     ):
         if maximize:

@@ -4,10 +4,10 @@
 
 from torch import Tensor
 
-from optgen.runtime.blocks import blocks
-from optgen.runtime.properties import cols
-from optgen.runtime.reductions import no_row_sum, row_sum, row_sum_of_squares
-from optgen.runtime.scalars import advance, advance_one, divide, sqrt
+from optgen.runtime.eager.blocks import blocks
+from optgen.runtime.eager.reductions import no_row_sum, row_sum, row_sum_of_squares
+from optgen.runtime.eager.scalars import advance, advance_one, divide, sqrt
+from optgen.runtime.tensors.matrix_shape import cols
 
 
 def update(

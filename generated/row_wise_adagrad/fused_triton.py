@@ -6,7 +6,16 @@ import triton
 import triton.language as tl
 
 from optgen.runtime.fused_triton.bucket import Bucket
-from optgen.runtime.fused_triton.reductions import (
+from optgen.runtime.fused_triton.device_functions import (
+    FIRST_BLOCK,
+    GROUP,
+    STREAMS,
+    at,
+    div,
+    neg,
+    sqrt,
+)
+from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     KIND,
     PARTIALS,
@@ -23,15 +32,6 @@ from optgen.runtime.fused_triton.reductions import (
     row_total,
     tile_at,
     whole_elements,
-)
-from optgen.runtime.fused_triton.words import (
-    FIRST_BLOCK,
-    GROUP,
-    STREAMS,
-    at,
-    div,
-    neg,
-    sqrt,
 )
 from optgen.runtime.fused_triton.workspace import Needs
 

@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.foreach import scale_
-from optgen.runtime.slices import cuts
+from optgen.runtime.eager.foreach_ops import scale_
+from optgen.runtime.eager.slices import cuts
 
 
 def update(

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from optgen.bench.traffic import Touch, Traffic
-from optgen.runtime.fused_cpu import build_cache, threads
+from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.build import library_cache
 
 _MOST = 6  # streams that one sweep goes through together, as ceiling.cpp has it
 
@@ -112,4 +113,4 @@ def _words(stream: tuple[Touch, Tensor]) -> int:
 @cache
 def _library() -> ctypes.CDLL:
     source = Path(__file__).with_name("ceiling.cpp").read_text(encoding="utf-8")
-    return ctypes.CDLL(str(build_cache.library("ceiling", source)))
+    return ctypes.CDLL(str(library_cache.library("ceiling", source)))

@@ -22,8 +22,8 @@ from optgen.cli.checkout import spec_path
 from optgen.cli.traffic import traffic
 from optgen.emit import ToolchainError
 from optgen.jit import load
-from optgen.runtime.fused_cpu.build_cache import NoCompilerError
-from optgen.runtime.fused_cpu.compiler import CompileError
+from optgen.runtime.fused_cpu.build.compiler import CompileError
+from optgen.runtime.fused_cpu.build.library_cache import NoCompilerError
 from optgen.spec.files import module_name
 
 traffic = cache(traffic)

@@ -12,9 +12,10 @@ from optgen.cli.checkout import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.runtime.fused_cpu import build_cache, levels, shards, sweeps
-from optgen.runtime.fused_cpu.compiler import CompileError
-from optgen.runtime.fused_cpu.source import complete
+from optgen.runtime.fused_cpu import shard_kernel
+from optgen.runtime.fused_cpu.build import dtype_variants, library_cache, sweep_library
+from optgen.runtime.fused_cpu.build.compiler import CompileError
+from optgen.runtime.fused_cpu.build.source import complete
 from optgen.spec.read import read_spec
 
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
@@ -30,7 +31,7 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
         for algorithm in filter(_CPP.applies, read_spec(path)):
             try:
                 _build(algorithm)
-            except (build_cache.NoCompilerError, CompileError) as error:
+            except (library_cache.NoCompilerError, CompileError) as error:
                 raise ToolchainError(f"{algorithm.name}: {error}") from None
             yield f"{algorithm.name}: compiles"
 
@@ -38,11 +39,11 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
 def _build(algorithm: Algorithm) -> None:
     """Build what parameters of float32 need, and all that others may need."""
     source = complete(emit.render(algorithm, _CPP, None))
-    sources = {source: levels.of_dtypes([torch.float32])}
-    if shards.CONDITION in source:
-        sources[f"#define {shards.CONDITION}\n{source}"] = levels.ALL
+    sources = {source: dtype_variants.of_dtypes([torch.float32])}
+    if shard_kernel.CONDITION in source:
+        sources[f"#define {shard_kernel.CONDITION}\n{source}"] = dtype_variants.ALL
     with ThreadPoolExecutor(1) as beside:
-        for text, types in [*sources.items(), (source, levels.ALL)]:
-            swept = sweeps.begun(beside, text, types)
-            levels.library(algorithm.module, text, types, levels.made(text))
+        for text, types in [*sources.items(), (source, dtype_variants.ALL)]:
+            swept = sweep_library.begun(beside, text, types)
+            dtype_variants.library(algorithm.module, text, types, dtype_variants.made(text))
             swept()

@@ -18,23 +18,31 @@ _BUILT_IN: tuple[str, ...] = (
 )
 _BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 RUNTIME: dict[str, tuple[str, ...]] = {
-    "blocks": ("as_one", "blocks", "is_cut", "list_blocks", "lists_as_one", "portions", "shares"),
-    "foreach": ("scale_",),
-    "matrix": ("orthogonalize",),
-    "properties": ("cols", "rows"),
-    "reductions": (
+    "eager.blocks": (
+        "as_one",
+        "blocks",
+        "is_cut",
+        "list_chunks",
+        "list_blocks",
+        "lists_as_one",
+        "shares",
+    ),
+    "eager.foreach_ops": ("scale_",),
+    "matrix_ops": ("orthogonalize",),
+    "tensors.matrix_shape": ("cols", "rows"),
+    "eager.reductions": (
         *("col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum", "no_row_sum"),
         *("no_sum", "number", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals"),
         "write",
     ),
-    "scalars": (
+    "eager.scalars": (
         *("advance", "advance_one", "both", "clamp", "divide", "either", "exp", "holds"),
         *("in_type_of", "lerp", "log", "maximum", "minimum", "opposite", "power", "read_one"),
         *("remainder", "sign", "sqrt", "store", "store_one", "where"),
     ),
     "sharded.driver": ("Update",),
-    "sharded.split": ("Split",),
-    "slices": ("cuts", "slices"),
+    "sharded.collectives": ("Collectives",),
+    "eager.slices": ("cuts", "slices"),
 }
 """The modules of optgen.runtime, and the functions and types of theirs in generated Python."""
 
@@ -42,7 +50,7 @@ PYTHON = frozenset(
     (
         *(name for names in RUNTIME.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("_update", "blocked", "capturable", "cut", "index", "share", "split", "whole"),
+        *("_update", "blocked", "capturable", "cut", "index", "collectives", "share", "whole"),
     )
 )
 """What generated Python uses besides the words of the language."""

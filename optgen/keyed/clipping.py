@@ -11,7 +11,7 @@ from optgen.keyed.fused import updates_in_backward
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.norms import Gradients
 from optgen.keyed.wrappers import OptimizerWrapper
-from optgen.runtime.base import hooked
+from optgen.runtime.light_optimizer import hooked
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

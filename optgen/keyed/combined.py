@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.keyed.errors import Refused
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed
-from optgen.runtime.base import hooked
+from optgen.runtime.light_optimizer import hooked
 
 
 class CombinedOptimizer(KeyedOptimizer):

@@ -13,7 +13,7 @@ from optgen.keyed.in_backward import hook_up, mark, unmark
 from optgen.keyed.initial import create_state, zero_gradients
 from optgen.keyed.norms import Gradients
 from optgen.keyed.private import after_backward
-from optgen.runtime.base import hooked
+from optgen.runtime.light_optimizer import hooked
 
 Group = dict[str, Any]
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import optgen.optim
 from optgen.runtime import GeneratedOptimizer, Rule
-from optgen.runtime.state import ensure
+from optgen.runtime.state.create import ensure
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:

@@ -10,7 +10,7 @@ from optgen.keyed.extended import Extended
 from optgen.keyed.initial import by_step, zero_gradients
 from optgen.keyed.leaves import said
 from optgen.keyed.load import Load, group_names, named, stateful
-from optgen.runtime.base import LightOptimizer, hooked
+from optgen.runtime.light_optimizer import LightOptimizer, hooked
 
 SAVE = "_save_param_groups"
 

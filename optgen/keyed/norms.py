@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import group_tensors, plain
-from optgen.runtime.sharded.placed import placed
-from optgen.runtime.sharded.views import aligned, local, shared
-from optgen.runtime.slices import slices
+from optgen.runtime.eager.slices import slices
+from optgen.runtime.tensors.dtensor import is_dtensor, local, redistributed
+from optgen.runtime.tensors.sharding import sharding_of
+from optgen.runtime.torch_private import group_tensors, plain
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -74,7 +74,7 @@ class Gradients:
         found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
         found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
         if any(found):
-            from optgen.runtime.sharded.partial import Partial, complete
+            from optgen.runtime.sharded.all_reduce import Partial, complete
 
             complete(Partial(power, groups, largest) for groups, power in found.items() if groups)
         if not found:
@@ -106,7 +106,7 @@ class Gradients:
 
 def _groups(param: Tensor) -> Groups:
     """The groups over whose ranks a parameter, and so its gradient, is spread."""
-    where = placed(param)
+    where = sharding_of(param)
     return () if where is None else tuple(cut.group for cut in where.cuts())
 
 
@@ -115,10 +115,10 @@ def _values(param: Tensor) -> Tensor:
     grad = param.grad
     assert grad is not None
     if not (plain(type(param)) and plain(type(grad))):
-        (settled,) = aligned([param], [grad])
+        (settled,) = redistributed([param], [grad])
         if settled is not grad:
             param.grad = settled
-        grad = local(settled) if shared(type(settled)) else settled
+        grad = local(settled) if is_dtensor(type(settled)) else settled
     if grad.is_sparse:
         if not grad.is_coalesced():
             param.grad = grad = grad.coalesce()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed
 from torch.utils.hooks import RemovableHandle
 
-from optgen.runtime.private import compiling
+from optgen.runtime.torch_private import compiling
 
 
 def _isinstance(value: object, module: str, name: str) -> bool:

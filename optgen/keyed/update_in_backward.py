@@ -11,7 +11,7 @@ from optgen.keyed.fused import FusedOptimizerModule, fused_optimizer_of
 from optgen.keyed.in_backward import in_backward_optimizer_filter
 from optgen.keyed.in_backward_optimizer import InBackwardOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.runtime.private import compiling
+from optgen.runtime.torch_private import compiling
 
 
 class UpdateInBackward(nn.Module, FusedOptimizerModule):

@@ -10,7 +10,7 @@ from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.stages import WarmupPolicy, WarmupStage, multiplier, schedule
 from optgen.keyed.wrappers import OptimizerWrapper
 from optgen.optim.lr_scheduler.rates import write
-from optgen.runtime.base import hooked
+from optgen.runtime.light_optimizer import hooked
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]
 

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.initial import create_state
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
-from optgen.runtime.base import hooked
+from optgen.runtime.light_optimizer import hooked
 
 OptimizerFactory = Callable[..., Optimizer]
 

@@ -36,7 +36,9 @@ from optgen.passes.instructions import made, numbers_read
 from optgen.passes.join_roots import join_roots
 from optgen.passes.plan import plans
 
-ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
+ALIVE = (
+    4  # lists of temporaries that optgen.runtime.eager.slices reckons with, unless told otherwise
+)
 _PASSES: tuple[PlanPass, ...] = (
     join_roots,
     fold_denominators,
@@ -76,7 +78,7 @@ def _sharded(plan: Plan) -> Iterator[Function]:
         function_name("update_sharded", plan.facts),
         f"The same for parts of parameters: {about}",
         list_names(plan.algorithm),
-        (*arguments, "split: Split"),
+        (*arguments, "collectives: Collectives"),
         parted(scalars, body.lines),
         returns,
     )

@@ -25,7 +25,7 @@ from optgen.optim.rmsprop import RMSprop
 from optgen.optim.rprop import Rprop
 from optgen.optim.sgd import SGD
 from optgen.optim.sparse_adam import SparseAdam
-from optgen.runtime.swap import swap_in_optimizer_params_and_state
+from optgen.runtime.state.swap import swap_in_optimizer_params_and_state
 
 __all__ = [
     "ASGD",

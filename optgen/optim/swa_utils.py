@@ -20,8 +20,8 @@ from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 from optgen.optim.lr_scheduler.swa import SWALR
 from optgen.runtime.elementwise import UnfitError, obstacle
-from optgen.runtime.gradients import all_plain
-from optgen.runtime.private import group_tensors
+from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.torch_private import group_tensors
 
 __all__ = [
     "SWALR",

@@ -1,118 +1,111 @@
-"""Take a step: every group through the lowering that is chosen for it."""
+"""Take a step: gather its batches, choose a backend for each, prepare all of them, update."""
 
-import importlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
-from optgen.runtime import unfused
-from optgen.runtime.choice import UNFUSED, choose, forced
-from optgen.runtime.collect import release, survey, undo
-from optgen.runtime.gradients import all_plain
-from optgen.runtime.sharded.views import advance_versions
-from optgen.runtime.state import Group
-from optgen.runtime.work import Work
+from optgen.runtime.backends import BACKENDS, FUSED, Update, backend
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.gather import finish, gather_batches, roll_back
+from optgen.runtime.batch.grad_scaler import is_skipped
+from optgen.runtime.choice import choose
+from optgen.runtime.forced import forced
+from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
+from optgen.runtime.tensors.dtensor import advance_versions
+from optgen.runtime.tensors.real_views import all_plain
 
-if TYPE_CHECKING:
-    from optgen.runtime.optimizer import GeneratedOptimizer
-    from optgen.runtime.sharded.agreement import Meeting
-
-Update = Callable[[], None]
-
-_IN_PARTS = "in parts"  # for both of them: they share a form for parts of parameters
+_ORDER = list(reversed(BACKENDS))
 
 
-def step(optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None = None) -> None:
+def step(optimizer: Stepping, given: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering.
 
     `given` are gradients for the parameters of the only group, instead of the parameters' own.
-    What can be refused is refused before anything is written, and then the states are as before.
+    Everything that can be refused is refused before anything is written; then the states are as
+    they were before.
     """
+    context = optimizer._context
     try:
-        if given is None and _at_once(optimizer):
-            optimizer._survey.before = None
+        if given is None and _taken_at_once(optimizer):
+            context.before = None
             return
-        works, updates = _prepared(optimizer, given)
+        batches, updates = _prepared(optimizer, given)
     except BaseException:
-        undo(optimizer)
+        roll_back(optimizer)
         raise
     stepped = False
     try:
-        for update in updates:
-            update()
-        for work in works:
-            advance_versions(work.members)
+        cached = [update() for update in updates]
+        context.cached = cached[0] if len(cached) == 1 else None
+        for batch in batches:
+            advance_versions(batch.members)
         # Only where it matters: on a device, the answer must be waited for.
-        stepped = not (optimizer._survey.created and unfused.skipped(optimizer))
+        stepped = not (context.created and is_skipped(optimizer))
     finally:
-        release(optimizer, stepped)
+        finish(optimizer, stepped)
+
+
+def _taken_at_once(optimizer: Stepping) -> bool:
+    """Take the step as the one before it, or as a first one, without gathering batches."""
+    context, wish = optimizer._context, forced()
+    cached = context.cached
+    if cached is not None and cached.forced == wish:
+        context.cached = None  # and it stays None if a value of a group raises an error
+        if is_skipped(optimizer) or cached.run(optimizer):
+            context.cached = cached
+            return True
+    if context.batches:
+        return False
+    lowering = wish or FUSED.get(_device(optimizer))
+    if lowering is not None:
+        takes = _takes(optimizer, lowering)
+        context.cached = backend(lowering).begin(optimizer, takes)
+    return context.cached is not None
+
+
+def _device(optimizer: Stepping) -> str:
+    """Return the type of device of the first parameter; "" if there is none."""
+    return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
+
+
+def _takes(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
+    return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
 def _prepared(
-    optimizer: "GeneratedOptimizer", given: Sequence[Tensor | None] | None
-) -> tuple[list[Work], list[Update]]:
-    """The works of a step, and the updates that are left to be called."""
-    with _together(optimizer) as meeting:
-        works = survey(optimizer, given)
-        batches = _batches(optimizer, works)
-        together = _prepare(optimizer, batches, meeting) if meeting else None
-        updates = [_update(optimizer, *batch) for batch in sorted(batches.items(), key=_rank)]
-    return works, [*updates, together] if together else updates
+    optimizer: Stepping, given: Sequence[Tensor | None] | None
+) -> tuple[list[Batch], list[Update]]:
+    """Return the batches of a step, and the updates that are left to be called."""
+    optimizer._context.cached = None
+    with _consensus(optimizer) as consensus:
+        batches = gather_batches(optimizer, given)
+        chosen = _chosen(optimizer, batches)
+        updates = []
+        for lowering in sorted(chosen, key=_ORDER.index):
+            if consensus:
+                for batch in chosen[lowering]:
+                    note_batch(consensus, optimizer.rule, lowering, batch)
+            updates.append(backend(lowering).prepare(optimizer, chosen[lowering], consensus))
+    return batches, updates
 
 
-def _rank(batch: tuple[str, list[Group]]) -> bool:
-    """The kernel first: it alone sees that a sparse gradient names no row of its parameter."""
-    return batch[0] != "fused_cpu"
+def _chosen(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
+    """Return the batches of this step, or their parts, by the lowering that takes them."""
+    chosen: dict[str, list[Batch]] = {}
+    for batch in (part for whole in batches for part in whole.parts or (whole,)):
+        if batch.params:
+            lowering, _ = choose(optimizer, batch)
+            chosen.setdefault(lowering, []).append(batch)
+    return chosen
 
 
-def _update(optimizer: "GeneratedOptimizer", lowering: str, groups: list[Group]) -> Update:
-    """Check that a lowering can take these groups; return what does."""
-    if lowering in UNFUSED:
-        return unfused.prepare(optimizer, groups, lowering)
-    prepare = importlib.import_module(f"optgen.runtime.{lowering}").prepare
-    update: Update = prepare(optimizer, groups)
-    return update
-
-
-def _at_once(optimizer: "GeneratedOptimizer") -> bool:
-    """Take the step as the one before it, or as a first one of ordinary tensors, if that can be."""
-    from optgen.runtime import fused_cpu
-
-    known = optimizer._repeat
-    if known is not None and known.forced == forced() and fused_cpu.repeat(optimizer):
-        return True
-    return not optimizer._survey.works and fused_cpu.begin(optimizer)
-
-
-def _batches(optimizer: "GeneratedOptimizer", works: list[Work]) -> dict[str, list[Group]]:
-    """The groups of this step by the lowering that takes them."""
-    batches: dict[str, list[Group]] = {}
-    for work in (part for whole in works for part in whole.parts or (whole,)):
-        if work.params:
-            lowering, _ = choose(optimizer, work)
-            if work.trait.placed is not None and lowering in UNFUSED:
-                lowering = _IN_PARTS
-            batches.setdefault(lowering, []).append(work.group)
-    return batches
-
-
-def _together(optimizer: "GeneratedOptimizer") -> AbstractContextManager["Meeting | None"]:
-    """A context that is left on all ranks or on none, if the step has collectives."""
+@contextmanager
+def _consensus(optimizer: Stepping) -> Iterator[Consensus | None]:
+    """Have all ranks leave the context or none, if the step can have collectives."""
     if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
-        return nullcontext()
-    from optgen.runtime.sharded.agreement import agreed
-
-    return agreed(optimizer)
-
-
-def _prepare(
-    optimizer: "GeneratedOptimizer", batches: dict[str, list[Group]], meeting: "Meeting"
-) -> Update | None:
-    """Say what is about to happen; return the step of what is in parts and not fused."""
-    from optgen.runtime.sharded.step import announce, prepare
-
-    in_parts = batches.pop(_IN_PARTS, [])
-    announce(optimizer, batches, meeting)
-    return prepare(optimizer, in_parts, meeting) if in_parts else None
+        yield None
+    else:
+        with reach_consensus(optimizer) as consensus:
+            yield consensus

@@ -1,27 +1,23 @@
 """Tell which lowering the next step will take."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from optgen.runtime.assemble import States, assemble, visible
-from optgen.runtime.choice import TITLES, UNFUSED, choose
-from optgen.runtime.collect import with_gradient
+from optgen.runtime.backends import BACKENDS
+from optgen.runtime.batch.assemble import States, assemble, visible
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.gather import with_gradient
+from optgen.runtime.choice import choose
+from optgen.runtime.light_optimizer import LightOptimizer
+from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
-from optgen.runtime.state import Group
-from optgen.runtime.work import Work
-
-if TYPE_CHECKING:
-    from optgen.runtime.optimizer import GeneratedOptimizer
 
 _PHASE_BY_PHASE = "phase by phase with the processes that hold the other parts"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
     """Tell, in a line per parameter group, which lowering the next step will take, and why."""
-    from optgen.runtime.base import LightOptimizer
-    from optgen.runtime.optimizer import GeneratedOptimizer
-
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
     if not isinstance(optimizer, GeneratedOptimizer):
@@ -32,20 +28,20 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
         )
     lines, rule = [], optimizer.rule
     for index, group in enumerate(optimizer.param_groups):
-        for work in _preview(optimizer, group):
-            if not work.params:
+        for batch in _preview(optimizer, group):
+            if not batch.params:
                 lines.append(f"group {index}: no parameters")
                 continue
-            lowering, reason = choose(optimizer, work)
-            if work.trait.placed is not None and lowering in UNFUSED:
-                lowering, reason = "foreach", f"{reason}; in lists"
-            if work.trait.placed is not None:
+            lowering, reason = choose(optimizer, batch)
+            if batch.dispatch_key.sharding is not None:
                 reason = f"{reason}; {_PHASE_BY_PHASE}"
-            lines.append(f"group {index}: {TITLES[lowering]}: {reason}{_sparse(rule, work)}")
+            lines.append(
+                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse(rule, batch)}"
+            )
     return "\n".join(lines)
 
 
-def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
+def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
     """The works of the next step, made without touching any state.
 
     Before the first backward pass there are no gradients; each parameter stands for its own.
@@ -59,15 +55,15 @@ def _preview(optimizer: "GeneratedOptimizer", group: Group) -> list[Work]:
                 for p in members
             ]
     seen, states = visible(optimizer, group, grads), States(optimizer.state)
-    work = assemble(optimizer, group, members, seen, states)
-    return work.parts or [work]
+    batch = assemble(optimizer, group, members, seen, states)
+    return batch.parts or [batch]
 
 
-def _sparse(rule: Rule, work: Work) -> str:
+def _sparse(rule: Rule, batch: Batch) -> str:
     """Tell what becomes of sparse gradients, if there are any."""
-    if work.trait.rows:
+    if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"
-    if not any(param.grad is not None and param.grad.is_sparse for param in work.members):
+    if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):
         return ""
-    whole = [s.key for s in rule.states if not s.rows and s.present(work.group)]
+    whole = [s.key for s in rule.states if not s.rows and s.present(batch.group)]
     return f"; sparse gradients made dense: {whole[0]} changes as a whole" if whole else ""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import dispatch
-from optgen.runtime.choice import DECIDING
+from optgen.runtime.batch.dispatch_key import OPTIONS
 from optgen.runtime.optimizer import GeneratedOptimizer
-from optgen.runtime.private import capturing, outside_dynamo
+from optgen.runtime.torch_private import capturing, outside_dynamo
 
 F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
@@ -64,7 +64,7 @@ class _Form:
         numbers = [self.named.get(key, key) for key in self.kind.rule.hypers]
         spelt = [name for n in numbers for name in ((n,) if isinstance(n, str) else n)]
         known = {*self.arguments[:2], *self.lists.values(), *spelt, "state_steps"}
-        unknown = set(self.arguments) - known - {*DECIDING, *_SCALER, *_SEEN}
+        unknown = set(self.arguments) - known - {*OPTIONS, *_SCALER, *_SEEN}
         missing = set(self.lists.values()) - set(self.arguments)
         if unknown or missing:
             raise TypeError(
@@ -89,7 +89,7 @@ class _Form:
         if others := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
             raise TypeError(f"can only optimize Tensors, but one of the params is {min(others)}")
         group = {**self.defaults, **dict(self._numbers(given)), "params": tuple(params)}
-        group |= {key: given.get(key) for key in DECIDING}
+        group |= {key: given.get(key) for key in OPTIONS}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
         if "differentiable" not in given:  # torch's then leaves it to whether autograd records

@@ -1,28 +1,27 @@
 """The base of every generated optimizer: a torch.optim.Optimizer whose rule is data."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from optgen.runtime import checkpoint, dispatch, partitions, to_load
-from optgen.runtime.base import LightOptimizer, hooked
-from optgen.runtime.collect import Survey
-from optgen.runtime.gradients import check_parameters
-from optgen.runtime.private import (
+from optgen.runtime import dispatch
+from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.context import StepContext
+from optgen.runtime.batch.gradient_checks import check_parameters
+from optgen.runtime.light_optimizer import LightOptimizer, hooked
+from optgen.runtime.rule import Rule
+from optgen.runtime.state import checkpoint
+from optgen.runtime.state.create import ensure
+from optgen.runtime.state.placeholders import placeholders_of, remove_placeholders
+from optgen.runtime.torch_private import (
     check_graph_capture,
     only_wants_state,
     outside_dynamo,
     set_grad_enabled,
 )
-from optgen.runtime.rule import Rule
-from optgen.runtime.state import ensure
-
-if TYPE_CHECKING:
-    from optgen.runtime.fused_cpu.repeat import Repeat
-    from optgen.runtime.fused_cpu.repeat_rows import RowsRepeat
 
 
 class GeneratedOptimizer(LightOptimizer):
@@ -45,12 +44,16 @@ class GeneratedOptimizer(LightOptimizer):
             self._create(lambda param: True)
         self._offer_scaling()
 
+    @classmethod
+    def hyper_annotations(cls) -> dict[str, Any]:
+        """Return the annotations of the generated constructor; a subclass may have others."""
+        for base in reversed(cls.__mro__):
+            if vars(base).get("lowerings") == cls.lowerings:
+                return get_type_hints(vars(base)["__init__"])
+        return {}
+
     def _begin(self) -> None:
-        self._survey = Survey()
-        self._given: dict[int, partitions.Given] = {}  # by the identity of the group
-        self._repeat: Repeat | RowsRepeat | None = (
-            None  # of a step that was fused C++ and nothing else
-        )
+        self._context = StepContext()
 
     def _offer_scaling(self) -> None:
         """Let GradScaler leave unscaling to the step: only where a fused one was asked for.
@@ -83,7 +86,7 @@ class GeneratedOptimizer(LightOptimizer):
                     loss = closure()
             if not self.state and only_wants_state():
                 self._create(lambda param: param.requires_grad, ahead=False)
-                self._survey.ahead = to_load.made(self.state)
+                self._context.placeholders = placeholders_of(self.state)
             else:
                 dispatch.step(self)
         finally:
@@ -101,7 +104,8 @@ class GeneratedOptimizer(LightOptimizer):
             self.param_groups.pop()
             raise
         if not self.rule.elementwise:
-            self._given[id(self.param_groups[-1])] = partitions.given(self.param_groups[-1])
+            group = self.param_groups[-1]
+            self._context.given[id(group)] = flat_partitions.given(group)
 
     def _check_param(self, param: Tensor) -> None:
         """Raise a ValueError for a parameter that the rule is not made for."""
@@ -131,22 +135,24 @@ class GeneratedOptimizer(LightOptimizer):
 
         A state gets its parameter's dtype, as in torch, unless the rule declares another.
         """
-        with checkpoint.keeping_dtypes(self):
+        with checkpoint.keeping_dtypes(self, self.rule):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        to_load.take_back(self)  # a copy would not know of these that they are fresh
+        # A copy would not know that placeholders are fresh.
+        remove_placeholders(self._context.placeholders, self.state)
+        self._context.placeholders = []
         packed: dict[str, Any] = super().__getstate__()
         return packed
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
-        given = [self._given.get(id(group)) for group in previous]
+        given = [self._context.given.get(id(group)) for group in previous]
         super().__setstate__(state)
         self.defaults = self.rule.asked(self.defaults)  # torch's adds one that it has come to have
         self._begin()
         if not self.rule.elementwise:
-            self._given = partitions.carried_over(given, self.param_groups)
+            self._context.given = flat_partitions.carried_over(given, self.param_groups)
         rule = self.rule
         checkpoint.backfill(self, previous, dict(rule.backfill), dict(rule.optional))
         for group in self.param_groups:

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -119,16 +119,6 @@ def _place(key: str, value: object, choices: tuple[str | None, ...]) -> int:
     if value not in choices:
         raise ValueError(f"Invalid {key} value: {value}")
     return choices.index(value)
-
-
-class Lowered(Protocol):
-    """What lowerings were generated for: an optimizer, or a function over lists."""
-
-    @property
-    def rule(self) -> Rule: ...
-
-    @property
-    def lowerings(self) -> str: ...  # the package that holds them
 
 
 def asked(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:

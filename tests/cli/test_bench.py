@@ -12,7 +12,7 @@ from optgen.bench.lists import LISTS, TensorList
 from optgen.bench.results import load
 from optgen.bench.suite import Suite
 from optgen.cli import bench
-from optgen.runtime.fused_cpu import build_cache, compiler
+from optgen.runtime.fused_cpu.build import compiler, library_cache
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,7 @@ def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.Monke
     """The memory's limit is a loop in C: there is nothing to compare with."""
     monkeypatch.setattr(compiler, "find", lambda: None)
     monkeypatch.setattr(ceiling, "_library", ceiling._library.__wrapped__)
-    monkeypatch.setattr(build_cache, "folders", lambda: iter(()))
+    monkeypatch.setattr(library_cache, "folders", lambda: iter(()))
     monkeypatch.setattr(Suite, "run", lambda suite, cell: ceiling._library())
 
     result = run("bench", "SGD")

@@ -118,7 +118,7 @@ def _others(rank: int) -> list[str]:
 
 def _not_a_number(rank: int) -> list[bool]:
     """The largest magnitude of all ranks is not a number if that of one is not."""
-    from optgen.runtime.sharded.partial import Partial, complete
+    from optgen.runtime.sharded.all_reduce import Partial, complete
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
     sums = torch.tensor([0.5, 2.0], dtype=torch.float64)

@@ -23,17 +23,17 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler, levels, sweeps
+from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
+from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.source import complete
 from optgen.runtime.fused_cpu.table import excess
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
-_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/\w+\.h"\n')
+_INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
-TYPES = levels.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
+TYPES = dtype_variants.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
 
 
 @dataclass
@@ -79,7 +79,7 @@ def load(text: str, only: str = "") -> Built:
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
     """Return the types that a rule's C++ needs for parameters of these dtypes."""
     own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
-    return levels.of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
+    return dtype_variants.of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:
@@ -179,14 +179,14 @@ def _kernel(rule: Built, owner: Any) -> Any:
     kind = type("Suffixed", (_BatchKernel,), {"suffix": suffix})
     source = rule.source
     swept_by = _sweeps() if "schedule.h" in source or "walk.h" in source else None
-    return kind(owner, path, levels.ALL, source, swept_by)
+    return kind(owner, path, dtype_variants.ALL, source, swept_by)
 
 
 @functools.cache
 def _sweeps() -> Path:
     """Build the library that sweeps the tensors of any rule, once."""
     traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_LARGEST 1\n"
-    return levels.build("sweeps", traits + sweeps._source(), TYPES, 0)
+    return dtype_variants.build("sweeps", traits + sweep_library._source(), TYPES, 0)
 
 
 @functools.cache

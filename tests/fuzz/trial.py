@@ -21,7 +21,8 @@ from fuzz.limit import limited
 from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
 from optgen.ir.words import WORDS
-from optgen.runtime import matrix, unfused
+from optgen.runtime import matrix_ops
+from optgen.runtime.eager import step
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -222,7 +223,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
 
         return fits if update else getattr(lists, function)
 
-    with mock.patch.object(unfused, "load", load):
+    with mock.patch.object(step, "load", load):
         yield
 
 
@@ -248,4 +249,4 @@ def _in_full_precision(
 def _exact_matrices(dtype: str) -> contextlib.AbstractContextManager[Any]:
     if dtype != "float64":
         return contextlib.nullcontext()
-    return mock.patch.object(matrix, "orthogonalize", _in_full_precision)
+    return mock.patch.object(matrix_ops, "orthogonalize", _in_full_precision)

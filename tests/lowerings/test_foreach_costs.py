@@ -14,7 +14,7 @@ from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from torch.optim import Optimizer
 
 import optgen.optim
-from optgen.runtime import blocks, slices
+from optgen.runtime.eager import blocks, slices
 
 Cost = tuple[int, float]
 

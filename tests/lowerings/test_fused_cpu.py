@@ -16,7 +16,7 @@ from optgen.lowerings.fused_cpu.expressions import Printer, variable
 from optgen.lowerings.fused_cpu.text import declared, folded, listed
 from optgen.passes.flatten import Flatten
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.build import compiler
 from optgen.spec import Spec
 from optgen.spec.read import read_spec, read_specs
 

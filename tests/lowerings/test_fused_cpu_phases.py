@@ -26,8 +26,8 @@ from optgen.lowerings.fused_cpu.passes import (
 from optgen.lowerings.fused_cpu.steps import Step, Steps
 from optgen.passes.plan import plans
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler
-from optgen.runtime.fused_cpu.calls import calls_of
+from optgen.runtime.fused_cpu.build import compiler
+from optgen.runtime.fused_cpu.matrix_calls import calls_of
 from optgen.spec.read import read_spec
 
 ROOT = Path(__file__).parents[2]

@@ -31,7 +31,7 @@ FIRSTS = 3  # how many values single numbers take
 
 HEADER = """import triton
 import triton.language as tl
-from optgen.runtime.fused_triton.words import *
+from optgen.runtime.fused_triton.device_functions import *
 """
 KERNEL = """
 @triton.jit

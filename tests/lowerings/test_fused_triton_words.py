@@ -100,7 +100,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """A module with two kernels a word, printed."""
     parts = [
         "import triton\nimport triton.language as tl\n"
-        "from optgen.runtime.fused_triton.words import *\n"
+        "from optgen.runtime.fused_triton.device_functions import *\n"
     ]
     for i, word in enumerate(WRITTEN):
         parts.append(KERNEL.format(name=f"tensor{i}", text=TENSORS(sentence(word.name))))

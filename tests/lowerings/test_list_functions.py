@@ -142,17 +142,17 @@ def test_autograd_hears_of_every_list_that_is_written(
 def test_a_table_is_kept_between_calls() -> None:
     from optgen.generated.averaging import ema as module
 
-    module._update._rosters.clear()
+    module._update._plans.clear()
     for _ in range(3):
         lists = columns(("a", "b"), torch.float32).values()
         with use_lowering("fused_triton"):
             ema(*lists)
-    assert len(module._update._rosters) == 1
+    assert len(module._update._plans) == 1
     with use_lowering("fused_triton"):
         for size in range(1, 9):
             ema([torch.ones(size)], [torch.ones(size)])
-    assert len(module._update._rosters) == 4
-    assert not any(work.params for work, _ in module._update._rosters)
+    assert len(module._update._plans) == 4
+    assert not any(work.params for work, _ in module._update._plans)
 
 
 @outside

@@ -21,12 +21,12 @@ def test_kernels(target: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Nothing spilled, exact arithmetic, and whole blocks in accesses of 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
     for module in (generated_ema, generated_swa):
-        module._update._rosters.clear()  # made for another target
+        module._update._plans.clear()  # made for another target
     with compiling_for(target, str(tmp_path)) as seen:
         for function in functions:
             function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])
     for module in (generated_ema, generated_swa):
-        module._update._rosters.clear()
+        module._update._plans.clear()
 
     assert [one.name for one in seen] == ["ema_scalars", "ema_step", "swa_scalars", "swa_step"]
     for one in seen:

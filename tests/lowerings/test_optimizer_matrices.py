@@ -15,7 +15,7 @@ from torch.testing._internal.common_optimizers import optim_db
 from optgen import optim
 from optgen.passes.latex import to_latex
 from optgen.runtime import GeneratedOptimizer, State
-from optgen.runtime.collect import survey
+from optgen.runtime.batch.gather import gather
 
 CLASSES: dict[str, Any] = {"Adafactor": optim.Adafactor, "Muon": optim.Muon}
 ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in optim_db}
@@ -141,8 +141,8 @@ def _only(optimizer: Any, param: torch.Tensor) -> Any:
     return optimizer
 
 
-def works(optimizer: GeneratedOptimizer) -> list[Any]:
-    return [part for work in survey(optimizer) for part in work.parts or (work,)]
+def batches(optimizer: GeneratedOptimizer) -> list[Any]:
+    return [part for batch in gather(optimizer) for part in batch.parts or (batch,)]
 
 
 def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
@@ -152,7 +152,7 @@ def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
     for param in params:
         param.grad = torch.ones_like(param)
     for _ in range(2):  # states are made, states are found
-        found = {work.trait.facts: work for work in works(optimizer)}
+        found = {batch.dispatch_key.facts: batch for batch in batches(optimizer)}
         flat, factored = found[(False,)], found[(True,)]
         assert [p.shape for p in factored.params] == [(2, 3), (4, 2)]
         assert [s.shape for s in factored.states[0]] == [(2, 1), (4, 1)]
@@ -169,8 +169,8 @@ def test_parameters_that_agree_in_every_fact_are_one_work() -> None:
     for param in params:
         param.grad = torch.ones_like(param)
     for _ in range(2):
-        (work,) = works(optimizer)
-        assert [len(column) for column in work.states] == [2, 2, 0]
+        (batch,) = batches(optimizer)
+        assert [len(column) for column in batch.states] == [2, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_a_state_of_another_shape(key: str, value: Any) -> None:
     param = Parameter(torch.ones(2, 3))
     optimizer = CLASSES["Adafactor"]([param])
     param.grad = torch.ones_like(param)
-    works(optimizer)
+    batches(optimizer)
     optimizer.state[param][key] = value
     with pytest.raises(RuntimeError, match=f"{key} has the shape"):
-        works(optimizer)
+        batches(optimizer)
 
 
 def test_what_is_missing_in_an_old_checkpoint_is_made() -> None:
@@ -191,9 +191,9 @@ def test_what_is_missing_in_an_old_checkpoint_is_made() -> None:
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
-    works(optimizer)
+    batches(optimizer)
     optimizer.state[params[0]]["row_var"] = None
-    assert {len(work.params) for work in works(optimizer)} == {1}
+    assert {len(batch.params) for batch in batches(optimizer)} == {1}
     assert optimizer.state[params[0]]["row_var"].shape == (2, 1)
 
 

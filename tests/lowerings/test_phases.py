@@ -21,7 +21,7 @@ from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.passes.assume import facts_asked
-from optgen.runtime import blocks, slices
+from optgen.runtime.eager import blocks, slices
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),

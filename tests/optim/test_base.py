@@ -13,7 +13,7 @@ from optim.classes import closure, give_gradients, kinds, outcome, parameters, t
 from parity.classes import NAMES, ONE_GROUP
 from torch import Tensor
 
-from optgen.runtime.base import _UNORDERED
+from optgen.runtime.light_optimizer import _UNORDERED
 
 
 def leaf() -> torch.nn.Parameter:

@@ -13,7 +13,7 @@ from optgen.optim import LBFGS
 from optgen.optim.lbfgs import compiled, history
 from optgen.optim.lbfgs.flat import largest
 from optgen.optim.lbfgs.history import History
-from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime.fused_cpu.build import library_cache
 
 SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, and several
 
@@ -131,10 +131,10 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A warning, once, and torch's operations."""
 
     def library(name: str, source: str) -> None:
-        raise build_cache.NoCompilerError("no C++ compiler was found: install g++")
+        raise library_cache.NoCompilerError("no C++ compiler was found: install g++")
 
     expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
-    monkeypatch.setattr(build_cache, "library", library)
+    monkeypatch.setattr(library_cache, "library", library)
     caches = compiled._library, compiled._built
     for cache in caches:
         cache.cache_clear()

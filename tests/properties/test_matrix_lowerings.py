@@ -21,7 +21,8 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.ir.verify import VerifyError
-from optgen.runtime import matrix, unfused
+from optgen.runtime import matrix_ops
+from optgen.runtime.eager import step
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec
@@ -32,7 +33,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Scalar state and matrix words in float64."""
-    monkeypatch.setattr(matrix, "orthogonalize", in_full_precision)
+    monkeypatch.setattr(matrix_ops, "orthogonalize", in_full_precision)
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -105,7 +106,7 @@ def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed
 
         return step if update else getattr(lists, function)
 
-    with mock.patch.object(unfused, "load", load):
+    with mock.patch.object(step, "load", load):
         try:
             follow(text, flags, seed, ("foreach",))
         except VerifyError:

@@ -28,7 +28,7 @@ from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import Order, plans
 from optgen.passes.ssa import to_ssa
-from optgen.runtime import blocks, slices
+from optgen.runtime.eager import blocks, slices
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 

@@ -7,7 +7,9 @@ import pytest
 
 from optgen import use_lowering
 
-repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+repeat = importlib.import_module(
+    "optgen.runtime.fused_cpu.cached_dense_step"
+)  # beside a function so called
 
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 import optgen
 from optgen import use_lowering
 from optgen.optim import SGD
-from optgen.runtime.fused_cpu.repeat_rows import RowsRepeat
+from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.spec import Spec
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
@@ -117,7 +117,7 @@ def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
     reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
     trained(optimizer, ours)
     trained(reference, theirs)
-    assert isinstance(optimizer._repeat, RowsRepeat)
+    assert isinstance(optimizer._cached_step, CachedSparseStep)
     return optimizer, ours, reference, theirs
 
 
@@ -128,7 +128,7 @@ def test_a_rate_that_changes_is_taken_up() -> None:
             each.param_groups[1]["lr"] *= 0.5
             trained(each, params, 1, step)
 
-    assert isinstance(optimizer._repeat, RowsRepeat)
+    assert isinstance(optimizer._cached_step, CachedSparseStep)
     assert error(ours, theirs) < 1e-6
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optgen.runtime import blocks as module
-from optgen.runtime.blocks import blocks, is_cut, list_blocks, portions, shares
+from optgen.runtime.eager import blocks as module
+from optgen.runtime.eager.blocks import blocks, is_cut, list_blocks, portions, shares
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
 

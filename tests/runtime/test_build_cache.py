@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from optgen.runtime.fused_cpu import build_cache, build_lock, compiler
+from optgen.runtime.fused_cpu.build import compiler, file_lock, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 CHILD = f"""
@@ -69,10 +69,10 @@ def test_a_library_is_built_once(
 ) -> None:
     log = wrapped(tmp_path, monkeypatch, "")
 
-    assert build_cache.built("answer", SOURCE) is None
-    first = build_cache.library("answer", SOURCE)
-    assert build_cache.built("answer", SOURCE) == first
-    again = build_cache.library("answer", SOURCE)
+    assert library_cache.built("answer", SOURCE) is None
+    first = library_cache.library("answer", SOURCE)
+    assert library_cache.built("answer", SOURCE) == first
+    again = library_cache.library("answer", SOURCE)
 
     assert first == again
     assert first.parent == cache
@@ -85,45 +85,45 @@ def test_source_and_compiler_are_part_of_the_key(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = {
-        build_cache.library("answer", SOURCE),
-        build_cache.library("answer", SOURCE + "\n"),
+        library_cache.library("answer", SOURCE),
+        library_cache.library("answer", SOURCE + "\n"),
     }
     wrapped(tmp_path, monkeypatch, "")
-    paths.add(build_cache.library("answer", SOURCE))
+    paths.add(library_cache.library("answer", SOURCE))
 
     assert len(paths) == 3
 
 
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "no checksum", "checksum is no text"])
 def test_a_damaged_library_is_built_again(cache: Path, damage: str) -> None:
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
     whole = path.read_bytes()
     if damage == "truncated":
         path.write_bytes(whole[: len(whole) // 2])
     elif damage == "zeroed":
         path.write_bytes(bytes(len(whole)))
     elif damage == "no checksum":
-        build_cache.checksum_of(path).unlink()
+        library_cache.checksum_of(path).unlink()
     else:
-        build_cache.checksum_of(path).write_bytes(b"\xff\xfe")
+        library_cache.checksum_of(path).write_bytes(b"\xff\xfe")
 
-    assert not build_cache.is_whole(path)
-    assert build_cache.library("answer", SOURCE) == path
-    assert build_cache.is_whole(path)
+    assert not library_cache.is_whole(path)
+    assert library_cache.library("answer", SOURCE) == path
+    assert library_cache.is_whole(path)
     assert answer(path) == 42
 
 
 def test_without_a_compiler_any_cached_build_serves(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
     monkeypatch.setattr(compiler, "find", lambda: None)
 
-    assert build_cache.library("answer", SOURCE) == path
+    assert library_cache.library("answer", SOURCE) == path
 
     path.write_bytes(b"")
-    with pytest.raises(build_cache.NoCompilerError, match="install g\\+\\+"):
-        build_cache.library("answer", SOURCE)
+    with pytest.raises(library_cache.NoCompilerError, match="install g\\+\\+"):
+        library_cache.library("answer", SOURCE)
 
 
 def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,11 +138,11 @@ def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -
 def test_a_cache_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
 
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
 
     assert answer(path) == 42
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert build_cache.library("answer", SOURCE) == path
+    assert library_cache.library("answer", SOURCE) == path
 
 
 def test_a_full_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_full_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "replace", full)
 
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
 
     assert answer(path) == 42
     assert not list(cache.iterdir())
@@ -167,28 +167,28 @@ def test_a_folder_that_others_may_write_to_is_ignored(cache: Path, mode: int) ->
     cache.chmod(mode)
 
     with pytest.warns(UserWarning, match=f"neither keeps nor runs code in {cache}, since {cache}"):
-        path = build_cache.library("answer", SOURCE)
+        path = library_cache.library("answer", SOURCE)
 
     assert path.parent != cache
     assert not list(cache.iterdir())
 
 
 def test_a_library_that_others_may_write_to_is_built_again(cache: Path) -> None:
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
     path.chmod(0o666)
 
-    assert not build_cache.is_whole(path)
-    assert build_cache.library("answer", SOURCE) == path
+    assert not library_cache.is_whole(path)
+    assert library_cache.library("answer", SOURCE) == path
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_a_link_to_a_library_is_replaced(cache: Path, tmp_path: Path) -> None:
-    path = build_cache.library("answer", SOURCE)
+    path = library_cache.library("answer", SOURCE)
     os.rename(path, tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
 
-    assert not build_cache.is_whole(path)
-    assert build_cache.library("answer", SOURCE) == path
+    assert not library_cache.is_whole(path)
+    assert library_cache.library("answer", SOURCE) == path
     assert not path.is_symlink()
 
 
@@ -196,11 +196,11 @@ def test_a_link_to_a_library_is_replaced(cache: Path, tmp_path: Path) -> None:
 def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        path = build_cache.library("answer", SOURCE)
+        path = library_cache.library("answer", SOURCE)
     finally:
         os.umask(before)
 
-    assert build_cache.is_whole(path)
+    assert library_cache.is_whole(path)
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
@@ -222,7 +222,7 @@ def test_what_is_moved_into_place_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", replaced)
 
-    build_cache.library("answer", SOURCE)
+    library_cache.library("answer", SOURCE)
 
     assert done == ["file", "move", "folder"] * 2
 
@@ -265,14 +265,14 @@ def test_a_killed_build_is_in_nobodys_way(
 
     with monkeypatch.context() as patch:
         clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("waits"))
-        patch.setattr(build_lock, "time", clock)
-        assert answer(build_cache.library("answer", SOURCE)) == 42
+        patch.setattr(file_lock, "time", clock)
+        assert answer(library_cache.library("answer", SOURCE)) == 42
     os.kill(int(own.read_text()), signal.SIGKILL)
     assert left.exists()
 
     yesterday = time.time() - 25 * 3600
     os.utime(left, (yesterday, yesterday))
-    build_cache.library("answer", SOURCE + "\n")
+    library_cache.library("answer", SOURCE + "\n")
     assert not left.exists()
 
 
@@ -281,5 +281,5 @@ def test_flags_the_compiler_does_not_know(
 ) -> None:
     log = wrapped(tmp_path, monkeypatch, 'case "$*" in *-march=native*) exit 1;; esac')
 
-    assert answer(build_cache.library("answer", SOURCE)) == 42
+    assert answer(library_cache.library("answer", SOURCE)) == 42
     assert builds(log) == len(compiler.FLAG_SETS)

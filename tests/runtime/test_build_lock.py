@@ -11,8 +11,8 @@ from threading import Event, Thread
 
 import pytest
 
-from optgen.runtime.fused_cpu import build_lock
-from optgen.runtime.fused_cpu.build_lock import alone
+from optgen.runtime.fused_cpu.build import file_lock
+from optgen.runtime.fused_cpu.build.file_lock import alone
 
 HOLDER = """
 import runpy, sys, time
@@ -65,7 +65,7 @@ def test_an_error_ends_it(path: Path) -> None:
 
 
 def test_the_death_of_its_process_ends_it(path: Path) -> None:
-    command = [sys.executable, "-c", HOLDER, build_lock.__file__, str(path)]
+    command = [sys.executable, "-c", HOLDER, file_lock.__file__, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -93,7 +93,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_it(
 
 
 def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_lock, "_PATIENCE", 0.2)
+    monkeypatch.setattr(file_lock, "_PATIENCE", 0.2)
     with alone(path):
         another = Another(path)
         assert not another.is_past(within=0.1)

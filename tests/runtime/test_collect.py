@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.works import give_gradients, stepped, the_work
+from runtime.batches import give_gradients, stepped, the_work
 from torch import Tensor
 
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
-from optgen.runtime.assemble import Gradients, States, assemble
-from optgen.runtime.collect import survey
+from optgen.runtime.batch.assemble import Gradients, States, assemble
+from optgen.runtime.batch.gather import gather
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -106,7 +106,7 @@ def test_other_types_make_a_new_work() -> None:
     params[0].data = params[0].data.bfloat16()
     params[0].grad = torch.ones(3, 2, dtype=torch.bfloat16)
 
-    assert len({id(work) for work in (before, after, the_work(optimizer))}) == 3
+    assert len({id(batch) for batch in (before, after, the_work(optimizer))}) == 3
 
 
 def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
@@ -121,7 +121,7 @@ def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
     with pytest.raises(
         RuntimeError, match=r"row_var has the shape \(4, 1\), but its parameter \(2, 128\)"
     ):
-        survey(optimizer)
+        gather(optimizer)
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (3, 1)])
@@ -133,7 +133,7 @@ def test_a_gradient_left_from_a_parameter_of_another_size(shape: tuple[int, int]
     param.data = torch.ones(shape)
 
     with pytest.raises(RuntimeError, match=r"a gradient has the shape \(3, 2\), but its parameter"):
-        survey(optimizer)
+        gather(optimizer)
 
 
 @pytest.mark.parametrize("key", ["step", "exp_avg"])
@@ -202,6 +202,6 @@ def test_states_in_another_order_than_the_parameters() -> None:
     optimizer.step()
     optimizer.param_groups.reverse()
 
-    for work in survey(optimizer):
-        expected = [optimizer.state[param] for param in work.members]
-        assert all(a is b for a, b in zip(work.dicts, expected, strict=True))
+    for batch in gather(optimizer):
+        expected = [optimizer.state[param] for param in batch.members]
+        assert all(a is b for a, b in zip(batch.dicts, expected, strict=True))

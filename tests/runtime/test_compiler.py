@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from optgen.runtime.fused_cpu import build_cache, compiler, compiler_process
-from optgen.runtime.fused_cpu.compiler import CompileError
+from optgen.runtime.fused_cpu.build import compiler, compiler_process, library_cache
+from optgen.runtime.fused_cpu.build.compiler import CompileError
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 WRONG = 'extern "C" int answer() { return nothing; }\n'
@@ -39,7 +39,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
 
 def failure(source: str = SOURCE) -> str:
     with pytest.raises(CompileError) as caught:
-        build_cache.library("answer", source)
+        library_cache.library("answer", source)
     return str(caught.value)
 
 
@@ -69,8 +69,8 @@ def test_a_name_that_is_no_compiler(
 ) -> None:
     monkeypatch.setenv("CXX", chosen)
     assert compiler.find() is None
-    with pytest.raises(build_cache.NoCompilerError, match=says):
-        build_cache.library("answer", SOURCE)
+    with pytest.raises(library_cache.NoCompilerError, match=says):
+        library_cache.library("answer", SOURCE)
 
 
 @pytest.mark.parametrize("chosen", ["", "  "])
@@ -88,7 +88,7 @@ def test_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for chosen in (f"{spaced}/scripted", f"'{spaced}/scripted'"):
         monkeypatch.setenv("CXX", chosen)
         assert compiler.find() == [f"{spaced}/scripted"]
-        assert build_cache.library("answer", SOURCE).is_file()
+        assert library_cache.library("answer", SOURCE).is_file()
 
 
 def test_a_compiler_behind_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_compiler_behind_another_program(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("CXX", f"env {path}")
     command = compiler.find()
     assert command is not None
-    assert build_cache.library("answer", SOURCE).is_file()
+    assert library_cache.library("answer", SOURCE).is_file()
 
     before = compiler.identity(command)
     path.write_text(path.read_text() + "\n")
@@ -218,7 +218,7 @@ def test_room_in_the_next_folder(
         'exec $REAL "$@"',
     )
 
-    assert build_cache.library("answer", SOURCE).parent != cache
+    assert library_cache.library("answer", SOURCE).parent != cache
     assert not list(cache.iterdir())
 
 
@@ -244,7 +244,7 @@ def test_temporary_files_of_the_compiler_are_ours(
 ) -> None:
     """They end with the build, whatever happens to it."""
     script(tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/used; exec $REAL "$@"')
-    build_cache.library("answer", SOURCE)
+    library_cache.library("answer", SOURCE)
 
     used = Path((tmp_path / "used").read_text().strip())
     assert used.parent == cache

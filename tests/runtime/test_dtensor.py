@@ -14,8 +14,8 @@ from torch import distributed, nn
 from optgen import use_lowering
 from optgen.optim import Adam
 from optgen.runtime import dispatch
-from optgen.runtime.fused_cpu.tensor_reader import reader
-from optgen.runtime.sharded.placed import placed
+from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.tensors.sharding import sharding_of
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
@@ -66,7 +66,7 @@ def test_what_is_known_of_a_mesh_does_not_keep_it(mesh: "distributed.DeviceMesh"
 
     another = distributed.DeviceMesh("cpu", [[0]])
     tensor = DTensor.from_local(torch.ones(2), another, [Replicate()] * 2, run_check=False)
-    assert placed(tensor) is None
+    assert sharding_of(tensor) is None
     kept = weakref.ref(another)
 
     del another, tensor
@@ -121,9 +121,9 @@ class TestARepeatedStep:
 
         optimizer, step = pair
         for placement in (Shard(1), Replicate(), Shard(0)):
-            known = optimizer._repeat
+            known = optimizer._cached_step
             step(placement)
-            assert optimizer._repeat is not known
+            assert optimizer._cached_step is not known
 
     def test_memory_is_read_anew(self, pair: "tuple[Any, Any]") -> None:
         optimizer, step = pair

@@ -15,9 +15,10 @@ from optgen import use_lowering
 from optgen.generated.averaging import ema as generated
 from optgen.generated.averaging.ema import ema
 from optgen.optim import swa_utils
-from optgen.runtime import fused_cpu, unfused
+from optgen.runtime import fused_cpu
+from optgen.runtime.eager import step
 from optgen.runtime.elementwise import UnfitError
-from optgen.runtime.fused_cpu import again
+from optgen.runtime.fused_cpu import cached_call
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
@@ -144,7 +145,7 @@ def test_numbers_may_be_tensors() -> None:
 
 
 def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(again, "reader", lambda: None)
+    monkeypatch.setattr(cached_call, "reader", lambda: None)
     generated._update._known.clear()
     check(*pair(3, (4, 5)))
     assert not generated._update._known
@@ -152,7 +153,7 @@ def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """With other tensors, numbers and types, as long as there are as many; of few lengths."""
-    if again.reader() is None:
+    if cached_call.reader() is None:
         return
     generated._update._known.clear()
     ema(*pair(3, 4))
@@ -178,8 +179,8 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._known.clear()
     monkeypatch.setattr(fused_cpu, "why_not", lambda owner, work: "no compiler")
     taken: list[str] = []
-    load = unfused.load
-    monkeypatch.setattr(unfused, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
+    load = step.load
+    monkeypatch.setattr(step, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
     check(*pair(3, (4, 5)))
     assert taken == ["forloop", "forloop"]
 
@@ -218,13 +219,13 @@ def test_shards(mesh: Any) -> None:
     """Of one placement, a sweep over the local shards; of two, torch's operations."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    def placed(tensor: Tensor, placement: Any) -> Tensor:
+    def sharding_of(tensor: Tensor, placement: Any) -> Tensor:
         return distribute_tensor(tensor.clone(), mesh, [placement])
 
     (mean, plain), (tensor, other) = pair((4, 3), 5)
     for placements in ((Shard(0), Shard(0)), (Shard(0), Replicate()), (Shard(0), Shard(1))):
-        sharded = [placed(mean, placements[0]), plain.clone()]
-        given = [placed(tensor, placements[1]), other]
+        sharded = [sharding_of(mean, placements[0]), plain.clone()]
+        given = [sharding_of(tensor, placements[1]), other]
         if placements[0] == placements[1]:
             with use_lowering("fused_cpu"):
                 ema(sharded, given, decay=0.9)

@@ -11,7 +11,7 @@ from runtime.changes import give_gradients, parameters
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.build import compiler
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.build import compiler
 
 WORDS = {
     "maximum": "maximum(x, y)",
@@ -34,7 +34,7 @@ WORDS = {
     "number less product": "z - x * y",
 }
 DRIVER = """
-#include "optgen/runtime/fused_cpu/floats.h"
+#include "optgen/runtime/fused_cpu/include/floats.h"
 using namespace optgen;
 template <class C>
 static C word(int which, C x, C y, C z) {

@@ -12,12 +12,12 @@ from torch import Tensor
 
 import optgen.optim
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import compiler
+from optgen.runtime.fused_cpu.build import compiler
 
 # Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
 # not stand in the order of memory: where each element is, small whole numbers tell.
 DRIVER = """
-#include "optgen/runtime/fused_cpu/halves.h"
+#include "optgen/runtime/fused_cpu/include/halves.h"
 using namespace optgen;
 constexpr int N = LANES<Floats>;
 template <class S>

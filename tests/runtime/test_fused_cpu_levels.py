@@ -10,7 +10,7 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import build_cache, levels
+from optgen.runtime.fused_cpu.build import dtype_variants, library_cache
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.table import CODES
 
@@ -61,7 +61,7 @@ def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtyp
 
     assert known() == types
     assert kernels() == 1
-    assert optimizer._repeat is not None  # the reader took the step count of float32, too
+    assert optimizer._cached_step is not None  # the reader took the step count of float32, too
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -167,13 +167,13 @@ def test_a_step_count_of_any_type_builds_nothing() -> None:
     with use_lowering("fused_cpu"):
         for optimizer in optimizers:
             optimizer.step()
-        repeat = optimizers[0]._repeat
+        repeat = optimizers[0]._cached_step
         for state in optimizers[0].state.values():
             state["step"] = state["step"].double()
         for optimizer in optimizers:
             optimizer.step()
 
-    assert optimizers[0]._repeat is repeat
+    assert optimizers[0]._cached_step is repeat
     assert kernels() == 1
     assert all(map(torch.equal, params, expected))
 
@@ -185,7 +185,7 @@ def test_a_rule_of_one_sweep_has_one_library() -> None:
         SGD(parameters(torch.float64)).step()
 
     assert isinstance(first, Kernel)
-    assert fused_cpu._kernel(SGD, levels.ALL) is first
+    assert fused_cpu._kernel(SGD, dtype_variants.ALL) is first
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_a_cached_library_that_knows_more_serves_as_well(
     monkeypatch: pytest.MonkeyPatch, cached: list[str], expected: str
 ) -> None:
     """The least of them; and only without any is one built."""
-    single, double = (levels.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
-    numbers = {single: "one", single | double: "two", levels.ALL: "all"}
+    single, double = (dtype_variants.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+    numbers = {single: "one", single | double: "two", dtype_variants.ALL: "all"}
 
     def built(_: str, source: str) -> str | None:
         title = numbers.get(int(source.split()[2]))
         return title if title in cached else None
 
-    monkeypatch.setattr(build_cache, "built", built)
-    monkeypatch.setattr(build_cache, "library", lambda _, source: f"new {source.split()[2]}")
+    monkeypatch.setattr(library_cache, "built", built)
+    monkeypatch.setattr(library_cache, "library", lambda _, source: f"new {source.split()[2]}")
 
-    assert levels.library("any", "#ifdef OPTGEN_TYPES", single) == (expected, single)
+    assert dtype_variants.library("any", "#ifdef OPTGEN_TYPES", single) == (expected, single)

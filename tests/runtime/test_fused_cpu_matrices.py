@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen.optim import Muon
-from optgen.runtime import matrix
+from optgen.runtime import matrix_ops
 
 
 def test_a_state_alone_is_stored_in_sixteen_bits() -> None:
@@ -32,8 +32,8 @@ def test_matrix_words_take_equal_shapes_at_once(monkeypatch: pytest.MonkeyPatch)
         taken.append([tuple(tensor.shape) for tensor in tensors])
         return plain(tensors, *arguments)
 
-    plain = matrix.orthogonalize
-    monkeypatch.setattr(matrix, "orthogonalize", spied)
+    plain = matrix_ops.orthogonalize
+    monkeypatch.setattr(matrix_ops, "orthogonalize", spied)
     shapes = [(4, 6), (6, 4), (4, 6)]
     groups = [{"params": [Parameter(v)]} for v in values(shapes, torch.float64, 0)]
     optimizer = Muon([{"params": [groups[0]["params"][0], groups[1]["params"][0]]}, groups[2]])

@@ -22,7 +22,9 @@ from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
 from optgen.spec.read import read_spec
 
-repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+repeat = importlib.import_module(
+    "optgen.runtime.fused_cpu.cached_dense_step"
+)  # beside a function so called
 SPECS = Path(__file__).parents[1] / "specs"
 CATALOGUE = Path(__file__).parents[2] / "specs"
 Shape = tuple[int, ...]
@@ -248,7 +250,7 @@ def unscaled_once(shape: Shape) -> None:
 
 def repeats(optimizer: Any) -> bool:
     """Whether the next step of a group of all shapes will be read in C++."""
-    return optimizer._repeat is not None
+    return optimizer._cached_step is not None
 
 
 @pytest.mark.skipif(repeat.reader() is None, reason="no reader on this torch")

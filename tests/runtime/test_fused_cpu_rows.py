@@ -12,8 +12,9 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
-from optgen.runtime import fused_cpu, rows
-from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime import fused_cpu
+from optgen.runtime.batch import sparse_rows
+from optgen.runtime.fused_cpu.build import library_cache
 
 Size = tuple[int, ...]
 
@@ -64,21 +65,23 @@ def test_rows_of_any_width_and_number(size: Size) -> None:
 
 def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
     """Each many times, in no order: sorting looks at eleven bits of a number at a time."""
-    rows = torch.tensor([0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1])
-    drawn = torch.randint(0, len(rows), (200,), generator=torch.Generator().manual_seed(0))
+    sparse_rows = torch.tensor(
+        [0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1]
+    )
+    drawn = torch.randint(0, len(sparse_rows), (200,), generator=torch.Generator().manual_seed(0))
     values = torch.randn(200, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     finals = []
     for lowering in ("fused_cpu", "forloop"):
         param = torch.nn.Parameter(torch.zeros(5 * 10**6, dtype=torch.float64))
         param.grad = torch.sparse_coo_tensor(
-            rows[drawn][None], values, param.shape, check_invariants=True
+            sparse_rows[drawn][None], values, param.shape, check_invariants=True
         )
         with use_lowering(lowering):
             SGD([param], lr=1.0).step()
         finals.append(param.detach())
 
     torch.testing.assert_close(finals[0], finals[1], rtol=1e-12, atol=1e-13)
-    assert torch.equal(finals[0].nonzero().flatten(), rows)
+    assert torch.equal(finals[0].nonzero().flatten(), sparse_rows)
 
 
 @pytest.mark.parametrize("size", [(30, 3), (30, 64), (30, 700)], ids=str)
@@ -164,14 +167,14 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
     taken: list[object] = []
 
     def missing(name: str, source: str) -> Path:
-        raise build_cache.NoCompilerError(name)
+        raise library_cache.NoCompilerError(name)
 
-    def noted(*args: Any) -> rows.Touched:
+    def noted(*args: Any) -> sparse_rows.Touched:
         taken.append(args)
-        return rows.touched(*args)
+        return sparse_rows.touched(*args)
 
     assert not isinstance(fused_cpu._kernel(SparseAdam), str)
-    monkeypatch.setattr(build_cache, "library", missing)
+    monkeypatch.setattr(library_cache, "library", missing)
     monkeypatch.setattr(fused_cpu, "touched", noted)
     monkeypatch.setattr(fused_cpu.rows, "_functions", {})
     found = stepped((30, 3), "fused_cpu")

@@ -16,15 +16,15 @@ from torch.nn import Parameter
 
 from optgen.ir.algorithm import Algorithm
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import levels
-from optgen.runtime.fused_cpu.shards import ShardKernel
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.gradients import DispatchKey
+from optgen.runtime.fused_cpu.build import dtype_variants
+from optgen.runtime.fused_cpu.shard_kernel import ShardKernel
 from optgen.runtime.fused_cpu.table import gather
-from optgen.runtime.gradients import Trait
 from optgen.runtime.rule import FACTS, State
+from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.driver import Update
-from optgen.runtime.sharded.partial import Partial
-from optgen.runtime.sharded.placed import Placed
-from optgen.runtime.work import Work
+from optgen.runtime.tensors.sharding import Sharding
 
 __all__ = ["odd", "threads"]  # fixtures
 
@@ -66,13 +66,13 @@ class Rank:
         self.params = [self.part(p.detach()) for p in self.members]
         self.states = [self.states_of(p) for p in self.members]
 
-    def placed(self, whole: Tensor) -> Placed:
+    def sharding_of(self, whole: Tensor) -> Sharding:
         """Where its parts lie; axes count from the last one."""
-        return Placed(self.mesh, tuple(Lie(whole.dim() + axis) for axis in self.axes))
+        return Sharding(self.mesh, tuple(Lie(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
         """What this rank has of a tensor of a parameter's shape, or of its rows or columns."""
-        for cut in self.placed(whole).cuts() if shape != "scalar" else ():
+        for cut in self.sharding_of(whole).cuts() if shape != "scalar" else ():
             if cut.axis - whole.dim() != {"row": -1, "col": -2}.get(shape):
                 whole = whole.split(cut.sizes(whole.size(cut.axis)), cut.axis)[cut.own]
         return whole.clone()
@@ -85,22 +85,24 @@ class Rank:
 
     def update(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Update:
         """A step of all parameters."""
-        works = list(self._works(kernel, grads))
-        table, copied = gather(kernel, works, scaled=False)
+        batches = list(self._works(kernel, grads))
+        table, copied = gather(kernel, batches, scaled=False)
         assert not copied
         return kernel.update(table, self.optimizer)
 
-    def _works(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Work]:
+    def _works(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
         """Parameters that lie otherwise, or that other facts hold of, are never in one work."""
-        found: dict[Trait, list[int]] = {}
+        found: dict[DispatchKey, list[int]] = {}
         for place, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
-            found.setdefault(Trait(facts=facts, placed=self.placed(member)), []).append(place)
-        for trait, places in found.items():
+            found.setdefault(
+                DispatchKey(facts=facts, sharding=self.sharding_of(member)), []
+            ).append(place)
+        for dispatch_key, places in found.items():
             members = [self.members[place] for place in places]
             parts = [self.part(grads[place]) for place in places]
             states = [self.states[place] for place in places]
-            yield Work(
+            yield Batch(
                 group=self.group,
                 members=members,
                 params=[self.params[place] for place in places],
@@ -109,7 +111,7 @@ class Rank:
                 steps=[each["step"] for each in states] if kernel.rule.step else [],
                 dicts=[],
                 fresh={key: [False] * len(places) for key in kernel.rule.fresh},
-                traits=[trait] * len(places),
+                dispatch_keys=[dispatch_key] * len(places),
                 types=[],
             )
 
@@ -149,7 +151,7 @@ def prepared(
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
-    kernel = fused_cpu._loaded(optimizer, levels.of_dtypes([torch.float64]), in_parts=True)
+    kernel = fused_cpu._loaded(optimizer, dtype_variants.of_dtypes([torch.float64]), in_parts=True)
     assert isinstance(kernel, ShardKernel)
     places = product(*map(range, mesh))
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel

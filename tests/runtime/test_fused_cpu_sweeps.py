@@ -11,10 +11,10 @@ import generated
 from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import build_cache, compiler, levels, sweeps
-from optgen.runtime.fused_cpu.source import complete
+from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
+from optgen.runtime.fused_cpu.build.source import complete
 
-SINGLE, DOUBLE = (levels.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+SINGLE, DOUBLE = (dtype_variants.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
 
 
 def source(name: str) -> str:
@@ -25,7 +25,7 @@ def source(name: str) -> str:
 def swept_by(source: str, types: int) -> Path | None:
     """Where the library lies that sweeps for a kernel."""
     with ThreadPoolExecutor(1) as beside:
-        return sweeps.begun(beside, source, types)()
+        return sweep_library.begun(beside, source, types)()
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return Path(name)
 
-    monkeypatch.setattr(build_cache, "built", lambda name, text: None)
-    monkeypatch.setattr(build_cache, "library", library)
+    monkeypatch.setattr(library_cache, "built", lambda name, text: None)
+    monkeypatch.setattr(library_cache, "library", library)
     return texts
 
 
@@ -52,7 +52,7 @@ def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
 def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
     """They make bfloat16, whatever they take; nothing computes in float32 for it."""
     swept_by(source("muon"), DOUBLE)
-    bits = DOUBLE | levels.of_dtypes([torch.bfloat16]) & ~SINGLE
+    bits = DOUBLE | dtype_variants.of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
 
@@ -98,11 +98,13 @@ def test_a_first_step_builds_each_library_once(
 def test_sweeps_that_cannot_be_built_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sweeps, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n")
+    monkeypatch.setattr(
+        sweep_library, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
+    )
     monkeypatch.setattr(fused_cpu, "_kernels", {})
     monkeypatch.setattr(fused_cpu, "_warned", set())
-    monkeypatch.setattr(build_cache, "library", lambda name, text: build(name, text, tmp_path))
-    monkeypatch.setattr(build_cache, "built", lambda name, text: None)
+    monkeypatch.setattr(library_cache, "library", lambda name, text: build(name, text, tmp_path))
+    monkeypatch.setattr(library_cache, "built", lambda name, text: None)
     params = parameters()
     with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
         Adafactor(params).step()

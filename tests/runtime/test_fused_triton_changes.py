@@ -140,11 +140,11 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
     with use_lowering("fused_triton"):
         give_gradients(params, 0)
         optimizer.step()
-        roster = fused_triton._rosters[optimizer]
+        plan = fused_triton._plans[optimizer]
         give_gradients(params, 1)
         optimizer.step()
 
-    assert fused_triton._rosters[optimizer] is roster
+    assert fused_triton._plans[optimizer] is plan
 
 
 @inside

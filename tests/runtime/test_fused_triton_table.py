@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime.checkpoint import portable
-from optgen.runtime.device_scalars import adopt, hand_out
 from optgen.runtime.fused_triton import table
 from optgen.runtime.fused_triton.bucket import Share, options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
-from optgen.runtime.layout import copies, copy_of, is_dense, same_walk
 from optgen.runtime.rule import Rule
+from optgen.runtime.state.checkpoint import portable
+from optgen.runtime.state.device_scalars import adopt, hand_out
+from optgen.runtime.tensors.layout import copies, copy_of, is_dense, same_walk
 
 CPU = torch.device("cpu")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from runtime.batches import give_gradients, stepped, the_work
 from runtime.training import error, gradients, parameters, train
-from runtime.works import give_gradients, stepped, the_work
 from torch import Tensor
 
 from optgen import use_lowering
@@ -34,10 +34,12 @@ def test_complex_parameters_are_seen_as_pairs_of_reals() -> None:
     optimizer = Adam(params, foreach=False)
     train(optimizer, params, 2)
     for _ in gradients(params, 1):
-        work = the_work(optimizer)
+        batch = the_work(optimizer)
 
-    assert not any(tensor.is_complex() for tensor in (*work.params, *work.grads, *work.states[0]))
-    assert all(optimizer.state[param]["exp_avg"].is_complex() for param in work.members)
+    assert not any(
+        tensor.is_complex() for tensor in (*batch.params, *batch.grads, *batch.states[0])
+    )
+    assert all(optimizer.state[param]["exp_avg"].is_complex() for param in batch.members)
 
 
 def test_tensors_that_need_different_lowerings_make_parts() -> None:
@@ -47,13 +49,13 @@ def test_tensors_that_need_different_lowerings_make_parts() -> None:
         optimizer = Adam(twice, foreach=False)
     give_gradients(list(params))
 
-    work = the_work(optimizer)
+    batch = the_work(optimizer)
 
-    assert [part.columns for part in work.parts] == [[0, 1, 3], [2]]
-    assert [part.trait.again for part in work.parts] == [0, 1]
+    assert [part.columns for part in batch.parts] == [[0, 1, 3], [2]]
+    assert [part.dispatch_key.occurrence for part in batch.parts] == [0, 1]
     give_gradients(list(params))
-    assert the_work(optimizer) is work
-    assert all(a is p.grad for a, p in zip(work.parts[0].grads, params, strict=True))
+    assert the_work(optimizer) is batch
+    assert all(a is p.grad for a, p in zip(batch.parts[0].grads, params, strict=True))
 
 
 def test_a_parameter_that_stands_twice_is_stepped_twice() -> None:
@@ -77,9 +79,9 @@ def test_a_tensor_subclass_is_kept_apart() -> None:
     plain.grad, special.grad = torch.ones(2), torch.ones(2)
     optimizer = Adam([plain, special])
 
-    work = the_work(optimizer)
+    batch = the_work(optimizer)
 
-    assert [part.trait.subclass for part in work.parts] == ["", "Special"]
+    assert [part.dispatch_key.subclass for part in batch.parts] == ["", "Special"]
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded"])

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import optgen.optim
-from optgen.runtime import scalars
-from optgen.runtime.lists import PIECE, Tensors, pieces
+from optgen.runtime.eager import scalars
+from optgen.runtime.eager.tensor_lists import PIECE, Tensors, pieces
 
 SHAPES = [(3,), (), (2, 2)]
 NUMBERS = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)

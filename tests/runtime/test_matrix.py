@@ -7,7 +7,7 @@ import torch
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from optgen.ir.words import WORDS
-from optgen.runtime.matrix import orthogonalize
+from optgen.runtime.matrix_ops import orthogonalize
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
 

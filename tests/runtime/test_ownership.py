@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optgen.runtime import cache_folders, ownership
-from optgen.runtime.ownership import fault, untrusted
+from optgen.runtime.cache import folders, ownership
+from optgen.runtime.cache.ownership import fault, untrusted
 
 OTHER = 12345
 
@@ -104,7 +104,7 @@ def test_one_warning_says_what_is_wrong_and_the_way_out(
     (tmp_path / "open").chmod(0o777)
 
     with pytest.warns(UserWarning, match=rf"{tmp_path}/open may be.*set OPTGEN_CACHE_DIR") as told:
-        used = [*cache_folders.folders(), *cache_folders.folders()]
+        used = [*folders.folders(), *folders.folders()]
 
     assert len(told) == 1
     assert len(set(used)) == 1
@@ -115,18 +115,18 @@ def test_a_temporary_folder_that_others_may_replace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTGEN_CACHE_DIR", "/proc/optgen")
-    monkeypatch.setattr(cache_folders, "_temporary_folder", lambda pid: tmp_path / "open" / "mine")
+    monkeypatch.setattr(folders, "_temporary_folder", lambda pid: tmp_path / "open" / "mine")
     (tmp_path / "open" / "mine").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
 
     with pytest.warns(UserWarning, match="set TMPDIR to"):
-        assert not list(cache_folders.folders())
+        assert not list(folders.folders())
 
 
 def test_folders_are_made_for_this_user_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        cache_folders.make(tmp_path / "a" / "b")
+        folders.make(tmp_path / "a" / "b")
     finally:
         os.umask(before)
 

@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from optgen.optim import SGD, Adafactor, Adam
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import portions, table
+from optgen.runtime.fused_cpu import chunks, table
 
 Copies = list[list[int]]
 
@@ -26,7 +26,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
             sizes.append([param.numel() for work in works for param in work.params])
         return table.gather(kernel, works, scaled, copies)
 
-    monkeypatch.setattr(sys.modules[portions.__module__], "_ELEMENTS", 10)
+    monkeypatch.setattr(sys.modules[chunks.__module__], "_ELEMENTS", 10)
     monkeypatch.setattr(fused_cpu, "gather", gathered)
     return sizes
 

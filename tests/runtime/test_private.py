@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from optgen.runtime import private
+from optgen.runtime import torch_private
 
 
 class Disabled(torch.nn.Parameter):
@@ -26,25 +26,26 @@ class Overriding(torch.Tensor):
     ],
 )
 def test_plain_types_are_memory_and_no_more(kind: type[torch.Tensor], plain: bool) -> None:
-    assert private.plain(kind) is plain
+    assert torch_private.plain(kind) is plain
 
 
 def test_what_torch_wraps_can_be_called_without_its_wrapper() -> None:
     assert (
-        private.undecorated(torch.optim.Optimizer.zero_grad).__module__ == "torch.optim.optimizer"
+        torch_private.undecorated(torch.optim.Optimizer.zero_grad).__module__
+        == "torch.optim.optimizer"
     )
-    assert private.undecorated(torch.optim.Optimizer.zero_grad) is not (
+    assert torch_private.undecorated(torch.optim.Optimizer.zero_grad) is not (
         torch.optim.Optimizer.zero_grad
     )
-    assert private.undecorated(len) is len
+    assert torch_private.undecorated(len) is len
 
 
 @pytest.mark.parametrize("default", [torch.float32, torch.float64])
 def test_scalars_have_torchs_dtype(default: torch.dtype) -> None:
     torch.set_default_dtype(default)
     try:
-        assert private.scalar_dtype() == default
-        assert private.scalar_dtype(fused=True) == torch.float32
+        assert torch_private.scalar_dtype() == default
+        assert torch_private.scalar_dtype(fused=True) == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -60,6 +61,6 @@ def test_a_graph_capture_is_looked_for_where_a_device_is_in_use(
         optimizer, "_accelerator_graph_capture_health_check", lambda: looked.append(True)
     )
 
-    private.check_graph_capture(optimizer)
+    torch_private.check_graph_capture(optimizer)
 
     assert looked == [True] * in_use

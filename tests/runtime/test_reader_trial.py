@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from optgen.runtime.fused_cpu import reader_trial, tensor_reader
-from optgen.runtime.fused_cpu.tensor_reader import reader
+from optgen.runtime.fused_cpu.reader import tensor_reader, trial
+from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     """A torch of a version not tried, and no verdict about it; the child has the real one."""
     monkeypatch.delenv("OPTGEN_TENSOR_READER", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.130.0")
-    monkeypatch.setattr(reader_trial, "folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(trial, "folders", lambda: iter([tmp_path]))
     reader.cache_clear()
     yield
     reader.cache_clear()
@@ -59,7 +59,7 @@ def test_a_torch_that_fails_has_none(
 
 
 def test_a_trial_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_trial, "_SECONDS", 0.2)
+    monkeypatch.setattr(trial, "_SECONDS", 0.2)
     stand_in(tmp_path, monkeypatch, "exec sleep 60")
     assert reader() is None
 
@@ -94,18 +94,18 @@ def test_a_wish_needs_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_trial_fails_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "0")
-    assert reader_trial.main() == 1
+    assert trial.main() == 1
 
 
 def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """It compares with torch, so gradients that are not the step's are found."""
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
-    given = reader_trial._give_gradients
+    given = trial._give_gradients
 
     def give_others(tensors: list[torch.Tensor], copies: list[torch.Tensor], step: int) -> None:
         given(tensors, copies, step)
         tensors[2].grad = torch.zeros_like(tensors[2])
 
-    monkeypatch.setattr(reader_trial, "_give_gradients", give_others)
+    monkeypatch.setattr(trial, "_give_gradients", give_others)
     with pytest.raises(ValueError, match="another result than torch's in step 0"):
-        reader_trial.main()
+        trial.main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from optgen.runtime import reductions as r
+from optgen.runtime.eager import reductions as r
 
 SHAPES = ((), (5,), (3, 4), (2, 3, 4), (0, 3))
 

@@ -8,20 +8,20 @@ from torch.optim import Optimizer
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adam
-from optgen.runtime import unfused
+from optgen.runtime.eager import step
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The unfused lowerings that steps went through."""
     names: list[str] = []
-    prepare = unfused.prepare
+    prepare = step.prepare
 
     def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> object:
         names.append(lowering)
         return prepare(optimizer, groups, lowering)
 
-    monkeypatch.setattr(unfused, "prepare", watched)
+    monkeypatch.setattr(step, "prepare", watched)
     return names
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from newest import HAS_2_14
 
-from optgen.runtime import scalars
+from optgen.runtime.eager import scalars
 
 FLOATS = [-2.5, -0.0, 0.0, 0.3, 1.0, 800.0, math.inf, -math.inf, math.nan]
 UNARY = ["sqrt", "exp", "log", "sign"]

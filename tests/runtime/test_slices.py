@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from optgen.runtime import slices
-from optgen.runtime.slices import cuts
+from optgen.runtime.eager import slices
+from optgen.runtime.eager.slices import cuts
 
 
 @pytest.fixture(autouse=True)

@@ -87,7 +87,7 @@ def test_memory_is_shared() -> None:
     assert not hasattr(optgen.optim.Adam, "share_memory")
 
 
-def placed(optimizer: Any) -> dict[str, str]:
+def sharding_of(optimizer: Any) -> dict[str, str]:
     """Where the scalars are that a step on another device would create."""
     optimizer.init_state()
     state: dict[str, Tensor] = optimizer.state[META]
@@ -99,9 +99,9 @@ def test_where_scalars_live() -> None:
     META.requires_grad_()
     nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD
 
-    assert placed(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
-    assert placed(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
-    assert placed(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
+    assert sharding_of(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
+    assert sharding_of(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
+    assert sharding_of(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
 
 
 def test_old_numbers_become_tensors_where_scalars_live() -> None:

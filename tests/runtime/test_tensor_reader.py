@@ -11,11 +11,14 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import build_cache, object_layout, reader_trial, tensor_reader
-from optgen.runtime.fused_cpu.object_layout import UnknownLayoutError, measured
-from optgen.runtime.fused_cpu.tensor_reader import reader
+from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
+from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measured
+from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
-repeat = importlib.import_module("optgen.runtime.fused_cpu.repeat")  # beside a function so called
+repeat = importlib.import_module(
+    "optgen.runtime.fused_cpu.cached_dense_step"
+)  # beside a function so called
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -33,7 +36,7 @@ def switch_off(patch: pytest.MonkeyPatch) -> None:
 
 def another_torch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "__version__", "2.130.0")
-    patch.setattr(reader_trial, "passes", lambda source: False)
+    patch.setattr(trial, "passes", lambda source: False)
 
 
 def another_python(patch: pytest.MonkeyPatch) -> None:
@@ -60,9 +63,9 @@ def another_layout(patch: pytest.MonkeyPatch) -> None:
 
 def no_compiler(patch: pytest.MonkeyPatch) -> None:
     def fail(name: str, source: str) -> None:
-        raise build_cache.NoCompilerError
+        raise library_cache.NoCompilerError
 
-    patch.setattr(build_cache, "library", fail)
+    patch.setattr(library_cache, "library", fail)
 
 
 def anything(patch: pytest.MonkeyPatch) -> None:
@@ -99,7 +102,7 @@ def test_without_a_reader_steps_are_gathered(
 
     assert reader() is None
     assert param.tolist() == [0.0] * 3
-    assert optimizer._repeat is None
+    assert optimizer._cached_step is None
 
 
 def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
@@ -201,7 +204,7 @@ def test_two_threads_never_share_the_scratch(monkeypatch: pytest.MonkeyPatch) ->
     param.grad = torch.ones(3)
     optimizer = Adam([param])
     optimizer.step()
-    known = optimizer._repeat
+    known = optimizer._cached_step
     assert known is not None
 
     with known._busy:

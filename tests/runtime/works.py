@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from optgen.optim import Adam
-from optgen.runtime.collect import survey
-from optgen.runtime.work import Work
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.gather import gather
 
 
 def give_gradients(params: list[Tensor]) -> None:
@@ -21,9 +21,9 @@ def stepped() -> tuple[Adam, list[Tensor]]:
     return optimizer, params
 
 
-def the_work(optimizer: Adam) -> Work:
-    (work,) = survey(optimizer)
-    return work
+def the_work(optimizer: Adam) -> Batch:
+    (batch,) = gather(optimizer)
+    return batch
 
 
 def one_parameter() -> torch.nn.Parameter:

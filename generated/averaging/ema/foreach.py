@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.slices import cuts
+from optgen.runtime.eager.slices import cuts
 
 
 def update(

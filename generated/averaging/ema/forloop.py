@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from optgen.runtime.slices import slices
+from optgen.runtime.eager.slices import slices
 
 
 def update(

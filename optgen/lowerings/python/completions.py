@@ -9,7 +9,7 @@ from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_reduction
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
-"""What `Split` calls each axis."""
+"""What `Collectives` calls each axis."""
 _SUMMED = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
 
 
@@ -24,7 +24,7 @@ def requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
             named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
             over = named if axes != Axes.TENSOR else []
             word = "max" if call.word == "max_abs" else "sum"
-            found.append(f"split.{word}({', '.join([reduction.target.name, *over])})")
+            found.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
     return found
 
 

@@ -63,5 +63,5 @@ FOREACH = Form(
     in_lists=True,
 )
 SHARDED = replace(
-    FOREACH, loop="", blocks="portions", blocked="", param="split.whole", over_ranks=True
+    FOREACH, loop="", blocks="list_chunks", blocked="", param="collectives.whole", over_ranks=True
 )

@@ -239,9 +239,9 @@ class _Printer:
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
         if self.form.over_ranks:
-            yield f"whole = yield split.gather({plural(first)})"
+            yield f"whole = yield collectives.gather({plural(first)})"
             made = f"{call.word}({', '.join(['whole', *rest])})"
-            yield f"{plural(target)} = yield split.scatter({made})"
+            yield f"{plural(target)} = yield collectives.scatter({made})"
         elif self.form.in_lists:
             yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
         else:

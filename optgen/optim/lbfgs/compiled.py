@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from optgen.optim.lbfgs.pairs import Pairs
-from optgen.runtime.fused_cpu import build_cache, compiler, threads
+from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.build import compiler, library_cache
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -99,7 +100,7 @@ def _library() -> ctypes.CDLL | None:
     sweeps, vectors = (Path(__file__).with_name(name) for name in ("sweeps.cpp", "vectors.h"))
     source = sweeps.read_text().replace('#include "vectors.h"\n', vectors.read_text())
     try:
-        return ctypes.CDLL(str(build_cache.library("lbfgs", source)))
-    except (build_cache.NoCompilerError, compiler.CompileError, OSError) as error:
+        return ctypes.CDLL(str(library_cache.library("lbfgs", source)))
+    except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         warnings.warn(f"LBFGS on CPU tensors will be slow: {error}", stacklevel=2)
         return None

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from optgen.runtime.private import plain
+from optgen.runtime.torch_private import plain
 
 
 class FlatParameters:

@@ -13,10 +13,10 @@ from optgen.optim.lbfgs.descent import Descent
 from optgen.optim.lbfgs.flat import FlatParameters
 from optgen.optim.lbfgs.history import History
 from optgen.optim.lbfgs.objective import Objective
-from optgen.runtime import checkpoint
-from optgen.runtime.base import LightOptimizer, hooked
-from optgen.runtime.private import check_graph_capture
+from optgen.runtime.light_optimizer import LightOptimizer, hooked
 from optgen.runtime.rule import asked
+from optgen.runtime.state import checkpoint
+from optgen.runtime.torch_private import check_graph_capture
 
 _OPTIONS = {
     "maximize": False,

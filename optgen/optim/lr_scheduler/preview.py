@@ -6,7 +6,7 @@ from typing import Any, overload
 import torch
 from torch.optim import Optimizer
 
-from optgen.runtime.base import LightOptimizer
+from optgen.runtime.light_optimizer import LightOptimizer
 
 
 class _Stage(LightOptimizer):

@@ -5,29 +5,27 @@ takes longer than making the states. Here the reader looks at parameters and gra
 that it finds alike Python sees one.
 """
 
+from collections.abc import Callable
 from itertools import chain, compress
-from typing import TYPE_CHECKING, Any
 
-from optgen.runtime import partitions
-from optgen.runtime.choice import choose
-from optgen.runtime.fused_cpu import tensor_reader
+from optgen.runtime.batch import flat_partitions
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.repeat import Repeat
-from optgen.runtime.state import ensure
-from optgen.runtime.work import Work
-
-if TYPE_CHECKING:
-    from optgen.runtime.optimizer import GeneratedOptimizer
+from optgen.runtime.fused_cpu.reader import tensor_reader
+from optgen.runtime.protocols import Group
+from optgen.runtime.state.create import ensure
 
 
-def works(optimizer: "GeneratedOptimizer") -> list[Work]:
-    """The groups' work, without states, if the kernel is to take it all; else nothing.
+def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
+    """Return the groups' batches, without states, if all of them go to the kernel; else nothing.
 
-    All parameters with a gradient are its `members`; `params` and `grads` are one pair of each
-    kind. What is wrong with a tensor is left to those that look more closely.
+    The `members` of a batch are all parameters with a gradient; its `params` and `grads` are one
+    pair of each kind of tensor. Wrong tensors are left to the checks of a gathered step.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
-    if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._survey.ahead:
+    if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
         return []
     if getattr(optimizer, "found_inf", None) is not None:
         return []
@@ -36,34 +34,34 @@ def works(optimizer: "GeneratedOptimizer") -> list[Work]:
         return []
     reader = tensor_reader.built()  # one that is not is built while the kernel is
     seen = reader.look(lists) if reader else []
-    works = [_work(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
-    return works if _are_for_the_kernel(optimizer, works) else []
+    made = [_batch(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
+    return made if _are_all_taken(optimizer, made, takes) else []
 
 
-def _are_for_the_kernel(optimizer: "GeneratedOptimizer", works: list[Work]) -> bool:
-    kept = optimizer._survey
-    kept.works = {id(work.group): work for work in works}  # one library is built for all of them
+def _are_all_taken(optimizer: Stepping, made: list[Batch], takes: Callable[[Batch], bool]) -> bool:
+    context = optimizer._context
+    context.batches = {id(batch.group): batch for batch in made}  # one library is built for all
     try:
-        return all(choose(optimizer, work)[0] == "fused_cpu" for work in works)
+        return all(map(takes, made))
     finally:
-        kept.works = {}
+        context.batches = {}
 
 
-def _work(optimizer: "GeneratedOptimizer", group: dict[str, Any], types: list[int]) -> Work:
-    partitions.check(optimizer, group)
+def _batch(optimizer: Stepping, group: Group, types: list[int]) -> Batch:
+    flat_partitions.check(optimizer, group, optimizer._context.given.get(id(group)))
     params = group["params"]
     kinds = [params[types.index(kind)] for kind in sorted({*types} - {0})]
     members = list(compress(params, types))
-    return Work(group, members, kinds, [each.grad for each in kinds], [], [], [], {}, [], [])
+    return Batch(group, members, kinds, [each.grad for each in kinds], [], [], [], {}, [], [])
 
 
-def taken(kernel: Kernel, optimizer: "GeneratedOptimizer", works: list[Work]) -> Repeat | None:
+def taken(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
     """Take the step; return what repeats it, or None if the reader cannot."""
-    repeat = Repeat.of(kernel, optimizer, {id(work.group) for work in works})
+    repeat = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
     if repeat is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    made = (ensure(rule, state, work.group, work.members, defaults) for work in works)
+    made = (ensure(rule, state, batch.group, batch.members, defaults) for batch in batches)
     created = list(chain.from_iterable(made))
     if repeat.begin(optimizer, created):
         return repeat

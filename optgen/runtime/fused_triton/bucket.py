@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.interpreter import as_devices_do
-from optgen.runtime.fused_triton.streams import (
+from optgen.runtime.fused_triton.table import Staging, Table
+from optgen.runtime.fused_triton.tensor_streams import (
     Layout,
     Streams,
     check_devices,
@@ -21,9 +22,8 @@ from optgen.runtime.fused_triton.streams import (
     copied,
     kinds_of,
 )
-from optgen.runtime.fused_triton.table import Staging, Table
 from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile, Workspace
-from optgen.runtime.layout import copy_of
+from optgen.runtime.tensors.layout import copy_of
 
 _dtype = attrgetter("dtype")
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from optgen.runtime.sharded.exchange import Gather, Scatter, gather, scatter
-from optgen.runtime.sharded.partial import Partial, complete
+from optgen.runtime.sharded.all_reduce import Partial, complete
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
 
 Request: TypeAlias = list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter
 Update: TypeAlias = Generator[Request, Any, None]

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime.sharded import exchange
-from optgen.runtime.sharded.exchange import Gather, Scatter, gather, scatter
-from optgen.runtime.sharded.placed import Cut, Placed
+from optgen.runtime.sharded import all_to_all
+from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
+from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
 
 GRID = (2, 3)
 CUTS = {
@@ -67,15 +67,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
             made.append(group)
             _all_to_all_single(*args, group=group)
 
-    monkeypatch.setattr(exchange, "distributed", Distributed)
+    monkeypatch.setattr(all_to_all, "distributed", Distributed)
     return made
 
 
-def _cuts(how: tuple[tuple[int, int], ...], place: tuple[int, ...], lanes: Any) -> tuple[Cut, ...]:
-    return tuple(Cut(lanes[dim], axis, GRID[dim], place[dim]) for dim, axis in how)
+def _cuts(
+    how: tuple[tuple[int, int], ...], place: tuple[int, ...], lanes: Any
+) -> tuple[ShardedAxis, ...]:
+    return tuple(ShardedAxis(lanes[dim], axis, GRID[dim], place[dim]) for dim, axis in how)
 
 
-def _part(tensor: Tensor, cuts: tuple[Cut, ...]) -> Tensor:
+def _part(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
     for cut in cuts:
         tensor = tensor.split(cut.sizes(tensor.shape[cut.axis]), cut.axis)[cut.own]
     return tensor
@@ -172,7 +174,7 @@ def test_the_order_of_cuts_is_torchs() -> None:
     strided = placement_types._StridedShard
 
     def order(*placements: Any) -> list[str]:
-        return [cut.group for cut in Placed(_Mesh(), placements).cuts()]
+        return [cut.group for cut in Sharding(_Mesh(), placements).cuts()]
 
     assert order(shard(0), shard(0)) == order(shard(0), shard(1)) == ["along 0", "along 1"]
     assert order(strided(0, split_factor=3), shard(0)) == ["along 1", "along 0"]

@@ -1,0 +1,1 @@
+"""Batches: what one step works on, gathered and checked."""

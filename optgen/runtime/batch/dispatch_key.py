@@ -1,0 +1,80 @@
+"""The dispatch key of a parameter: what decides which lowerings can take it."""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.rule import FACTS, Rule
+from optgen.runtime.tensors.real_views import all_plain
+from optgen.runtime.tensors.sharding import Sharding, sharding_of
+from optgen.runtime.torch_private import plain
+
+OPTIONS = ("foreach", "fused", "capturable", "differentiable")
+"""The options of a group that decide its lowering, beside its tensors and the class of its lr."""
+
+
+class DispatchKey(NamedTuple):
+    """What decides which lowerings can take a tensor; one call takes tensors of one key only."""
+
+    device: str = "cpu"
+    sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
+    sparse_param: bool = False
+    subclass: str = ""  # the name of a tensor class that overrides operations
+    occurrence: int = 0  # how often the parameter stands earlier in the group
+    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule asks
+    sharding: Sharding | None = None  # only where the rule needs whole parameters
+
+
+@cache
+def _plain_on(device: str) -> DispatchKey:
+    return DispatchKey(device)
+
+
+def dispatch_keys(
+    rule: Rule,
+    members: list[Tensor],
+    params: list[Tensor],
+    grads: list[Tensor],
+    ordinary: bool,
+) -> list[DispatchKey]:
+    """Find the dispatch key of every parameter and its gradient.
+
+    `ordinary` promises dense gradients of plain classes, and that no parameter stands there twice.
+    """
+    found = (
+        [_plain_on(param.device.type) for param in params]
+        if ordinary and all_plain(params)
+        else _unusual(members, params, grads)
+    )
+    if not rule.elementwise and not all_plain(members):
+        pairs = zip(found, map(sharding_of, members), strict=True)
+        found = [key._replace(sharding=sharding) for key, sharding in pairs]
+    if not rule.facts:
+        return found
+    answers = zip(*(map(FACTS[fact], members) for fact in rule.facts), strict=True)
+    answered = list(zip(found, answers, strict=True))
+    made = {(key, facts): key._replace(facts=facts) for key, facts in set(answered)}
+    return list(map(made.__getitem__, answered))
+
+
+def _unusual(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[DispatchKey]:
+    seen: dict[int, int] = {}
+    found = []
+    for member, param, grad in zip(members, params, grads, strict=True):
+        occurrence = seen[id(member)] = seen.get(id(member), -1) + 1
+        subclass = next((type(t).__name__ for t in (param, grad) if not plain(type(t))), "")
+        sparse_param = param.layout is not torch.strided
+        sparse_grad = grad.layout is not torch.strided and not sparse_param
+        device = param.device.type
+        found.append(DispatchKey(device, sparse_grad, sparse_param, subclass, occurrence))
+    return found
+
+
+def decisive_kind(value: object) -> object:
+    """Return the dtype of a tensor hyperparameter, or the class of a number.
+
+    A tensor learning rate may have to be computed with in its own dtype.
+    """
+    return getattr(value, "dtype", value.__class__)

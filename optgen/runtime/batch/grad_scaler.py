@@ -1,0 +1,19 @@
+"""What a gradient scaler leaves to the step: to skip it after an overflow, and to unscale."""
+
+from typing import Any
+
+from optgen.runtime.batch.batch import Batch
+
+
+def is_skipped(optimizer: Any) -> bool:
+    """Tell whether a gradient scaler found infinities, so that this step must not happen."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and bool(found)
+
+
+def unscale(optimizer: Any, batch: Batch) -> None:
+    """Divide the gradients by the loss scale, if a gradient scaler left that to the step."""
+    scale = getattr(optimizer, "grad_scale", None)
+    if scale is not None:
+        for grad in batch.grads:
+            grad.div_(scale)

@@ -1,0 +1,86 @@
+"""The rule on the touched rows: what sparse gradients name, as dense tensors, and back again.
+
+A rule of elements, or of rows, does not notice that it is given some rows of a parameter and not
+all of them. So whatever takes dense tensors takes sparse gradients too: the rows they touch are
+copied out of the parameter and of every state that has them, updated, and copied back. Steps and
+scalar states belong to the parameter and advance once, however many rows are touched, if any.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.rule import Rule
+from optgen.runtime.tensors.real_views import reals
+
+Places = tuple[Tensor, ...]  # one index a sparse dimension, of each touched row
+
+
+@dataclass(frozen=True)
+class Touched:
+    """A work, and the rows of it that its gradients touch: a work of dense tensors."""
+
+    rule: Rule
+    whole: Batch
+    rows: Batch
+    places: list[Places]
+
+    def put_back(self) -> None:
+        """Write the updated rows to where they were taken from."""
+        _put(self.whole.params, self.rows.params, self.places)
+        states = zip(self.rule.states, self.whole.states, self.rows.states, strict=True)
+        for state, tensors, rows in states:
+            if state.written and rows is not tensors:
+                _put(tensors, rows, self.places)
+
+
+def check_rows(batch: Batch) -> None:
+    """Raise an IndexError for a sparse gradient that names rows its parameter has not."""
+    for param, grad in zip(batch.params, batch.grads, strict=True):
+        indices = grad._indices()
+        if indices.numel():
+            ends = map(Tensor.tolist, indices.aminmax(dim=1))
+            for low, high, rows in zip(*ends, param.shape, strict=False):
+                if low < 0 or high >= rows:
+                    raise named_beyond(low, high, rows)
+
+
+def named_beyond(low: int, high: int, rows: int) -> IndexError:
+    """The error about rows that a parameter has not."""
+    return IndexError(
+        f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to {rows - 1}"
+    )
+
+
+def touched(rule: Rule, batch: Batch) -> Touched:
+    """Take the rows; those that a gradient names more than once have the sum of its values."""
+    grads = [grad.coalesce() for grad in batch.grads]
+    places = [grad.indices().unbind(0) for grad in grads]
+    states = [
+        _take(column, places) if state.shape in ("like", "row") else column
+        for state, column in zip(rule.states, batch.states, strict=True)
+    ]
+    values = reals([grad.values() for grad in grads])
+    params = _take(batch.params, places)
+    rows = replace(
+        batch, params=params, grads=values, states=states, memo={}, _uneven=None, _grad_dtypes=None
+    )
+    return Touched(rule, batch, rows, places)
+
+
+def _take(tensors: list[Tensor], places: list[Places]) -> list[Tensor]:
+    return [
+        tensor.index_select(0, at[0]) if len(at) == 1 else tensor[at]
+        for tensor, at in zip(
+            tensors, places, strict=False
+        )  # states that are absent: an empty list
+    ]
+
+
+def _put(tensors: list[Tensor], rows: list[Tensor], places: list[Places]) -> None:
+    for tensor, updated, at in zip(tensors, rows, places, strict=False):
+        if len(at) == 1:
+            tensor.index_copy_(0, at[0], updated)
+        else:
+            tensor.index_put_(at, updated)

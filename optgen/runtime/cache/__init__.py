@@ -1,0 +1,1 @@
+"""The cache folder: generated texts and compiled libraries, and whom it trusts."""

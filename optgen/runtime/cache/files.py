@@ -1,0 +1,57 @@
+"""Files of the cache: written to survive a power loss, read only if nobody else wrote them."""
+
+import errno
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from optgen.runtime.cache.ownership import fault
+
+_READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_MODE = 0o644  # whatever the umask is: a file that its group may write to is not trusted
+
+
+def read(path: Path) -> bytes:
+    """Return what a file holds; raise an OSError for a link and for a file others may write to."""
+    with open(os.open(path, _READING | getattr(os, "O_BINARY", 0)), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a file", str(path))
+        if reason := fault(facts):
+            raise PermissionError(errno.EPERM, reason, str(path))
+        return file.read()
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replace a file in one step: after a power loss it is the old one or the new one, whole."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".build-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        move(Path(temporary), path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def move(source: Path, target: Path) -> None:
+    """Move a file into place, its contents first brought to the disk."""
+    source.chmod(_MODE)
+    _sync(source)
+    os.replace(source, target)
+    if os.name == "posix":
+        _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call
+            raise
+    finally:
+        os.close(opened)

@@ -1,0 +1,83 @@
+"""The folders of compiled libraries and generated texts."""
+
+import atexit
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from optgen.runtime.cache.ownership import untrusted
+
+_warned: set[str] = set()
+
+
+def folders() -> Iterator[Path]:
+    """Yield the folders to look in and to write to: the cache folder, then one that ends with the
+    process; neither if others may write to it."""
+    chosen = _made()
+    if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
+        yield chosen
+    temporary = _temporary_folder(os.getpid())
+    if _is_trusted(temporary, "TMPDIR"):
+        yield temporary
+
+
+def _made() -> Path | None:
+    """The cache folder, if it is there or could be made."""
+    try:
+        chosen = _chosen_folder()
+        make(chosen)
+        return chosen
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+
+
+def ends_with_the_process(folder: Path) -> bool:
+    """Tell whether a folder is the one that is removed when this process ends."""
+    return folder == _temporary_folder(os.getpid())
+
+
+def make(folder: Path) -> None:
+    """Make a folder and those it stands in, for this user only."""
+    if not folder.is_dir():
+        make(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _chosen_folder() -> Path:
+    if chosen := os.environ.get("OPTGEN_CACHE_DIR"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).absolute() if base else Path.home() / ".cache") / "optgen"
+
+
+def _is_trusted(folder: Path, variable: str) -> bool:
+    """Tell whether only this user can change a folder; warn once if others can."""
+    try:
+        reason = untrusted(folder)
+    except OSError:  # it is gone, or on its way is one that cannot be searched
+        return False
+    if reason and reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f"optgen neither keeps nor runs code in {folder}, since {reason}: take that away "
+            f"(chmod, chown), or set {variable} to a folder that only you can change",
+            stacklevel=2,
+        )
+    return not reason
+
+
+@cache
+def _temporary_folder(pid: int) -> Path:
+    """A private folder of this process; a forked child makes its own, as each removes its own."""
+    folder = Path(tempfile.mkdtemp(prefix="optgen-"))
+    atexit.register(_remove, folder, pid)
+    return folder
+
+
+def _remove(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)

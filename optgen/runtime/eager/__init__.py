@@ -1,0 +1,1 @@
+"""The for-loop and foreach lowerings at run time, and what their generated code imports."""

@@ -1,0 +1,62 @@
+"""The backend of the for-loop and foreach lowerings: plain torch operations, bucket by bucket."""
+
+from collections.abc import Callable, Sequence
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.grad_scaler import is_skipped, unscale
+from optgen.runtime.eager import sharded_step
+from optgen.runtime.eager.buckets import buckets
+from optgen.runtime.eager.call import Call
+from optgen.runtime.eager.common_dtype import reads_in_dtype_of_first
+from optgen.runtime.eager.functions import load
+from optgen.runtime.protocols import Lowered
+from optgen.runtime.rule import number
+from optgen.runtime.sharded.consensus import Consensus
+
+
+class EagerBackend:
+    """Takes batches through generated functions over tensors or lists of tensors."""
+
+    def __init__(self, lowering: str) -> None:
+        self._lowering = lowering
+
+    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+        """Return "": torch's operations take whatever reaches a step."""
+        return ""
+
+    def prepare(
+        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+    ) -> Callable[[], None]:
+        """Check batches; return what updates them, the sharded ones last and together."""
+        whole = [batch for batch in batches if batch.dispatch_key.sharding is None]
+        calls = [Call.of(optimizer, batch, self._lowering) for batch in whole]
+        shards = [batch for batch in batches if batch.dispatch_key.sharding is not None]
+        together = sharded_step.prepare(optimizer, shards, consensus) if consensus else None
+
+        def update() -> None:
+            if is_skipped(optimizer):
+                return
+            for call in calls:
+                unscale(optimizer, call.batch)
+                call.update(optimizer.rule)
+            if together:
+                together()
+
+        return update
+
+    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
+        """Take no first step: every step gathers its batches."""
+
+    def call(self, function: Lowered, batch: Batch) -> None:
+        """Update the lists of an elementwise function."""
+        rule = function.rule
+        update = load(function.lowerings, self._lowering, "update")
+        hypers = {key: number(batch.group[key]) for key in rule.hypers}
+        for columns, _, _ in buckets(rule, batch, by_value=True):
+            update(*reads_in_dtype_of_first(rule, columns), **hypers)
+
+
+def backend(lowering: str) -> EagerBackend:
+    """Return the backend of one of the two lowerings."""
+    return EagerBackend(lowering)

@@ -1,0 +1,94 @@
+"""Buckets: what one call of a generated for-loop or foreach function can take of a batch."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.rule import Rule
+
+
+class Bucket(NamedTuple):
+    """What one call can take of a work."""
+
+    columns: list[list[Any]]  # in the order of a lowering's arguments
+    fresh: dict[str, bool]  # which states this step has created
+    places: list[int]  # in the work
+
+
+def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
+    """Split a work into what one call can take: equal devices, dtypes, counts and freshness.
+
+    With `by_value` the step count and the scalar states of a bucket are equal numbers. The tensors
+    of a rule that looks at more than single elements have one shape, and so have those that they
+    are parts of: every process that holds parts of the same has the same buckets.
+    """
+    keys = [
+        _kinds(rule, batch),
+        *_dtypes(batch),
+        *(batch.fresh[key] for key in rule.fresh if batch.any_fresh),
+    ]
+    states = list(zip(rule.states, batch.states, strict=True))
+    if by_value:
+        scalars = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
+        for column in filter(None, scalars):
+            keys += [_values(column), _turns(column)]
+    rows: dict[tuple[Any, ...], list[int]] = {}
+    for index, key in enumerate(zip(*keys, strict=True)):
+        rows.setdefault(key, []).append(index)
+    suited = batch.params[0]  # the other parameters of a work are like it
+    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(suited))]
+    if rule.step is not None:
+        lists.append(batch.steps)
+    for places in rows.values():
+        whole = len(places) == len(batch.params)
+        columns = [c if whole or not c else [c[place] for place in places] for c in lists]
+        fresh = {f"fresh_{key}": batch.fresh[key][places[0]] for key in rule.fresh}
+        yield Bucket(columns, fresh, places)
+
+
+def _kinds(rule: Rule, batch: Batch) -> list[int]:
+    """Number the tensors by device, dtypes and maybe shape, which are a work's for good."""
+    kinds: list[int] | None = batch.memo.get("kinds")
+    if kinds is None:
+        known: dict[tuple[Any, ...], int] = {}
+        columns = [batch.members, batch.params, *(column for column in batch.states if column)]
+        kinds = batch.memo["kinds"] = [
+            known.setdefault(
+                (
+                    row[1].device,
+                    None if rule.elementwise else (row[0].shape, row[1].shape),
+                    *(tensor.dtype for tensor in row[1:]),
+                ),
+                len(known),
+            )
+            for row in zip(*columns, strict=True)
+        ]
+    return kinds
+
+
+def _dtypes(batch: Batch) -> list[list[torch.dtype]]:
+    """The dtypes of gradients where they have several: these may be others in every step."""
+    return [[grad.dtype for grad in batch.grads]] if len(batch.grad_dtypes) > 1 else []
+
+
+def _turns(scalars: list[Tensor]) -> list[int]:
+    """How often each tensor came before: parameters that share a step count take turns with it."""
+    if len(set(map(id, scalars))) == len(scalars):
+        return [0] * len(scalars)
+    seen: dict[int, int] = {}
+    turns = []
+    for scalar in scalars:
+        turns.append(seen.get(id(scalar), 0))
+        seen[id(scalar)] = turns[-1] + 1
+    return turns
+
+
+def _values(scalars: list[Tensor]) -> list[float]:
+    """Read 0-dim tensors; what is on a device comes in one transfer."""
+    if all(scalar.is_cpu for scalar in scalars):
+        return [scalar.item() for scalar in scalars]
+    values: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()
+    return values

@@ -1,0 +1,80 @@
+"""A batch, and the generated for-loop or foreach function that updates it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.sparse_rows import check_rows, touched
+from optgen.runtime.eager import common_dtype
+from optgen.runtime.eager.buckets import buckets
+from optgen.runtime.eager.functional_checks import check_functional
+from optgen.runtime.eager.functions import Function, hypers, load, named
+from optgen.runtime.eager.tensor_lists import pieces
+from optgen.runtime.protocols import Lowered
+from optgen.runtime.rule import Rule
+
+Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
+
+
+class Call(NamedTuple):
+    """A batch, and the generated function that updates it."""
+
+    batch: Batch
+    function: Function
+    hypers: dict[str, Any]
+    functional: bool
+    takes_sparse: bool  # gradients are dense, or the function can add sparse ones
+    split: Split  # divides the lists of a bucket among several calls
+
+    @classmethod
+    def of(cls, optimizer: Lowered, batch: Batch, lowering: str) -> "Call":
+        """Check a batch, and find the function for it."""
+        rule, group = optimizer.rule, batch.group
+        functional = bool(group.get("differentiable") or group.get("capturable"))
+        taken = hypers(rule, group, functional, lowering)
+        if functional:
+            check_functional(rule, batch)
+            taken["capturable"] = bool(group.get("capturable"))
+        if batch.dispatch_key.sparse_grad:
+            check_rows(batch)
+        # The functional form is written for one tensor; tensor lists compute like one.
+        form = ("forloop", "update_functional") if functional else (lowering, "update")
+        function = load(optimizer.lowerings, form[0], named(form[1], rule, batch))
+        takes_sparse = not batch.dispatch_key.sparse_grad or (
+            rule.adds and not functional and not any(map(torch.is_complex, batch.grads))
+        )
+        split = _split(rule, batch, functional, lowering)
+        return cls(batch, function, taken, functional, takes_sparse, split)
+
+    def update(self, rule: Rule) -> None:
+        """Update the batch, bucket by bucket; with sparse gradients, the rows that they name."""
+        rows = None if self.takes_sparse else touched(rule, self.batch)
+        dense = rows.rows if rows else self.batch
+        for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):
+            for part in self.split(rule, columns):
+                self.function(*part, **self.hypers, **fresh)
+        if rows:
+            rows.put_back()
+
+
+def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
+    """Return the function that divides the lists of a bucket among several calls."""
+    split = _in_pieces if functional and lowering == "foreach" and rule.elementwise else _whole
+    if not common_dtype.several(rule, batch):
+        return split
+
+    def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+        for lists in common_dtype.chunks(rule, columns):
+            yield from split(rule, lists)
+
+    return in_one_dtype
+
+
+def _in_pieces(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return pieces(columns)
+
+
+def _whole(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return (columns,)

@@ -1,0 +1,35 @@
+"""torch's errors about graph capture, and about differentiating through a step."""
+
+import torch
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.rule import Rule
+from optgen.runtime.torch_private import capturable_devices
+
+
+def check_functional(rule: Rule, batch: Batch) -> None:
+    """Raise torch's error if the functional form cannot take a batch."""
+    if batch.group.get("capturable"):
+        devices = capturable_devices()
+        scalars = {
+            f"{state.key}s": column
+            for state, column in zip(rule.states, batch.states, strict=True)
+            if state.shape == "scalar" and column
+        }
+        counters = [*scalars.values(), *([batch.steps] if batch.steps else [])]
+        for param, *counted in zip(batch.params, *counters, strict=True):
+            types = {tensor.device.type for tensor in (param, *counted)}
+            if len(types) > 1 or not types.issubset(devices):
+                named = ", ".join(["params", *reversed(scalars)])
+                comma = "," if len(scalars) > 1 else ""
+                raise AssertionError(
+                    f"If capturable=True, {named}{comma} and state_steps must be on supported "
+                    f"devices: {devices}."
+                )
+    recorded = [*batch.members, *(t for column in batch.states for t in column if t is not None)]
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in recorded):
+        raise RuntimeError(
+            "a leaf Variable that requires grad is being used in an in-place operation."
+        )
+    if any(step.requires_grad for step in batch.steps):
+        raise RuntimeError("`requires_grad` is not supported for `step` in differentiable mode")

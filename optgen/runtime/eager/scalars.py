@@ -1,0 +1,262 @@
+"""Arithmetic on what is one number per parameter: step counts, scalar states, hyperparameters.
+
+The functions below `store` work on floats and on tensors alike, and on lists of tensors: the
+functional form of a rule is written once, and a graph capture sees tensors in double precision
+where everything else sees floats.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast, overload
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager.tensor_lists import Tensors
+from optgen.runtime.rule import truth
+
+Scalar = float | Tensor
+S = TypeVar("S", bound=Scalar)
+_NUMBER = (int, float)
+
+
+def advance(steps: list[Tensor]) -> float:
+    """Count one step for every tensor of a bucket, and return the count they share."""
+    if steps[0].is_cpu:
+        # A CPU tensor as the other operand: a Python number would be wrapped once per step.
+        torch._foreach_add_(steps, torch.ones((), device="cpu"), alpha=1.0)
+    else:
+        torch._foreach_add_(steps, 1)
+    return float(steps[0].item())
+
+
+def store(states: list[Tensor], value: Scalar) -> float:
+    """Write a scalar state of a whole bucket; return what was stored, rounded as it was stored."""
+    for state in states:
+        state.fill_(value)
+    return float(states[0].item())
+
+
+def advance_one(step: Tensor | Tensors, capturable: bool) -> Scalar:
+    """Count one step of one parameter; return the count as `read_one` does."""
+    step.add_(1)
+    return read_one(step, capturable)
+
+
+def store_one(state: Tensor | Tensors, value: Scalar, capturable: bool) -> Scalar:
+    """Write the scalar state of one parameter; return it as `read_one` does."""
+    state.fill_(value)
+    return read_one(state, capturable)
+
+
+def read_one(state: Tensor | Tensors, capturable: bool) -> Scalar:
+    """The scalar state of one parameter: a new tensor where a graph or autograd must see it."""
+    if isinstance(state, Tensors):
+        return state.vector()
+    if capturable or state.requires_grad:
+        return state.to(torch.float64, copy=True)
+    return float(state.item())
+
+
+def holds(value: object) -> bool:
+    """The truth of a hyperparameter: a tensor counts as true, unread."""
+    return truth(value)
+
+
+@overload
+def both(a: bool, b: bool) -> bool: ...
+@overload
+def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
+def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
+    """Whether two conditions hold, element by element where one is a tensor."""
+    return a & b
+
+
+@overload
+def either(a: bool, b: bool) -> bool: ...
+@overload
+def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
+def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
+    """Whether one of two conditions holds, element by element where one is a tensor."""
+    return a | b
+
+
+@overload
+def opposite(condition: bool) -> bool: ...
+@overload
+def opposite(condition: Tensor) -> Tensor: ...
+def opposite(condition: bool | Tensor) -> bool | Tensor:
+    """Whether a condition does not hold, element by element where it is a tensor."""
+    return not condition if isinstance(condition, bool) else ~condition
+
+
+def sqrt(x: S) -> S:
+    """The square root; not a number below zero, for floats too."""
+    return _each(x, torch.sqrt, _float_sqrt)
+
+
+def exp(x: S) -> S:
+    """The exponential; infinite where a float overflows."""
+    return _each(x, torch.exp, _float_exp)
+
+
+def log(x: S) -> S:
+    """The natural logarithm; minus infinity at zero, not a number below it."""
+    return _each(x, torch.log, _float_log)
+
+
+def sign(x: S) -> S:
+    """-1, 0 or 1; zero for what is not a number, as torch's."""
+    return _each(x, torch.sign, lambda number: float((number > 0) - (number < 0)))
+
+
+@overload
+def maximum(a: float, b: float) -> float: ...
+@overload
+def maximum(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def maximum(a: Scalar, b: Tensor) -> Tensor: ...
+@overload
+def maximum(a: Scalar, b: Scalar) -> Scalar: ...
+def maximum(a: Scalar, b: Scalar) -> Scalar:
+    """The larger of two; not a number where either is none."""
+    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
+        return torch.maximum(*_tensors(a, b))
+    return a if a >= b or math.isnan(a) else b
+
+
+@overload
+def minimum(a: float, b: float) -> float: ...
+@overload
+def minimum(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def minimum(a: Scalar, b: Tensor) -> Tensor: ...
+@overload
+def minimum(a: Scalar, b: Scalar) -> Scalar: ...
+def minimum(a: Scalar, b: Scalar) -> Scalar:
+    """The smaller of two; not a number where either is none."""
+    if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
+        return torch.minimum(*_tensors(a, b))
+    return a if a <= b or math.isnan(a) else b
+
+
+@overload
+def where(condition: bool, a: S, b: S) -> S: ...
+@overload
+def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
+def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
+    """One of two values; a bool picks it, a tensor chooses element by element."""
+    if isinstance(condition, bool):
+        return _spread(a, b) if condition else _spread(b, a)
+    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would make them float32
+        a = torch.full_like(condition, a, dtype=torch.float64)
+    return torch.where(condition, a, b)
+
+
+def _spread(chosen: Scalar, other: Scalar) -> Scalar:
+    """Return the chosen value in a tensor of its own, of the shape and type of torch's `where`."""
+    if not isinstance(other, Tensor):
+        return chosen.clone() if isinstance(chosen, Tensor) else chosen
+    if not isinstance(chosen, Tensor):
+        return other.new_full((), chosen).expand(other.shape)
+    shape = torch.broadcast_shapes(chosen.shape, other.shape)
+    return chosen.to(torch.result_type(chosen, other), copy=True).expand(shape)
+
+
+def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:
+    """A number as torch's `where` takes it for the elements of a tensor: as wide as they are."""
+    tensor = like.tensors[0] if isinstance(like, Tensors) else like
+    if isinstance(number, Tensor):
+        return number.to(tensor.dtype)
+    return tensor.new_full((), number)
+
+
+def clamp(x: S, low: Scalar, high: Scalar) -> S:
+    """Return a value kept within two bounds; its gradient at a bound is that of torch's clamp."""
+    if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        return cast(S, torch.clamp(x, low, high))
+    return cast(S, minimum(maximum(x, low), high))
+
+
+@overload
+def lerp(a: float, b: float, weight: float) -> float: ...
+@overload
+def lerp(a: Tensor, b: Scalar, weight: Scalar) -> Tensor: ...
+@overload
+def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
+def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
+    """The value a fraction `weight` of the way from a to b."""
+    return a + weight * (b - a)
+
+
+@overload
+def divide(a: float, b: float) -> float: ...
+@overload
+def divide(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def divide(a: Scalar, b: Scalar) -> Scalar: ...
+def divide(a: Scalar, b: Scalar) -> Scalar:
+    """Return a / b; infinite, or not a number, where b is zero."""
+    return _computed(lambda: a / b, torch.div, a, b)
+
+
+@overload
+def power(a: float, b: float) -> float: ...
+@overload
+def power(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def power(a: Scalar, b: Scalar) -> Scalar: ...
+def power(a: Scalar, b: Scalar) -> Scalar:
+    """Return a**b; infinite where a float overflows, not a number where the root is none."""
+    return _computed(lambda: a**b, torch.pow, a, b)
+
+
+@overload
+def remainder(a: float, b: float) -> float: ...
+@overload
+def remainder(a: Tensor, b: Scalar) -> Tensor: ...
+@overload
+def remainder(a: Scalar, b: Scalar) -> Scalar: ...
+def remainder(a: Scalar, b: Scalar) -> Scalar:
+    """Return a % b, with the sign of b; not a number where b is zero."""
+    return _computed(lambda: a % b, torch.remainder, a, b)
+
+
+def _computed(
+    plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
+) -> Scalar:
+    """Return a result as Python computes it, or torch's where Python has none."""
+    try:
+        result = plainly()
+    except ArithmeticError:
+        result = None
+    if result is None or isinstance(result, complex):
+        result = by_torch(*(torch.as_tensor(x, dtype=torch.float64) for x in (a, b))).item()
+    return cast(Scalar, result)
+
+
+def _each(x: S, on_tensor: Callable[[Tensor], Tensor], on_float: Callable[[float], float]) -> S:
+    return cast(S, on_float(x) if isinstance(x, _NUMBER) else on_tensor(x))
+
+
+def _float_sqrt(x: float) -> float:
+    return math.nan if x < 0 else math.sqrt(x)
+
+
+def _float_exp(x: float) -> float:
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def _float_log(x: float) -> float:
+    if x == 0:
+        return -math.inf
+    return math.nan if x < 0 else math.log(x)
+
+
+def _tensors(a: Scalar, b: Scalar) -> tuple[Tensor, Tensor]:
+    if isinstance(a, _NUMBER):
+        return torch.full_like(cast(Tensor, b), a), cast(Tensor, b)
+    return a, torch.full_like(a, b) if isinstance(b, _NUMBER) else b

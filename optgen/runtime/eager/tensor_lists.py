@@ -1,0 +1,158 @@
+"""Lists of tensors that compute like one tensor, through torch's `_foreach_` functions.
+
+The functional form of a rule is written for one parameter. Given lists in the place of tensors it
+updates all of them at once, and as it looks at no number of a tensor, a graph can capture it: this
+is the foreach lowering where `capturable` is set. What is one number a parameter is then a vector
+with a place for each, computed on the device in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.torch_private import foreach_clone
+
+PIECE = 2**20  # elements of one piece: eight float32 lists of as many are 32 MiB
+
+_UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
+_BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}
+_COMMUTE = {"add", "mul", "maximum", "minimum"}
+_WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim tensor
+
+
+class Tensors:
+    """Parallel tensors, one a parameter; whatever torch computes with it is done for each."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Tensors:
+        return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
+
+    def clone(self) -> Tensors:
+        """Copies: the last writes may exchange what two lists hold."""
+        return Tensors(foreach_clone(self.tensors))
+
+    def copy_(self, values: Tensors) -> None:
+        """Write the values into the tensors."""
+        torch._foreach_copy_(self.tensors, values.tensors)
+
+    def vector(self) -> Tensor:
+        """The numbers of 0-dim tensors in one tensor, in double precision."""
+        return torch.stack(self.tensors).double()
+
+    def fill_(self, values: Any) -> None:
+        """Write one number into each 0-dim tensor."""
+        if isinstance(values, int | float):
+            for tensor in self.tensors:
+                tensor.fill_(values)
+        else:
+            torch._foreach_copy_(self.tensors, list(_column(values, len(self.tensors))))
+
+    def add_(self, number: float) -> None:
+        """Add a number to each tensor in place."""
+        torch._foreach_add_(self.tensors, number)
+
+
+def pieces(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[Tensors]]]:
+    """Split parallel lists so that what is computed on the way stays small; empty ones stay so.
+
+    A parameter stays whole: its step is counted once.
+    """
+    batch: list[tuple[Tensor, ...]] = []
+    room = PIECE
+    for row in zip_longest(*columns):
+        if batch and row[0].numel() > room:
+            yield _as_one(batch)
+            batch, room = [], PIECE
+        batch.append(row)
+        room -= row[0].numel()
+    yield _as_one(batch)
+
+
+def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[Tensors]]:
+    return [[] if column[0] is None else [Tensors(column)] for column in zip(*rows, strict=True)]
+
+
+def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
+    """The result by one call for the whole list, if torch has a function for it."""
+    if name in _UNARY and len(args) == 1:
+        return _call(name, args[0].tensors)
+    if name not in _BINARY or len(args) != 2:
+        return None
+    a, b = args
+    if not isinstance(a, Tensors):
+        if name in _COMMUTE:
+            a, b = b, a
+        elif name == "sub":
+            return _foreach("add", (Tensors(_call("neg", b.tensors)), a))
+        elif name == "div":
+            return _foreach("mul", (Tensors(_call("reciprocal", b.tensors)), a))
+        else:
+            return None
+    alone = isinstance(b, int | float) or (
+        isinstance(b, Tensor) and not b.dim() and name in _WITH_0_DIM
+    )
+    return _call(name, a.tensors, b if alone else list(_column(b, len(a.tensors))))
+
+
+def _call(name: str, *args: Any) -> Sequence[Tensor]:
+    found: Sequence[Tensor] = getattr(torch, f"_foreach_{name}")(*args)
+    return found
+
+
+def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:
+    count = next(len(a.tensors) for a in args if isinstance(a, Tensors))
+    rows = zip(*(_column(a, count) for a in args), strict=True)
+    return [func(*row, **kwargs) for row in rows]
+
+
+def _column(value: Any, count: int) -> Sequence[Any]:
+    """What of a value belongs to each parameter."""
+    if isinstance(value, Tensors):
+        return value.tensors
+    if isinstance(value, Tensor) and value.dim():
+        return value.unbind()
+    return [value] * count
+
+
+def _operator(function: Callable[..., Any], reflected: bool = False) -> Any:
+    """An operator of lists, by torch's function: it finds the lists among its arguments."""
+    if reflected:
+        return lambda self, other: function(other, self)
+    return lambda self, *other: function(self, *other)
+
+
+_OPERATORS: dict[str, Any] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "truediv": torch.div,
+    "pow": torch.pow,
+    "mod": torch.remainder,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+}
+_OTHERS: dict[str, Any] = {
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "invert": torch.logical_not,
+    "lt": torch.lt,
+    "le": torch.le,
+    "gt": torch.gt,
+    "ge": torch.ge,
+    "eq": torch.eq,
+    "ne": torch.ne,
+}
+for _name, _function in {**_OPERATORS, **_OTHERS}.items():
+    setattr(Tensors, f"__{_name}__", _operator(_function))
+for _name, _function in _OPERATORS.items():
+    setattr(Tensors, f"__r{_name}__", _operator(_function, reflected=True))

@@ -1,0 +1,10 @@
+"""The lowering that `use_lowering` forces in the current context."""
+
+from contextvars import ContextVar
+
+FORCED: ContextVar[str | None] = ContextVar("forced lowering", default=None)
+
+
+def forced() -> str | None:
+    """Return the lowering that `use_lowering` asks for here; None without such a wish."""
+    return FORCED.get()

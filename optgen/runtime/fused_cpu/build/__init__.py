@@ -1,0 +1,1 @@
+"""Builds C++ sources to shared libraries, once for all processes."""

@@ -1,0 +1,23 @@
+"""C++ as compilers get it: one text, with the headers that it includes."""
+
+import re
+from pathlib import Path
+
+_INCLUDE = re.compile(
+    r'^#include "optgen/runtime/fused_cpu/((?:include|reader)/\w+\.h)"\n', re.MULTILINE
+)
+_FOLDER = Path(__file__).parents[1]
+
+
+def complete(source: str) -> str:
+    """A source with the headers of this folder that it includes pasted in, each once."""
+    pasted: set[str] = set()
+
+    def paste(include: re.Match[str]) -> str:
+        name = include[1]
+        if name in pasted:
+            return ""
+        pasted.add(name)
+        return _INCLUDE.sub(paste, (_FOLDER / name).read_text())
+
+    return _INCLUDE.sub(paste, source)

@@ -1,0 +1,146 @@
+"""Repeat a step of sparse gradients that go straight to the rows of their parameters.
+
+Such a step keeps no state, and where batches are small it takes no longer than it takes to find out
+what it is about. So what it needs is laid out once, and every step looks at each parameter and its
+gradient anew: at their classes, dtypes, shapes and memory. Whatever is not as before is left to
+those that look more closely.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Iterator
+from itertools import chain
+from operator import is_
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from optgen.runtime.forced import forced
+from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.cached_dense_step import Getter, is_constant
+from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.sparse_gradients import Rows
+from optgen.runtime.fused_cpu.stream_codes import CODES, in_stream
+from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.rule import truth
+from optgen.runtime.torch_private import is_contiguous, is_neg
+
+_PLAIN = {Tensor, torch.nn.Parameter}
+
+
+class CachedSparseStep:
+    """The cached plan of the last step of sparse gradients, with which the next one is repeated."""
+
+    def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
+        self.forced = forced()  # another wish may call for another lowering
+        self._kernel, self._update = kernel, update
+        self._busy = Lock()  # all of what follows is scratch of one step
+        self._getters = [Getter.of(kernel, group) for group in groups]
+        pairs = zip(self._getters, groups, strict=True)
+        self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
+        self._sizes = [len(group["params"]) for group in groups]
+        count = sum(self._sizes)
+        self._table = Table(kernel, count, len(groups))
+        self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
+        self._table.set_hypers()
+        places = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
+        self._table.group[:] = array("i", places)
+        self._columns = [array("q", bytes(8 * count)) for _ in Rows.FIELDS]
+        starts = (column.buffer_info()[0] for column in self._columns)
+        self._rows = Rows(*starts)
+
+    @classmethod
+    def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
+        """Return what repeats a step of all these groups; None if it cannot be repeated."""
+        present = any(state.present(group) for state in kernel.rule.states for group in groups)
+        if present or kernel.rule.step is not None or not kernel.rule.adds:
+            return None
+        found = cls(kernel, update, groups)
+        return found if all(all(map(is_constant, v.hypers)) for v in found._values) else None
+
+    def run(self, optimizer: Optimized) -> bool:
+        """Take a step, or do nothing and return False if it needs another look."""
+        groups = optimizer.param_groups
+        if getattr(optimizer, "grad_scale", None) is not None or len(groups) != len(self._sizes):
+            return False
+        if not self._busy.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            return self._take_groups(groups) and self._run(groups)
+        finally:
+            self._busy.release()
+
+    def _take_groups(self, groups: list[Group]) -> bool:
+        """Bring the hyperparameters up to date; False if another lowering, or an error, is due."""
+        changed = False
+        for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
+            try:
+                values = getter.values(group)
+            except KeyError:
+                return False
+            known, size = self._values[index], len(values.params)
+            same = all(map(is_, values.options, known.options))
+            if not same or len(group) != getter.keys or size != self._sizes[index]:
+                return False
+            if not all(map(is_, values.hypers, known.hypers)):
+                if not self._can_take(group) or not all(map(is_constant, values.hypers)):
+                    return False
+                self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
+                self._values[index] = values._replace(params=[])
+                changed = True
+        if changed:
+            self._table.set_hypers()
+        return True
+
+    def _can_take(self, group: Group) -> bool:
+        rule = self._kernel.rule
+        untrue = not any(truth(group[key]) for key in rule.dense_only)
+        return untrue and not any(state.present(group) for state in rule.states)
+
+    def _run(self, groups: list[Group]) -> bool:
+        params: list[Tensor] = [param for group in groups for param in group["params"]]
+        if len(set(map(id, params))) < len(params):
+            return False
+        held: list[Any] = []  # until the call is over
+        for place, param in enumerate(params):
+            found = self._look(param)
+            if found is None:
+                return False
+            held.append(found)
+            indices, values, code = found
+            self._put(place, param, indices, values, code)
+        structs = (self._table.struct, self._rows, threads.current())
+        if self._update(*map(ctypes.addressof, structs)) >= 0:
+            return False
+        increment_version(params)
+        return True
+
+    def _look(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
+        """The indices and values of a parameter's gradient, and the type; None if it is unlike."""
+        grad = param.grad
+        if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
+            return None
+        dtype = param.dtype
+        code = CODES.get(dtype, 0)
+        if not (grad.is_sparse and code and param.is_cpu and grad.is_cpu and grad.dtype == dtype):
+            return None
+        if grad.shape != param.shape or grad.sparse_dim() != 1 or is_neg(param):
+            return None
+        indices, values = grad._indices(), grad._values()
+        tensors = (param, indices, values)
+        known = all(map(is_contiguous, tensors)) and not is_neg(values)
+        return (indices, values, code) if known and self._kernel.types >> code & 1 else None
+
+    def _put(self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int) -> None:
+        table = self._table
+        table.address[t] = param.data_ptr()
+        table.address[len(table.elements) + t] = values.data_ptr()
+        table.elements[t] = values.numel()
+        table.types[t] = code | in_stream(code, 1)
+        numbers: Iterator[int] = iter((indices.data_ptr(), indices.numel(), param.shape[0]))
+        for column, number in zip(self._columns, numbers, strict=True):
+            column[t] = number

@@ -1,0 +1,55 @@
+"""The signature of a compiled kernel: which streams it takes, in the order of its table."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.hyperparameters import Numbers
+from optgen.runtime.fused_cpu.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.stream_codes import in_stream, shaped_and_scalar
+from optgen.runtime.protocols import Group, Lowered
+
+
+class KernelSignature:
+    """The streams of a compiled rule, and what its library says about itself."""
+
+    def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
+        self.rule, self._library = owner.rule, library
+        self.row = Numbers(owner).row
+        self.like, self.scalar = shaped_and_scalar(owner.rule)
+        self.asks_shapes = self._has("optgen_shapes")
+        self.by_matrix = self._has("optgen_by_matrix")
+        self.calls = calls_of(self._text("optgen_calls"))
+        self.locals = tuple(self._text("optgen_locals").split())
+        self.streams = 2 + len(self.like) + len(self.locals)
+        # The parameter and its gradient come first. They and the locals have no key in the state.
+        unnamed = ("",) * len(self.locals)
+        self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
+
+    def _has(self, name: str) -> bool:
+        return hasattr(self._library, name)
+
+    def _text(self, name: str) -> str:
+        """Return a text of the library; "" if it has none of that name."""
+        if not self._has(name):
+            return ""
+        return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
+
+    def needed(self, group: Group, param: Tensor | None = None) -> int:
+        """Return the streams that the tensors of a group must have, as four set bits each.
+
+        With a parameter: the streams that parameters of its shape must have.
+        """
+        states = self.rule.states
+        present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
+        present |= {self.keys[0], *self.scalar}
+        local = range(2 + len(self.like), self.streams)
+        return sum(
+            in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
+        )
+
+    def needed_by_shape(self, group: Group) -> tuple[int, int]:
+        """Return `needed` for a vector, and for a parameter of more dimensions."""
+        vector = torch.empty(0, device="cpu")
+        return self.needed(group, vector), self.needed(group, vector[None])

@@ -1,0 +1,1 @@
+"""The C++ reader of a cached step's tensors."""

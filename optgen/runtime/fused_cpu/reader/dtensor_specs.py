@@ -1,0 +1,38 @@
+"""How the tensors of a step are shared by processes, for the C++ reader to take others for new."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+
+from optgen.runtime.protocols import Optimized
+from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
+from optgen.runtime.torch_private import spec
+
+
+def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
+    """A parameter that processes share, if there is one."""
+    params = list(chain.from_iterable(group["params"] for group in groups))
+    kinds = set(filter(is_dtensor, set(map(type, params))))
+    return next((param for param in params if type(param) in kinds), None) if kinds else None
+
+
+def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:
+    """By stream and parameter how tensors are shared that a step has just taken; None where not.
+
+    The parameters come first, then gradients, then the states of these keys from the third on.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    columns: list[list[Any]] = [params, [param.grad for param in params]]
+    for key in keys[2:]:
+        columns.append([optimizer.state.get(param, {}).get(key) for param in params])
+    return [
+        [_spec(param, value) for param, value in zip(params, column, strict=True)]
+        for column in columns
+    ]
+
+
+def _spec(param: Tensor, value: Any) -> Any:
+    """How it is shared, if as its parameter is."""
+    return spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

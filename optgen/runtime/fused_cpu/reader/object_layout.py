@@ -1,0 +1,247 @@
+"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_objects.h.
+
+torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
+objects are measured here: which word of a tensor holds its implementation, and which words of that
+its dispatch keys, its type and its sizes. They are found by comparing tensors that differ in one
+known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
+torch's stable C interface (`aoti_torch_*`) and Python's.
+
+The measurement itself relies on what torch's memory looks like, and C++ symbols promise nothing:
+on a torch that keeps its objects in another way it might end the process.
+"""
+
+import ctypes
+import sys
+from ctypes import c_int, c_int64, c_uint64, c_void_p
+from functools import reduce
+from operator import and_, invert
+from pathlib import Path
+from struct import unpack
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.fused_cpu.stream_codes import CODES
+from optgen.runtime.torch_private import local_tensor, spec
+
+_INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
+# The size of an implementation in words of 8 bytes, in the versions of torch tried.
+_WORDS = 22 if torch.__version__ >= "2.13" else 23
+_PYTHON = {
+    "list_size": "PyList_Size",
+    "list_item": "PyList_GetItem",
+    "dict_next": "PyDict_Next",
+    "compare": "PyUnicode_CompareWithASCIIString",
+    "release_lock": "PyEval_SaveThread",
+    "take_lock": "PyEval_RestoreThread",
+}
+_TORCH = {
+    "address": "aoti_torch_get_data_ptr",
+    "sizes": "aoti_torch_get_sizes",
+    "strides": "aoti_torch_get_strides",
+    "new_handle": "aoti_torch_new_tensor_handle",
+    "delete_handle": "aoti_torch_delete_tensor_object",
+}
+_GRAD = "_ZNK3c1010TensorImpl4gradEv"  # const Tensor& c10::TensorImpl::grad() const
+# void torch::autograd::impl::bump_version(const Tensor&)
+_BUMP_VERSION = "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE"
+
+
+class Layout(ctypes.Structure):
+    """`Layout` of tensor_objects.h, field by field."""
+
+    _fields_ = [
+        ("implementation", c_int64),
+        ("keys", c_int64),
+        ("traits", c_int64),
+        ("count", c_int64),
+        ("shape", c_int64),
+        ("plain", c_uint64),
+        ("contiguity", c_uint64),
+        ("contiguous", c_uint64),
+        ("types", c_uint64),
+        ("numbers", c_uint64),
+        ("tensor", c_void_p),
+        ("parameter", c_void_p),
+        ("dict", c_void_p),
+        ("text", c_void_p),
+        ("shared", c_void_p),
+        ("local", c_int64),
+        ("spec", c_int64),
+        ("object", c_int64),
+        ("undefined", c_void_p),
+        ("grad", c_void_p),
+        ("bump_version", c_void_p),
+        *((name, c_void_p) for name in (*_TORCH, *_PYTHON)),
+    ]
+
+
+class UnknownLayoutError(Exception):
+    """This torch or Python keeps its objects in a way that is not known here."""
+
+
+def measured() -> Layout:
+    """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
+    types = sum(1 << code for code in CODES.values())
+    layout = Layout(
+        tensor=id(Tensor),
+        parameter=id(torch.nn.Parameter),
+        dict=id(dict),
+        text=id(str),
+        types=types,
+        numbers=types,
+    )
+    _link(layout)
+    one = torch.empty(3, dtype=torch.float32)
+    other = torch.nn.Parameter(torch.empty(2, 2, dtype=torch.float64))
+    layout.implementation = _implementation(one, other)
+    _find_keys(layout, one, other)
+    _find_traits(layout)
+    _find_shape(layout)
+    _check_grad(layout)
+    return layout
+
+
+def _link(layout: Layout) -> None:
+    folder = Path(torch.__file__).parent / "lib"
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    libraries = [
+        (ctypes.CDLL(str(folder / f"libc10.{suffix}")), {"grad": _GRAD}),
+        (
+            ctypes.CDLL(str(folder / f"libtorch_cpu.{suffix}")),
+            {"bump_version": _BUMP_VERSION} | _TORCH,
+        ),
+        (ctypes.pythonapi, _PYTHON),
+    ]
+    for library, symbols in libraries:
+        for name, symbol in symbols.items():
+            setattr(layout, name, ctypes.cast(getattr(library, symbol), c_void_p))
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list(unpack(f"{count}Q", ctypes.string_at(address, 8 * count)))
+
+
+def _implementation(*tensors: Tensor) -> int:
+    """The offset in a Python tensor at which the address of its implementation stands."""
+    size = object.__basicsize__
+    if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
+        raise UnknownLayoutError("an object's type does not stand in its second word")
+    found = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
+    places = [place for place, same in enumerate(zip(*found, strict=True)) if all(same)]
+    return size + 8 * _only(places, "the implementation")
+
+
+def _only(found: list[int], what: str) -> int:
+    if len(found) != 1:
+        raise UnknownLayoutError(f"{what} of a tensor stands in {len(found)} places")
+    return found[0]
+
+
+def _implementation_words(tensor: Tensor) -> list[int]:
+    return _words(tensor._cdata, _WORDS)
+
+
+def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
+    """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
+    plain = _samples([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
+    negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
+    found = [
+        i
+        for i in range(_WORDS)
+        if len(plain[i]) == len(negated[i]) == 1
+        and min(plain[i]) != 0
+        and (min(plain[i]) ^ min(negated[i])).bit_count() == 1
+    ]
+    place = _only(found, "the keys")
+    if _samples([torch.empty(3, layout=torch.sparse_coo)])[place] == plain[place]:
+        raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
+    layout.keys, layout.plain = 8 * place, min(plain[place])
+
+
+def _samples(tensors: list[Tensor]) -> list[set[int]]:
+    """What stands in each word of the implementations."""
+    return list(map(set, zip(*map(_implementation_words, tensors), strict=True)))
+
+
+def _always(words: set[int]) -> tuple[int, int]:
+    """The bits that are 1 in all of some words, and those that are 0 in all."""
+    return reduce(and_, words), reduce(and_, map(invert, words))
+
+
+def _find_traits(layout: Layout) -> None:
+    """One word holds the type's number, and a bit that is set if the tensor is contiguous.
+
+    Other bits of it may be padding, in which anything stands.
+    """
+    straight = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
+    words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
+    found = [
+        i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
+    ]
+    place = _only(found, "the type")
+    ones, zeros = _always(_samples(straight)[place])
+    others = _always(_samples([tensor.t() for tensor in straight])[place])
+    layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
+    if not layout.contiguity:
+        raise UnknownLayoutError("the contiguity of a tensor cannot be told")
+    layout.dispatch_keys, layout.contiguous = 8 * place, ones & layout.contiguity
+    sizes = [(5, 7), (11, 13), (), (0, 3)]
+    shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
+    counts = [35, 143, 1, 0]
+    count = [i for i in range(_WORDS) if [words[i] for words in shapes] == counts]
+    layout.count = 8 * _only(count, "the number of elements")
+
+
+def _find_shape(layout: Layout) -> None:
+    """How many dimensions, and beside it the sizes of as many as are kept there."""
+    samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
+    kept = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
+    words = list(map(_implementation_words, samples))
+    found = [
+        i
+        for i in range(_WORDS)
+        if all(tuple(w[i : i + len(k)]) == k for w, k in zip(words, kept, strict=True))
+    ]
+    layout.shape = 8 * _only(found, "the shape")
+
+
+def _check_grad(layout: Layout) -> None:
+    grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
+    params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
+    layout.undefined = _words(grad(params[0]._cdata), 1)[0]
+    if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
+        raise UnknownLayoutError("a missing gradient cannot be told")
+    for param in params:
+        param.grad = torch.empty_like(param)
+        if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
+            raise UnknownLayoutError("a gradient is not where it is expected")
+    _check_interface(layout, params[0])
+
+
+def _check_interface(layout: Layout, param: Tensor) -> None:
+    handle = c_void_p(id(param) + layout.implementation)
+    address = c_void_p()
+    prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+    prototype(layout.address)(handle, ctypes.addressof(address))
+    if address.value != param.data_ptr():
+        raise UnknownLayoutError("torch's C interface reads something else")
+    version = param._version
+    ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)
+    if param._version != version + 1:
+        raise UnknownLayoutError("a parameter's version cannot be advanced")
+
+
+def find_parts(layout: Layout, shared: Tensor) -> None:
+    """A shared tensor's part and spec stand in its slots; an implementation knows its object."""
+    words = _words(id(shared), type(shared).__basicsize__ // 8)
+    held = {"local": local_tensor(shared), "spec": spec(shared)}
+    slots = {
+        name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
+        for name, value in held.items()
+    }
+    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (shared, held["local"])]
+    found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
+    layout.object = 8 * _only(found, "the Python object")
+    layout.local, layout.spec = slots["local"], slots["spec"]
+    layout.shared = id(type(shared))

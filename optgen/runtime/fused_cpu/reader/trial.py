@@ -1,0 +1,134 @@
+"""A trial of the C++ reader, in a process of its own, on a torch that the tests have not run on.
+
+What the reader measures of torch's objects could end the process where torch keeps them in another
+way. So a child process measures first, and takes steps that are compared with torch's. Its verdict
+is kept beside the kernels, for this torch, this Python and this text of the reader.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.cache import files
+from optgen.runtime.cache.folders import folders
+from optgen.runtime.fused_cpu.build.file_lock import alone
+
+_SECONDS = 120.0  # a trial takes about five, of which torch's import is most
+_PASSED, _FAILED = b"passed\n", b"failed\n"
+
+
+def passes(source: str) -> bool:
+    """Tell whether the reader of a source text passes its trial, by the verdict if there is one."""
+    file = f"tensor_reader-{_digest(source)}.trial"
+    for folder in folders():
+        with alone(folder / file):
+            verdict = _known(folder / file) or _tried()
+            with suppress(OSError):  # what is not kept is found out again by the next process
+                files.write(folder / file, verdict)
+            return verdict == _PASSED
+    return False
+
+
+def _known(path: Path) -> bytes | None:
+    try:
+        found = files.read(path)
+    except OSError:
+        return None
+    return found if found in (_PASSED, _FAILED) else None
+
+
+def _tried() -> bytes:
+    """Run the trial; a crash, an error and a hang are a verdict too."""
+    environment = dict(os.environ) | {
+        "OPTGEN_TENSOR_READER": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    program = f"from {__name__} import main; raise SystemExit(main())"
+    command = [sys.executable, "-P", "-c", program]  # -P: nothing is imported from where it starts
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return _FAILED
+    return _PASSED if done.returncode == 0 else _FAILED
+
+
+def _digest(source: str) -> str:
+    folder = Path(__file__).parent
+    texts = [(folder / name).read_text() for name in ("object_layout.py", "reader_trial.py")]
+    facts = [torch.__version__, str(torch.version.git_version), sys.version, sys.platform]
+    return hashlib.sha256("\0".join([*facts, source, *texts]).encode()).hexdigest()[:16]
+
+
+def main() -> int:
+    """Take steps with the reader and with torch; return 0 if they agree and the reader was used."""
+    from optgen import optim
+
+    torch.manual_seed(0)
+    sgd = _equals_torch(optim.SGD, torch.optim.SGD, lr=0.1, momentum=0.9)
+    adam = _equals_torch(optim.Adam, torch.optim.Adam, lr=0.1, amsgrad=True)
+    return 0 if sgd and adam else 1
+
+
+def _equals_torch(own: Any, theirs: Any, **arguments: Any) -> bool:
+    plain = list(_tensors())
+    strange = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader leaves it alone
+    read, _ = (_steps(own, theirs, tensors, arguments) for tensors in (plain, strange))
+    return read._cached_step is not None
+
+
+def _steps(own: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
+    """Take steps of both, and return ours; raise a `ValueError` where they differ."""
+    copies = [t.detach().double().clone().requires_grad_() for t in tensors]
+    optimizer, expected = own(tensors, **arguments), theirs(copies, foreach=False, **arguments)
+    for step in range(6):
+        _give_gradients(tensors, copies, step)
+        if step == 4:
+            _replace_state(optimizer.state)
+        optimizer.step()
+        expected.step()
+        if not all(map(_agree, tensors, copies)):
+            raise ValueError(f"another result than torch's in step {step}")
+    return optimizer
+
+
+def _tensors() -> Iterator[Tensor]:
+    """Yield parameters of every dtype and of many shapes."""
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for shape in ((), (1,), (7,), (3, 5), (2, 1, 3, 2, 1, 2), (0,), (4, 0)):
+            yield torch.nn.Parameter(torch.randn(shape).to(dtype))
+
+
+def _give_gradients(tensors: list[Tensor], copies: list[Tensor], step: int) -> None:
+    """Give new gradients, and none to one tensor in every third step."""
+    for place, (tensor, copy) in enumerate(zip(tensors, copies, strict=True)):
+        grad = torch.randn(tensor.shape).to(tensor.dtype)
+        without = step % 3 == 2 and place == 3
+        tensor.grad, copy.grad = (None, None) if without else (grad, grad.double().clone())
+
+
+def _replace_state(state: dict[Tensor, dict[str, Tensor]]) -> None:
+    """Move every state to memory that no step before has seen."""
+    for values in state.values():
+        for name, value in values.items():
+            values[name] = value.clone()
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    tolerance = 1e-5 if a.dtype in (torch.float32, torch.float64) else 5e-2
+    return torch.allclose(a.double(), b, rtol=tolerance, atol=tolerance)

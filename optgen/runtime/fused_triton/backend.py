@@ -1,0 +1,133 @@
+"""The fused Triton backend: one launch for the scalars, one a phase for all tensors of a bucket.
+
+Tensors are gathered into buckets once. After that a step compares addresses, uploads those that
+changed, and launches. The device reads everything else where it is, learning rates and step counts
+included. Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.batch.context import Stepping
+from optgen.runtime.batch.gather import snapshot
+from optgen.runtime.batch.sparse_rows import touched
+from optgen.runtime.fused_triton.launch_plan import LaunchPlan
+from optgen.runtime.protocols import Lowered
+from optgen.runtime.sharded.consensus import Consensus
+from optgen.runtime.torch_private import capturing
+
+_KEPT = 4  # so many models that are averaged take turns without a new table
+
+
+class FusedTritonBackend:
+    """Takes batches of CUDA tensors, or of CPU tensors under Triton's interpreter."""
+
+    def __init__(self) -> None:
+        self._plans: WeakKeyDictionary[Any, LaunchPlan] = WeakKeyDictionary()
+        # A graph reads its tables for as long as it is replayed.
+        self._captured: WeakKeyDictionary[Any, list[LaunchPlan]] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[Any, list[tuple[Batch, LaunchPlan]]] = WeakKeyDictionary()
+        self._calling = Lock()
+
+    def obstacle(self, owner: Lowered, batch: Batch) -> str:
+        """Say in a few words why Triton cannot take this batch; "" if it can."""
+        if strange := batch.overriding_class:
+            return f"a state of class {strange}"
+        if batch.dispatch_key.sharding is not None:
+            placements = batch.dispatch_key.sharding.placements
+            return f"the rule looks at whole parameters, and these are {placements}"
+        return device_obstacle(batch.params[0].device)
+
+    def prepare(
+        self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
+    ) -> Callable[[], None]:
+        """Check batches, and make the tables that are missing; return what launches."""
+        touched_rows = [
+            touched(optimizer.rule, b) for b in batches if b.dispatch_key.sparse_grad and b.params
+        ]
+        dense = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
+        rows = [each.rows for each in touched_rows]
+        snapshot(optimizer)
+        # Sparse gradients touch other rows in every step, so their buckets are new ones.
+        calls = [(LaunchPlan(optimizer, rows, None), rows)] if rows else []
+        if dense:
+            calls.append((self._plan(optimizer, dense), dense))
+
+        def update() -> None:
+            for plan, taken in calls:
+                plan.update(optimizer, taken)
+            for each in touched_rows:
+                each.put_back()
+
+        return update
+
+    def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
+        """Take no first step: every step gathers its batches."""
+
+    def call(self, function: Lowered, batch: Batch) -> None:
+        """Update the lists of a function through a plan that fits; it keeps no tensor."""
+        if capturing():
+            plan = LaunchPlan(function, [batch], [])
+            self._captured.setdefault(function, []).append(plan)
+            plan.update(function, [batch])
+            return
+        with self._calling:
+            known = self._calls.setdefault(function, [])
+            if not any(_taken_by(*each, function, batch) for each in known):
+                plan = LaunchPlan(function, [batch], None)
+                plan.update(function, [batch])
+                batch.drop_tensors()
+                self._calls[function] = [(batch, plan), *known[: _KEPT - 1]]
+
+    def _plan(self, optimizer: Stepping, batches: list[Batch]) -> LaunchPlan:
+        plan = self._plans.get(optimizer)
+        if _capturing(batches):
+            plan = LaunchPlan(optimizer, batches, [])
+            self._captured.setdefault(optimizer, []).append(plan)
+        elif plan is None or not plan.fits(batches):
+            plan = self._plans[optimizer] = LaunchPlan(optimizer, batches, None)
+        return plan
+
+
+def device_obstacle(device: torch.device) -> str:
+    """Say why this lowering cannot run on a device; "" if it can."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    if device.type == "cuda":
+        return ""
+    if device.type == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            return "CPU tensors need TRITON_INTERPRET=1 set from the start"
+        return "" if find_spec("numpy") else "Triton's interpreter needs numpy, not installed here"
+    return f"there is no Triton lowering for {device.type} tensors"
+
+
+def _taken_by(known: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
+    """Update a batch through the plan of another one, if that plan fits; tell whether it did."""
+    known.take(batch)
+    try:
+        fits = len(known.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([known])
+        if fits:
+            plan.update(function, [known])
+        return fits
+    finally:
+        known.drop_tensors()
+
+
+def _capturing(batches: list[Batch]) -> bool:
+    on_cuda = any(batch.params[0].is_cuda for batch in batches)
+    return on_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def backend(lowering: str) -> FusedTritonBackend:
+    """Return the backend."""
+    return FusedTritonBackend()

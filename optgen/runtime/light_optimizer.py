@@ -1,0 +1,93 @@
+"""What every optimizer here is, whatever its step: a torch Optimizer that imports no compiler."""
+
+import functools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from optgen.runtime.torch_private import (
+    WARNS_OF_SETS,
+    observed,
+    observed_by_torch,
+    outside_dynamo,
+    undecorated,
+    unobserved,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNORDERED = (
+    "optimizer parameters need to be organized in ordered collections, but the ordering of tensors "
+    "in sets will change between runs. Please use a list instead. This will be an error in a "
+    "future release."
+)
+"""torch's words since version 2.15."""
+
+
+def hooked(step: F) -> F:
+    """Run hooks and the profiler's record around a step as torch does, if there are any.
+
+    `hooked` on the result keeps torch from wrapping it again, and `_wrapped_by_lr_sched` keeps
+    schedulers from replacing it: `_opt_called` is what they want to know. A subclass with a step of
+    its own is wrapped by torch, and by the time it comes here its hooks have run.
+    """
+    watched = observed(step)
+
+    @functools.wraps(step)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        optimizer = args[0]
+        optimizer._opt_called = True
+        if unobserved(optimizer) or observed_by_torch(optimizer):
+            return step(*args, **kwargs)
+        return watched(*args, **kwargs)
+
+    wrapper.hooked = True  # type: ignore[attr-defined]
+    wrapper._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return cast(F, outside_dynamo(wrapper))
+
+
+class LightOptimizer(Optimizer):
+    """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        if isinstance(params, set) and not WARNS_OF_SETS:
+            warnings.warn(_UNORDERED, FutureWarning, stacklevel=2)
+        super().__init__(params, defaults)
+
+    @outside_dynamo
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state as torch's class of the same name would."""
+        hooks = self._optimizer_state_dict_post_hooks
+        self._optimizer_state_dict_post_hooks = OrderedDict()
+        try:
+            packed = undecorated(Optimizer.state_dict)(self)
+        finally:
+            self._optimizer_state_dict_post_hooks = hooks
+        packed = self._portable(packed)
+        for hook in hooks.values():
+            replaced = hook(self, packed)
+            packed = packed if replaced is None else replaced
+        return packed
+
+    @outside_dynamo
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state that this class, or torch's of the same name, returned."""
+        undecorated(Optimizer.load_state_dict)(self, state_dict)
+
+    @outside_dynamo
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters, to None or to zeros."""
+        undecorated(Optimizer.zero_grad)(self, set_to_none)
+
+    @outside_dynamo
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        undecorated(Optimizer.add_param_group)(self, param_group)
+
+    def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
+        """What `state_dict` hands out, before its post hooks see it."""
+        return packed

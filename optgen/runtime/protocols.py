@@ -1,0 +1,34 @@
+"""Protocols of what takes a step, so that lower floors need not know the optimizer class."""
+
+from collections import defaultdict
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+from optgen.runtime.rule import Rule
+
+Group: TypeAlias = dict[str, Any]
+"""A parameter group: its parameters under "params", and its hyperparameters and options."""
+
+
+class Lowered(Protocol):
+    """An optimizer, or a function over lists, with generated lowerings."""
+
+    @property
+    def rule(self) -> Rule:
+        """The facts about the update rule."""
+
+    @property
+    def lowerings(self) -> str:
+        """The name of the generated package that holds the lowerings."""
+
+    def hyper_annotations(self) -> dict[str, Any]:
+        """Return the type annotations of the hyperparameters, by name."""
+
+
+class Optimized(Lowered, Protocol):
+    """An optimizer with parameter groups and state, as torch lays them out."""
+
+    param_groups: list[Group]
+    state: defaultdict[Tensor, Any]
+    defaults: Group

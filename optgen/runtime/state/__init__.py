@@ -1,0 +1,1 @@
+"""Optimizer state: its creation, checkpoints, placeholders and snapshots."""

@@ -1,0 +1,106 @@
+"""Checkpoints in both directions between a generated class, torch's, and older versions of it."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.rule import Rule
+from optgen.runtime.state.create import as_scalar, beside_params, dtype_of, scalar_device
+from optgen.runtime.state.device_scalars import hand_out
+
+
+def backfill(
+    optimizer: Optimizer, previous: list[Group], added: dict[str, Any], optional: Iterable[str] = ()
+) -> None:
+    """Give loaded groups the keys they lack: torch's load drops what its checkpoint has not.
+
+    A key that torch's class had added over time gets the value torch gives it; any other keeps the
+    value it had before the load, or gets the default; an `optional` one only where it had one.
+    """
+    ours = {*optimizer.defaults, *added, *optional}
+    for index, group in enumerate(optimizer.param_groups):
+        before = previous[index] if index < len(previous) else {}
+        for key, value in {**optimizer.defaults, **before, **added}.items():
+            if key in ours:
+                group.setdefault(key, value)
+
+
+def scalars_to_tensors(optimizer: Optimized) -> None:
+    """Turn step counts and scalar states of old checkpoints, Python numbers, into tensors."""
+    rule = optimizer.rule
+    dtypes = {state.key: dtype_of(state) for state in rule.states if state.shape == "scalar"}
+    if rule.step == "tensor":
+        dtypes["step"] = None
+    for group, param, values in _members(optimizer):
+        for key, dtype in dtypes.items():
+            if key in values and not isinstance(values[key], Tensor):
+                values[key] = as_scalar(float(values[key]), rule, group, param, dtype)
+
+
+def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
+    """Yield every parameter that has a state, between its group and that state."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param in optimizer.state:
+                yield group, param, optimizer.state[param]
+
+
+def portable(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
+    """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
+    rule = optimizer.rule
+    keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
+    groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
+    packed["state"] = hand_out(packed["state"], groups, keys)
+    return packed
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A state that torch's load hands on as it is: of a tensor it would change the dtype."""
+
+    value: Tensor
+
+
+@contextmanager
+def keeping_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
+    """Load states whose dtype the rule declares as they are saved, not as their parameters are."""
+    declared = {state.key for state in rule.states if state.dtype is not None}
+
+    def wrap(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "state": {k: _wrapped(v, declared) for k, v in given["state"].items()}}
+
+    if not declared:
+        yield
+        return
+    hook = optimizer.register_load_state_dict_pre_hook(wrap)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _wrapped(values: Any, declared: set[str]) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: _Kept(value) if key in declared and isinstance(value, Tensor) else value
+        for key, value in values.items()
+    }
+
+
+def unwrap(optimizer: Optimized) -> None:
+    """Give loaded states the dtypes that the rule declares, on the devices where they belong."""
+    rule = optimizer.rule
+    declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
+    for group, param, values in _members(optimizer) if declared else ():
+        for state, dtype in declared:
+            kept = values.get(state.key)
+            if isinstance(kept, _Kept):
+                is_scalar = state.shape == "scalar"
+                device = scalar_device(rule, group, param) if is_scalar else param.device
+                values[state.key] = kept.value.to(dtype=dtype, device=device)

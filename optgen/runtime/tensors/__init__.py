@@ -1,0 +1,1 @@
+"""Tensors as lowerings see them: memory layouts, real local views, DTensor shards."""
