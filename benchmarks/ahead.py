@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction
 from benchmarks.ahead_figures import Figures, figures
 from benchmarks.classes import accepted
 from optgen import use_lowering
-from optgen.runtime import fused_triton
+from optgen.runtime.fused_triton import backend
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -91,7 +91,7 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
 
     stand_ins = (
         (JITFunction, "__getitem__", prepare),
-        (fused_triton, "obstacle", lambda device: ""),
+        (backend, "device_obstacle", lambda device: ""),
         (driver, "_active", Absent(target)),
         (torch.version, "hip", "any" if TARGETS[target].backend == "hip" else None),
     )

@@ -22,11 +22,11 @@ from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
 from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.table import excess
+from optgen.runtime.fused_cpu.stream_codes import excess
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
@@ -160,7 +160,7 @@ class _BatchKernel(Kernel):
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     """Steps in C++ take these rules' kernels from the libraries of many."""
     known = {rule.cls.lowerings: rule for rule in rules}
-    build = fused_cpu._load
+    build = kernels._load
 
     def load_kernel(owner: Any, module: Any, in_parts: bool, types: int) -> Any:
         rule = known.get(module.__name__)
@@ -168,7 +168,7 @@ def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
             return build(owner, module, in_parts, types)
         return _kernel(rule, owner)
 
-    with mock.patch.object(fused_cpu, "_load", load_kernel):
+    with mock.patch.object(kernels, "_load", load_kernel):
         yield
 
 

@@ -22,7 +22,7 @@ from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
 from optgen.ir.words import WORDS
 from optgen.runtime import matrix_ops
-from optgen.runtime.eager import step
+from optgen.runtime.eager import call
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu", "fused_triton", "functional", "sharded")
 STEPS = 3
@@ -223,7 +223,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
 
         return fits if update else getattr(lists, function)
 
-    with mock.patch.object(step, "load", load):
+    with mock.patch.object(call, "load", load):
         yield
 
 

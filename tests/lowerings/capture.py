@@ -26,6 +26,8 @@ class Blind(TorchDispatchMode):
 def captured(blind: bool = True) -> Iterator[None]:
     """Let CPU tensors be captured: what is wrong there is torch's check of devices alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("optgen.runtime.eager.step.capturable_devices", lambda: ["cpu", "cuda"])
+        patch.setattr(
+            "optgen.runtime.eager.functional_checks.capturable_devices", lambda: ["cpu", "cuda"]
+        )
         with Blind() if blind else nullcontext():
             yield

@@ -25,8 +25,8 @@ from optgen.lowerings.fused_cpu.passes import (
 )
 from optgen.lowerings.fused_cpu.steps import Step, Steps
 from optgen.passes.plan import plans
-from optgen.runtime import fused_cpu
 from optgen.runtime.fused_cpu.build import compiler
+from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.matrix_calls import calls_of
 from optgen.spec.read import read_spec
 
@@ -123,7 +123,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
     text = emit.render(algorithm(path), FUSED_CPU, None)
     width = widest(tmp_path)
     report = build(text, tmp_path, "-fopt-info-vec-optimized")
-    lines = fused_cpu.complete(text).splitlines()
+    lines = complete(text).splitlines()
     first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
     loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
     for loop in (i for i in loops if i > first):

@@ -16,6 +16,7 @@ from optgen import use_lowering
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 from optgen.ir.evaluate import evaluate_function
+from optgen.runtime.backends import backend
 from optgen.spec.read import read_spec
 
 SPEC = Path(__file__).parents[2] / "specs" / "averaging.py"
@@ -142,17 +143,18 @@ def test_autograd_hears_of_every_list_that_is_written(
 def test_a_table_is_kept_between_calls() -> None:
     from optgen.generated.averaging import ema as module
 
-    module._update._plans.clear()
+    kept = backend("fused_triton")._calls
+    kept.clear()
     for _ in range(3):
         lists = columns(("a", "b"), torch.float32).values()
         with use_lowering("fused_triton"):
             ema(*lists)
-    assert len(module._update._plans) == 1
+    assert len(kept[module._update]) == 1
     with use_lowering("fused_triton"):
         for size in range(1, 9):
             ema([torch.ones(size)], [torch.ones(size)])
-    assert len(module._update._plans) == 4
-    assert not any(work.params for work, _ in module._update._plans)
+    assert len(kept[module._update]) == 4
+    assert not any(batch.params for batch, _ in kept[module._update])
 
 
 @outside

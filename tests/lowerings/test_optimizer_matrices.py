@@ -15,7 +15,7 @@ from torch.testing._internal.common_optimizers import optim_db
 from optgen import optim
 from optgen.passes.latex import to_latex
 from optgen.runtime import GeneratedOptimizer, State
-from optgen.runtime.batch.gather import gather
+from optgen.runtime.batch.gather import gather_batches
 
 CLASSES: dict[str, Any] = {"Adafactor": optim.Adafactor, "Muon": optim.Muon}
 ERRORS = {info.optim_cls.__name__: info.optim_error_inputs_func for info in optim_db}
@@ -142,7 +142,7 @@ def _only(optimizer: Any, param: torch.Tensor) -> Any:
 
 
 def batches(optimizer: GeneratedOptimizer) -> list[Any]:
-    return [part for batch in gather(optimizer) for part in batch.parts or (batch,)]
+    return [part for batch in gather_batches(optimizer) for part in batch.parts or (batch,)]
 
 
 def test_parameters_that_differ_in_a_fact_share_no_call() -> None:

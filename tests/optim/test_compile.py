@@ -13,7 +13,6 @@ from parity.classes import MATRICES, NAMES, SPARSE
 import optgen
 import optgen.keyed
 from optgen.runtime import dispatch
-from optgen.runtime.fused_cpu import first_step
 
 
 @pytest.fixture(autouse=True)
@@ -220,8 +219,7 @@ def test_a_forced_lowering_is_forced_in_a_compiled_step(lowering: str) -> None:
         return chosen
 
     with pytest.MonkeyPatch.context() as patch, optgen.use_lowering(lowering):
-        for module in (dispatch, first_step):
-            patch.setattr(module, "choose", choose)
+        patch.setattr(dispatch, "choose", choose)
         torch.compile(optimizer.step, backend="eager")()
 
     assert taken == {lowering}

@@ -22,7 +22,7 @@ from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.ir.verify import VerifyError
 from optgen.runtime import matrix_ops
-from optgen.runtime.eager import step
+from optgen.runtime.eager import call
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.read import read_spec
@@ -106,7 +106,7 @@ def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed
 
         return step if update else getattr(lists, function)
 
-    with mock.patch.object(step, "load", load):
+    with mock.patch.object(call, "load", load):
         try:
             follow(text, flags, seed, ("foreach",))
         except VerifyError:

@@ -117,7 +117,7 @@ def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
     reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
     trained(optimizer, ours)
     trained(reference, theirs)
-    assert isinstance(optimizer._cached_step, CachedSparseStep)
+    assert isinstance(optimizer._context.cached, CachedSparseStep)
     return optimizer, ours, reference, theirs
 
 
@@ -128,7 +128,7 @@ def test_a_rate_that_changes_is_taken_up() -> None:
             each.param_groups[1]["lr"] *= 0.5
             trained(each, params, 1, step)
 
-    assert isinstance(optimizer._cached_step, CachedSparseStep)
+    assert isinstance(optimizer._context.cached, CachedSparseStep)
     assert error(ours, theirs) < 1e-6
 
 

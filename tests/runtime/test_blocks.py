@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from optgen.runtime.eager import blocks as module
-from optgen.runtime.eager.blocks import blocks, is_cut, list_blocks, portions, shares
+from optgen.runtime.eager.blocks import blocks, is_cut, list_blocks, list_chunks, shares
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
 
@@ -84,7 +84,7 @@ def test_portions_go_over_whole_lists_and_add_up_in_place() -> None:
     for shape in ((5,), (7, 4), (0, 3)):  # several to a share, blocks of one, nothing in them
         params = [torch.randn(shape) for _ in range(5)]
         sums = torch.zeros([5, *[1] * len(shape)], dtype=torch.float64)
-        for part, same, numbers in portions(params, params, sums=[sums.unbind()]):
+        for part, same, numbers in list_chunks(params, params, sums=[sums.unbind()]):
             assert all(map(torch.equal, part, same))
             assert sum(tensor.numel() for tensor in part) <= 16
             for tensor, number in zip(part, numbers, strict=True):

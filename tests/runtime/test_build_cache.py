@@ -17,10 +17,10 @@ from optgen.runtime.fused_cpu.build import compiler, file_lock, library_cache
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 CHILD = f"""
 import ctypes, os, sys
-from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime.fused_cpu.build import library_cache
 for _ in range(int(sys.argv[1])):
     os.fork()
-path = build_cache.library("answer", {SOURCE!r})
+path = library_cache.library("answer", {SOURCE!r})
 assert ctypes.CDLL(str(path)).answer() == 42
 os.write(1, f"{{path}}\\n".encode())
 """

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batches import give_gradients, stepped, the_work
+from runtime.works import give_gradients, stepped, the_work
 from torch import Tensor
 
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
 from optgen.runtime.batch.assemble import Gradients, States, assemble
-from optgen.runtime.batch.gather import gather
+from optgen.runtime.batch.gather import gather_batches
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -121,7 +121,7 @@ def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
     with pytest.raises(
         RuntimeError, match=r"row_var has the shape \(4, 1\), but its parameter \(2, 128\)"
     ):
-        gather(optimizer)
+        gather_batches(optimizer)
 
 
 @pytest.mark.parametrize("shape", [(6, 2), (3, 1)])
@@ -133,7 +133,7 @@ def test_a_gradient_left_from_a_parameter_of_another_size(shape: tuple[int, int]
     param.data = torch.ones(shape)
 
     with pytest.raises(RuntimeError, match=r"a gradient has the shape \(3, 2\), but its parameter"):
-        gather(optimizer)
+        gather_batches(optimizer)
 
 
 @pytest.mark.parametrize("key", ["step", "exp_avg"])
@@ -202,6 +202,6 @@ def test_states_in_another_order_than_the_parameters() -> None:
     optimizer.step()
     optimizer.param_groups.reverse()
 
-    for batch in gather(optimizer):
+    for batch in gather_batches(optimizer):
         expected = [optimizer.state[param] for param in batch.members]
         assert all(a is b for a, b in zip(batch.dicts, expected, strict=True))

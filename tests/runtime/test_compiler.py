@@ -226,11 +226,11 @@ def test_files_may_not_grow(cache: Path) -> None:
     """The system's own limit, on a compiler that works."""
     code = f"""
 import resource
-from optgen.runtime.fused_cpu import build_cache
+from optgen.runtime.fused_cpu.build import library_cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
-    build_cache.library("answer", {SOURCE!r})
-except build_cache.CompileError as error:
+    library_cache.library("answer", {SOURCE!r})
+except library_cache.CompileError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,14 +8,15 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
 from optgen.optim import Adam
-from optgen.runtime import choice, fused_cpu
+from optgen.runtime.forced import FORCED
+from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The C++ kernel is there, unless the test puts a reason into the answer."""
     answer = {"why_not": ""}
-    monkeypatch.setattr(fused_cpu, "why_not", lambda optimizer, work: answer["why_not"])
+    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["why_not"])
     return answer
 
 
@@ -152,7 +153,7 @@ def test_a_lowering_can_be_forced_and_is_forced_no_longer_than_the_context() -> 
         with optgen.use_lowering("forloop"):
             assert optgen.explain(optimizer).startswith("group 0: for-loop")
         assert optgen.explain(optimizer).startswith("group 0: foreach")
-    assert choice._forced.get() is None
+    assert FORCED.get() is None
 
 
 def test_an_unknown_lowering_is_an_error() -> None:

@@ -110,7 +110,7 @@ class TestARepeatedStep:
 
     def test_is_read(self, pair: "tuple[Any, Any]", monkeypatch: pytest.MonkeyPatch) -> None:
         optimizer, step = pair
-        monkeypatch.setattr(dispatch, "survey", lambda *_: pytest.fail("gathered"))
+        monkeypatch.setattr(dispatch, "gather_batches", lambda *_: pytest.fail("gathered"))
         versions = [param._version for param in self.tensors(optimizer)]
         step()
         step()
@@ -121,9 +121,9 @@ class TestARepeatedStep:
 
         optimizer, step = pair
         for placement in (Shard(1), Replicate(), Shard(0)):
-            known = optimizer._cached_step
+            known = optimizer._context.cached
             step(placement)
-            assert optimizer._cached_step is not known
+            assert optimizer._context.cached is not known
 
     def test_memory_is_read_anew(self, pair: "tuple[Any, Any]") -> None:
         optimizer, step = pair

@@ -15,10 +15,10 @@ from optgen import use_lowering
 from optgen.generated.averaging import ema as generated
 from optgen.generated.averaging.ema import ema
 from optgen.optim import swa_utils
-from optgen.runtime import fused_cpu
-from optgen.runtime.eager import step
+from optgen.runtime.eager import backend
 from optgen.runtime.elementwise import UnfitError
 from optgen.runtime.fused_cpu import cached_call
+from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 
@@ -146,19 +146,19 @@ def test_numbers_may_be_tensors() -> None:
 
 def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_call, "reader", lambda: None)
-    generated._update._known.clear()
+    generated._update._cached.clear()
     check(*pair(3, (4, 5)))
-    assert not generated._update._known
+    assert not generated._update._cached
 
 
 def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """With other tensors, numbers and types, as long as there are as many; of few lengths."""
     if cached_call.reader() is None:
         return
-    generated._update._known.clear()
+    generated._update._cached.clear()
     ema(*pair(3, 4))
     gathered: list[object] = []
-    monkeypatch.setattr(fused_cpu, "update", lambda *given: gathered.append(given))
+    monkeypatch.setattr(FusedCpuBackend, "call", lambda *given: gathered.append(given))
     for dtype in (torch.float64, torch.bfloat16):
         means, tensors = pair(5, (6, 2), dtype=dtype)
         expected = [m.lerp(t, 0.75) for m, t in zip(means, tensors, strict=True)]
@@ -172,15 +172,15 @@ def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_lengths_are_kept() -> None:
     for length in range(1, 9):
         ema(*pair(*[2] * length))
-    assert len(generated._update._known) <= 4
+    assert len(generated._update._cached) <= 4
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    generated._update._known.clear()
-    monkeypatch.setattr(fused_cpu, "why_not", lambda owner, work: "no compiler")
+    generated._update._cached.clear()
+    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, work: "no compiler")
     taken: list[str] = []
-    load = step.load
-    monkeypatch.setattr(step, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
+    load = backend.load
+    monkeypatch.setattr(backend, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
     check(*pair(3, (4, 5)))
     assert taken == ["forloop", "forloop"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 from tests.runtime.training import error, parameters, states, train
 
@@ -36,14 +36,14 @@ def test_it_is_the_step_that_python_gathers(name: str, monkeypatch: pytest.Monke
     """Also where some parameters get their first gradient later."""
     found, optimizer = made(name)
     train(optimizer, found, 1)
-    assert optimizer._cached_step is not None
-    assert not optimizer._context.works
+    assert optimizer._context.cached is not None
+    assert not optimizer._context.batches
     train(optimizer, found, 6, seed=2)
 
     expected, other = made(name)
-    monkeypatch.setattr(fused_cpu, "begin", lambda optimizer: False)
+    monkeypatch.setattr(FusedCpuBackend, "begin", lambda self, optimizer, takes: None)
     train(other, expected, 1)
-    assert other._context.works
+    assert other._context.batches
     train(other, expected, 6, seed=2)
 
     assert all(map(torch.equal, found + states(optimizer), expected + states(other)))
@@ -131,5 +131,5 @@ def test_a_parameter_without_a_gradient_gets_no_state() -> None:
     params[1].grad = torch.ones(4)
     optimizer.step()
 
-    assert optimizer._cached_step is not None
+    assert optimizer._context.cached is not None
     assert list(optimizer.state) == [params[1]]

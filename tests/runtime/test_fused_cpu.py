@@ -9,8 +9,8 @@ import torch
 from runtime.changes import give_gradients, parameters
 
 from optgen.optim import SGD, Adam
-from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu.table import gather
+from optgen.runtime.fused_cpu import kernels, ready
+from optgen.runtime.fused_cpu.fill_table import fill_table
 
 
 def test_a_step_like_the_last_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_a_step_like_the_last_is_repeated(monkeypatch: pytest.MonkeyPatch) -> No
     for step in range(2):
         give_gradients(params, step)
         optimizer.step()
-    monkeypatch.setattr(fused_cpu, "gather", None)
+    monkeypatch.setattr(ready, "fill_table", None)
 
     for step in range(2, 5):
         give_gradients(params, step)
@@ -168,8 +168,8 @@ def test_a_state_that_the_flags_promise_must_be_there() -> None:
         fresh={"momentum_buffer": [False]},
         group=SGD([param], momentum=0.5).param_groups[0],
     )
-    kernel = fused_cpu._kernel(SGD)
+    kernel = kernels.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
 
     with pytest.raises(RuntimeError, match="sgd needs 'momentum_buffer'"):
-        gather(kernel, [work], scaled=False)  # type: ignore[list-item]
+        fill_table(kernel, [work], scaled=False)  # type: ignore[list-item]

@@ -10,15 +10,15 @@ from runtime.changes import give_gradients, parameters
 
 import optgen
 from optgen.optim import SGD, Adam
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler
 
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Nothing is compiled yet, and nothing is cached."""
-    monkeypatch.setattr(fused_cpu, "_kernels", {})
-    monkeypatch.setattr(fused_cpu, "_warned", set())
+    monkeypatch.setattr(kernels, "_kernels", {})
+    monkeypatch.setattr(kernels, "_warned", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
 
 
@@ -42,7 +42,7 @@ def test_without_a_compiler_steps_are_unfused_and_one_warning_says_what_to_insta
 @pytest.mark.usefixtures("no_kernels")
 def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning has the compiler's words; what explain says is one whole sentence."""
-    monkeypatch.setattr(fused_cpu, "complete", lambda source: "this is no C++\n")
+    monkeypatch.setattr(kernels, "complete", lambda source: "this is no C++\n")
     params = parameters()
     give_gradients(params, 0)
     says = r"not what optgen wrote for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"

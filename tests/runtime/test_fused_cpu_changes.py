@@ -18,7 +18,6 @@ from torch import Tensor
 
 import optgen
 from optgen.optim import SGD, Adam, NAdam, RAdam, RMSprop
-from optgen.runtime import fused_cpu
 
 TOLERANCE = 1e-12
 
@@ -110,4 +109,4 @@ def test_a_changed_choice_of_lowering_is_seen() -> None:
         optimizer.step()
     unfused(optimizer, params)
 
-    assert not fused_cpu.repeat(optimizer)
+    assert not optimizer._context.cached.run(optimizer)

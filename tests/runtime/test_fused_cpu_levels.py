@@ -9,10 +9,10 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import dtype_variants, library_cache
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.table import CODES
+from optgen.runtime.fused_cpu.stream_codes import CODES
 
 SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 
@@ -20,7 +20,7 @@ SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    monkeypatch.setattr(fused_cpu, "_kernels", {})
+    monkeypatch.setattr(kernels, "_kernels", {})
 
 
 def parameters(*dtypes: torch.dtype) -> list[Tensor]:
@@ -34,14 +34,14 @@ def parameters(*dtypes: torch.dtype) -> list[Tensor]:
 
 def known(cls: Any = Adafactor) -> set[torch.dtype]:
     """The types that the kernel in use was built for."""
-    kernel = fused_cpu._kernel(cls)
+    kernel = kernels.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
     return {dtype for dtype, code in CODES.items() if kernel.types >> code & 1}
 
 
-def kernels(cls: Any = Adafactor) -> int:
+def kernel_count(cls: Any = Adafactor) -> int:
     """How many kernels have been asked for."""
-    return len(fused_cpu._kernels[sys.modules[cls.lowerings]])
+    return len(kernels._kernels[sys.modules[cls.lowerings]])
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtyp
             optimizer.step()
 
     assert known() == types
-    assert kernels() == 1
-    assert optimizer._cached_step is not None  # the reader took the step count of float32, too
+    assert kernel_count() == 1
+    assert optimizer._context.cached is not None  # the reader took the step count of float32, too
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -75,7 +75,7 @@ def test_groups_of_several_types_share_a_library(apart: bool) -> None:
     with use_lowering("fused_cpu"):
         Adafactor(groups).step()
 
-    assert kernels() == 1
+    assert kernel_count() == 1
     assert known() == set(CODES)
 
 
@@ -167,25 +167,25 @@ def test_a_step_count_of_any_type_builds_nothing() -> None:
     with use_lowering("fused_cpu"):
         for optimizer in optimizers:
             optimizer.step()
-        repeat = optimizers[0]._cached_step
+        repeat = optimizers[0]._context.cached
         for state in optimizers[0].state.values():
             state["step"] = state["step"].double()
         for optimizer in optimizers:
             optimizer.step()
 
-    assert optimizers[0]._cached_step is repeat
-    assert kernels() == 1
+    assert optimizers[0]._context.cached is repeat
+    assert kernel_count() == 1
     assert all(map(torch.equal, params, expected))
 
 
 def test_a_rule_of_one_sweep_has_one_library() -> None:
     with use_lowering("fused_cpu"):
         SGD(parameters(torch.float32)).step()
-        first = fused_cpu._kernel(SGD)
+        first = kernels.kernel_or_reason(SGD)
         SGD(parameters(torch.float64)).step()
 
     assert isinstance(first, Kernel)
-    assert fused_cpu._kernel(SGD, dtype_variants.ALL) is first
+    assert kernels.kernel_or_reason(SGD, dtype_variants.ALL) is first
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def unscaled_once(shape: Shape) -> None:
 
 def repeats(optimizer: Any) -> bool:
     """Whether the next step of a group of all shapes will be read in C++."""
-    return optimizer._cached_step is not None
+    return optimizer._context.cached is not None
 
 
 @pytest.mark.skipif(repeat.reader() is None, reason="no reader on this torch")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
-from optgen.runtime import fused_cpu
 from optgen.runtime.batch import sparse_rows
+from optgen.runtime.fused_cpu import kernels, ready, sparse_gradients
 from optgen.runtime.fused_cpu.build import library_cache
 
 Size = tuple[int, ...]
@@ -26,7 +26,7 @@ def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("taken in Python")
 
-    monkeypatch.setattr(fused_cpu, "touched", refuse)
+    monkeypatch.setattr(ready, "touched", refuse)
 
 
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -173,10 +173,10 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
         taken.append(args)
         return sparse_rows.touched(*args)
 
-    assert not isinstance(fused_cpu._kernel(SparseAdam), str)
+    assert not isinstance(kernels.kernel_or_reason(SparseAdam), str)
     monkeypatch.setattr(library_cache, "library", missing)
-    monkeypatch.setattr(fused_cpu, "touched", noted)
-    monkeypatch.setattr(fused_cpu.rows, "_functions", {})
+    monkeypatch.setattr(ready, "touched", noted)
+    monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 
     assert len(taken) == 4

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen.ir.algorithm import Algorithm
-from optgen.runtime import fused_cpu
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.gradients import DispatchKey
+from optgen.runtime.batch.dispatch_key import DispatchKey
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import dtype_variants
+from optgen.runtime.fused_cpu.fill_table import fill_table
 from optgen.runtime.fused_cpu.shard_kernel import ShardKernel
-from optgen.runtime.fused_cpu.table import gather
 from optgen.runtime.rule import FACTS, State
 from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.driver import Update
@@ -86,7 +86,7 @@ class Rank:
     def update(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Update:
         """A step of all parameters."""
         batches = list(self._works(kernel, grads))
-        table, copied = gather(kernel, batches, scaled=False)
+        table, copied = fill_table(kernel, batches, scaled=False)
         assert not copied
         return kernel.update(table, self.optimizer)
 
@@ -151,7 +151,7 @@ def prepared(
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
-    kernel = fused_cpu._loaded(optimizer, dtype_variants.of_dtypes([torch.float64]), in_parts=True)
+    kernel = kernels.loaded(optimizer, dtype_variants.of_dtypes([torch.float64]), is_sharded=True)
     assert isinstance(kernel, ShardKernel)
     places = product(*map(range, mesh))
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel

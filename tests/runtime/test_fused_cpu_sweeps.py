@@ -10,9 +10,10 @@ from torch import Tensor
 import generated
 from optgen import use_lowering
 from optgen.optim import Adafactor
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.reader import tensor_reader
 
 SINGLE, DOUBLE = (dtype_variants.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
 
@@ -79,9 +80,9 @@ def test_a_first_step_builds_each_library_once(
 
     compile_ = compiler.build
     monkeypatch.setattr(compiler, "build", build)
-    monkeypatch.setattr(fused_cpu, "_kernels", {})
+    monkeypatch.setattr(kernels, "_kernels", {})
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
-    fused_cpu.tensor_reader.reader()
+    tensor_reader.reader()
     with use_lowering("fused_cpu"):
         optimizer = Adafactor(parameters())
         for _ in range(2):
@@ -101,8 +102,8 @@ def test_sweeps_that_cannot_be_built_are_reported(
     monkeypatch.setattr(
         sweep_library, "_source", lambda: "this is no C++, but knows OPTGEN_TYPES\n"
     )
-    monkeypatch.setattr(fused_cpu, "_kernels", {})
-    monkeypatch.setattr(fused_cpu, "_warned", set())
+    monkeypatch.setattr(kernels, "_kernels", {})
+    monkeypatch.setattr(kernels, "_warned", set())
     monkeypatch.setattr(library_cache, "library", lambda name, text: build(name, text, tmp_path))
     monkeypatch.setattr(library_cache, "built", lambda name, text: None)
     params = parameters()

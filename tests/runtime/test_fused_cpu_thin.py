@@ -23,7 +23,7 @@ from torch.nn import Parameter
 from optgen.bench import memory
 from optgen.ir.algorithm import Algorithm
 from optgen.optim import Adafactor
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 
 __all__ = ["odd", "threads"]  # fixtures
 
@@ -38,14 +38,15 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels to which a hundred rows and columns are many."""
 
+    original = kernels.complete
+
     def complete(source: str) -> str:
-        text = fused_cpu_complete(source)
+        text = original(source)
         assert MANY in text
         return text.replace(MANY, "constexpr i64 MANY = 100,")
 
-    fused_cpu_complete = fused_cpu.complete
-    monkeypatch.setattr(fused_cpu, "complete", complete)
-    monkeypatch.setattr(fused_cpu, "_kernels", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(kernels, "complete", complete)
+    monkeypatch.setattr(kernels, "_kernels", weakref.WeakKeyDictionary())
 
 
 @pytest.mark.usefixtures("few")

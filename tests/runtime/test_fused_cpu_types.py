@@ -8,8 +8,8 @@ from runtime.changes import give_gradients, parameters
 from torch import Tensor
 
 from optgen.optim import SGD
-from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu.table import gather
+from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu.fill_table import fill_table
 
 
 def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
@@ -23,12 +23,12 @@ def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
         steps=[],
         fresh={"momentum_buffer": [True]},
         any_fresh=True,
-        facts={},
+        memo={},
         group=SGD([torch.nn.Parameter(param)], momentum=0.5).param_groups[0],
     )
-    kernel = fused_cpu._kernel(SGD)
+    kernel = kernels.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
-    table, _ = gather(kernel, [work], scaled=False)  # type: ignore[list-item]
+    table, _ = fill_table(kernel, [work], scaled=False)  # type: ignore[list-item]
     kernel.run(table, SimpleNamespace())  # type: ignore[arg-type]
     return buffer
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import optgen
 from optgen.optim import SGD, Adam
-from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu.table import excess
+from optgen.runtime.fused_cpu import kernels
+from optgen.runtime.fused_cpu.stream_codes import excess
 from optgen.runtime.rule import Rule, State
 
 
@@ -143,4 +143,4 @@ def test_such_a_rule_takes_its_steps_unfused(count: int, update: str, tmp_path: 
     assert param.tolist() == [-0.5] * 3
     with pytest.raises(RuntimeError, match="more than"), optgen.use_lowering("fused_cpu"):
         optimizer.step()
-    assert "more than" in str(fused_cpu._kernel(type(optimizer)))
+    assert "more than" in str(kernels.kernel_or_reason(type(optimizer)))

@@ -12,7 +12,8 @@ from torch import Tensor
 
 import optgen.optim
 from optgen import use_lowering
-from optgen.runtime import fused_triton
+from optgen.runtime.backends import backend
+from optgen.runtime.fused_triton import backend as fused_triton
 from optgen.runtime.fused_triton import table
 
 pytest.importorskip("triton")
@@ -60,9 +61,9 @@ def test_names_the_package_the_interpreter_lacks(
         fused_triton, "find_spec", lambda name: None if name == missing else object()
     )
 
-    assert missing in fused_triton.obstacle(torch.device("cpu")).lower()
+    assert missing in fused_triton.device_obstacle(torch.device("cpu")).lower()
     needed = missing == "triton"  # a kernel that is compiled needs no numpy
-    assert bool(fused_triton.obstacle(torch.device("cuda"))) is needed
+    assert bool(fused_triton.device_obstacle(torch.device("cuda"))) is needed
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +128,7 @@ def test_mixed_types_in_one_optimizer() -> None:
     train(ours, optimizer, theirs, other, steps=2)
     for a, b in zip(ours, theirs, strict=True):
         assert error(a, b) < {8: 1e-14, 4: 1e-6, 2: 2e-3}[a.dtype.itemsize]
-    plan = fused_triton._plans[optimizer]
+    plan = backend("fused_triton")._plans[optimizer]
     assert len(plan._buckets) == 3  # one launch each, whatever the number of tensors
 
 

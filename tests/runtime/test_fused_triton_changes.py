@@ -10,7 +10,7 @@ from torch import Tensor
 
 import optgen.optim
 from optgen import use_lowering
-from optgen.runtime import fused_triton
+from optgen.runtime.backends import backend
 
 pytest.importorskip("triton")
 
@@ -140,11 +140,11 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
     with use_lowering("fused_triton"):
         give_gradients(params, 0)
         optimizer.step()
-        plan = fused_triton._plans[optimizer]
+        plan = backend("fused_triton")._plans[optimizer]
         give_gradients(params, 1)
         optimizer.step()
 
-    assert fused_triton._plans[optimizer] is plan
+    assert backend("fused_triton")._plans[optimizer] is plan
 
 
 @inside

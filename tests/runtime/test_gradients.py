@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from runtime.batches import give_gradients, stepped, the_work
 from runtime.training import error, gradients, parameters, train
+from runtime.works import give_gradients, stepped, the_work
 from torch import Tensor
 
 from optgen import use_lowering
@@ -51,7 +51,7 @@ def test_tensors_that_need_different_lowerings_make_parts() -> None:
 
     batch = the_work(optimizer)
 
-    assert [part.columns for part in batch.parts] == [[0, 1, 3], [2]]
+    assert [part.places for part in batch.parts] == [[0, 1, 3], [2]]
     assert [part.dispatch_key.occurrence for part in batch.parts] == [0, 1]
     give_gradients(list(params))
     assert the_work(optimizer) is batch

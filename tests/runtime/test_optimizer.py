@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batches import one_parameter
 from runtime.training import error, gradients, parameters, train
+from runtime.works import one_parameter
 from torch.optim import Optimizer
 
 from optgen import use_lowering

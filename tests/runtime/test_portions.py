@@ -1,6 +1,5 @@
 """Tensors that no kernel can walk where they lie are copied, a few at a time."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from optgen.optim import SGD, Adafactor, Adam
-from optgen.runtime import fused_cpu
-from optgen.runtime.fused_cpu import chunks, table
+from optgen.runtime.fused_cpu import chunks, ready
+from optgen.runtime.fused_cpu.fill_table import fill_table
 
 Copies = list[list[int]]
 
@@ -24,10 +23,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     def gathered(kernel: Any, works: Any, scaled: bool, copies: bool = False) -> Any:
         if copies:
             sizes.append([param.numel() for work in works for param in work.params])
-        return table.gather(kernel, works, scaled, copies)
+        return fill_table(kernel, works, scaled, copies)
 
-    monkeypatch.setattr(sys.modules[chunks.__module__], "_ELEMENTS", 10)
-    monkeypatch.setattr(fused_cpu, "gather", gathered)
+    monkeypatch.setattr(chunks, "_ELEMENTS", 10)
+    monkeypatch.setattr(ready, "fill_table", gathered)
     return sizes
 
 

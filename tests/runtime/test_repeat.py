@@ -1,27 +1,28 @@
 """What keeps a fused step from being repeated: another lowering may be due."""
 
+from typing import Any
+
 import pytest
 import torch
 from runtime.test_between_steps import parameters, train
 from runtime.training import error
-from torch.optim import Optimizer
 
 from optgen import use_lowering
 from optgen.optim import SGD, Adam
-from optgen.runtime.eager import step
+from optgen.runtime.eager.backend import EagerBackend
 
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The unfused lowerings that steps went through."""
     names: list[str] = []
-    prepare = step.prepare
+    prepare = EagerBackend.prepare
 
-    def watched(optimizer: Optimizer, groups: list[dict[str, object]], lowering: str) -> object:
-        names.append(lowering)
-        return prepare(optimizer, groups, lowering)
+    def watched(self: EagerBackend, *arguments: Any) -> object:
+        names.append(self._lowering)
+        return prepare(self, *arguments)
 
-    monkeypatch.setattr(step, "prepare", watched)
+    monkeypatch.setattr(EagerBackend, "prepare", watched)
     return names
 
 

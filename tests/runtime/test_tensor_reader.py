@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from optgen.optim import SGD, Adam
-from optgen.runtime import fused_cpu
+from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import library_cache
 from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
 from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measured
@@ -92,7 +92,7 @@ def test_without_a_reader_steps_are_gathered(
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = SGD([param], lr=0.5)
-    assert not isinstance(fused_cpu._kernel(SGD), str)
+    assert not isinstance(kernels.kernel_or_reason(SGD), str)
     assert reader() is not None
     reader.cache_clear()
     obstacle(monkeypatch)
@@ -102,7 +102,7 @@ def test_without_a_reader_steps_are_gathered(
 
     assert reader() is None
     assert param.tolist() == [0.0] * 3
-    assert optimizer._cached_step is None
+    assert optimizer._context.cached is None
 
 
 def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
@@ -204,7 +204,7 @@ def test_two_threads_never_share_the_scratch(monkeypatch: pytest.MonkeyPatch) ->
     param.grad = torch.ones(3)
     optimizer = Adam([param])
     optimizer.step()
-    known = optimizer._cached_step
+    known = optimizer._context.cached
     assert known is not None
 
     with known._busy:

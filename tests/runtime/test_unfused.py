@@ -9,8 +9,8 @@ from runtime.training import error, gradients, parameters, states, train
 import optgen
 from optgen import use_lowering
 from optgen.optim import Adam
-from optgen.runtime.batch.gather import gather
-from optgen.runtime.eager.step import buckets
+from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.eager.buckets import buckets
 
 CONFIGURATIONS: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {}),
@@ -129,7 +129,7 @@ def test_equal_steps_share_a_bucket_and_a_parameter_that_joins_late_has_its_own(
         for param in params[:2] if late is None else params:
             param.grad = torch.ones(2)
         optimizer.step()
-    (work,) = gather(optimizer)
+    (work,) = gather_batches(optimizer)
 
     found = [len(columns[0]) for columns, _, _ in buckets(optimizer.rule, work, by_value=True)]
 
@@ -143,7 +143,7 @@ def test_mixed_dtypes_make_buckets() -> None:
     optimizer = Adam(params, foreach=True)
     for _ in gradients(params, 1):
         optimizer.step()
-    (work,) = gather(optimizer)
+    (work,) = gather_batches(optimizer)
 
     found = [columns[0] for columns, _, _ in buckets(optimizer.rule, work, by_value=True)]
 

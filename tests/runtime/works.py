@@ -5,7 +5,7 @@ from torch import Tensor
 
 from optgen.optim import Adam
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.gather import gather
+from optgen.runtime.batch.gather import gather_batches
 
 
 def give_gradients(params: list[Tensor]) -> None:
@@ -22,7 +22,7 @@ def stepped() -> tuple[Adam, list[Tensor]]:
 
 
 def the_work(optimizer: Adam) -> Batch:
-    (batch,) = gather(optimizer)
+    (batch,) = gather_batches(optimizer)
     return batch
 
 

@@ -185,7 +185,7 @@ def _find_traits(layout: Layout) -> None:
     layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
     if not layout.contiguity:
         raise UnknownLayoutError("the contiguity of a tensor cannot be told")
-    layout.dispatch_keys, layout.contiguous = 8 * place, ones & layout.contiguity
+    layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
