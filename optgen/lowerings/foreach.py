@@ -9,9 +9,7 @@ from functools import reduce
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering, PlanPass
-from optgen.lowerings.python.forms import FOREACH as SHARES
-from optgen.lowerings.python.forms import SHARDED
+from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,
     Function,
@@ -22,28 +20,29 @@ from optgen.lowerings.python.function import (
     python_file,
     unpacked,
 )
-from optgen.lowerings.python.phases import phases
-from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.python.phase_printer import phases
+from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
+from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
-from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.hold_truths import hold_truths
 from optgen.passes.inline_scalars import inline_scalars
-from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import made, numbers_read
-from optgen.passes.join_roots import join_roots
+from optgen.passes.instructions import new_tensors, numbers_read
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
+from optgen.passes.select_instructions import select_instructions
+from optgen.passes.truths_to_bool import truths_to_bool
+from optgen.passes.use_ieee_operators import use_ieee_operators
 
 ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
 _PASSES: tuple[PlanPass, ...] = (
-    join_roots,
+    merge_square_roots,
     fold_denominators,
     hoist_scalars,
     inline_scalars,
-    guard_scalars,
-    hold_truths,
+    use_ieee_operators,
+    truths_to_bool,
 )
 
 
@@ -84,12 +83,12 @@ def _sharded(plan: Plan) -> Iterator[Function]:
 
 def _loop(plan: Plan) -> Body:
     if plan.is_cut:
-        return phases(plan, SHARES)
+        return phases(plan, TENSOR_LISTS)
     (sweep,) = plan.sweeps
     names = [plural(s.name) for s in sweep.streams]
     lists = ", ".join(names)
-    program = to_inplace(plan, sweep)
-    alive = len(set(made(program))) + 1  # the next of a name is made beside the last
+    program = select_instructions(plan, sweep)
+    alive = len(set(new_tensors(program))) + 1  # the next of a name is made beside the last
     room = f", alive={alive}" if alive > ALIVE else ""
     lines = [f"{unpacked(names)} = cut", *foreach_lines(program)]
     header = f"for cut in cuts({lists}{room}):"

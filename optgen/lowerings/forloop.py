@@ -15,8 +15,8 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuil
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
-from optgen.lowerings.base import Context, Lowering
-from optgen.lowerings.python.forms import FORLOOP as ONE_TENSOR
+from optgen.lowerings.lowering import Context, Lowering
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
     Body,
     Function,
@@ -27,34 +27,34 @@ from optgen.lowerings.python.function import (
     python_file,
     unpacked,
 )
-from optgen.lowerings.python.phases import matrix_call, phases
-from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
+from optgen.lowerings.python.phase_printer import matrix_call, phases
+from optgen.lowerings.python.phase_syntax import ONE_TENSOR
+from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
-from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
-from optgen.passes.assume import Facts, cases
-from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.hold_truths import hold_truths
+from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
-from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
 from optgen.passes.rewrite import map_expressions
-from optgen.passes.select_branches import select_branches
+from optgen.passes.select_instructions import select_instructions
+from optgen.passes.specialize_shape import Facts, cases
+from optgen.passes.truths_to_bool import truths_to_bool
+from optgen.passes.use_ieee_operators import use_ieee_operators
 
-_TEXT = PythonText({}, {"sum": "total"})
+_TEXT = PythonPrinter({}, {"sum": "total"})
 
 
 def lower(algorithm: Algorithm) -> Context:
     """What templates/forloop.py.jinja lays out: both forms for each kind of parameter."""
 
     def planned(facts: Facts, order: Order) -> Plan:
-        return guard_scalars(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
+        return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     functions = []
     for facts in cases(algorithm):
-        functions.append(bucket_function(hold_truths(planned(facts, "early")), _loop))
+        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
         if not algorithm.is_function:  # whose lists neither autograd nor a capture looks into
             functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
@@ -66,15 +66,15 @@ def _loop(plan: Plan) -> Body:
     (sweep,) = plan.sweeps
     names = unpacked([s.name for s in sweep.streams])
     lists = ", ".join(plural(s.name) for s in sweep.streams)
-    program = to_inplace(plan, sweep)
+    program = select_instructions(plan, sweep)
     lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")
     return Body(lines, frozenset(numbers_read(program)))
 
 
 def _functional(plan: Plan) -> Function:
-    arguments, plan = keywords(plan), name_fresh(hold_truths(select_branches(plan)))
+    arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     program = _typed(plan)
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, names_read(program))]
+    opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
     lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(

@@ -7,7 +7,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Lowering
+from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer import rule_of
 from optgen.lowerings.optimizer.arguments import Argument, annotation
 from optgen.lowerings.optimizer.checks import checks

@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Expr, Program, Ref, Stmt
 from optgen.passes.fold_expression import fold, is_truth
-from optgen.passes.keep_axes import keep_axes
+from optgen.passes.preserve_axes import preserve_axes
 
 
 def fold_constants(algorithm: Algorithm) -> Algorithm:
@@ -53,7 +53,7 @@ class _Folder:
         return then, orelse
 
     def folded(self, expr: Expr) -> Expr:
-        return fold(keep_axes(expr, self.kind))
+        return fold(preserve_axes(expr, self.kind))
 
     def kind(self, ref: Ref) -> Kind:
         return self.kinds[ref.name]

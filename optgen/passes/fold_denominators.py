@@ -12,7 +12,7 @@ from optgen.ir.kinds import kind_of
 from optgen.ir.nodes import Call, Const, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalars import ONE, multiply
+from optgen.passes.scalar_arithmetic import ONE, multiply
 
 
 def fold_denominators(plan: Plan) -> Plan:

@@ -32,8 +32,8 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.ir.variables import is_free
 from optgen.ir.words import WORDS
+from optgen.passes.scalar_arithmetic import negate, unsigned
 from optgen.passes.scalar_names import scalar_name
-from optgen.passes.scalars import negate, unsigned
 
 _TOTAL = ("+", "-", "*", "neg", "item")
 

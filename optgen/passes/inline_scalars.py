@@ -19,7 +19,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan
 from optgen.passes.definitions import definitions
 from optgen.passes.rewrite import filter_assigns, map_values
-from optgen.passes.scalars import is_number
+from optgen.passes.scalar_arithmetic import is_number
 
 _LONGEST = 2  # operators
 

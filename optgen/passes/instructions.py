@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optgen.ir.nodes import Expr, refs
-from optgen.passes.scalars import ONE
+from optgen.passes.scalar_arithmetic import ONE
 
 Operand: TypeAlias = str | Expr
 """A tensor's variable, or a scalar expression."""
@@ -66,11 +66,11 @@ class Branch:
 Instruction: TypeAlias = Ops | Branch
 
 
-def made(program: tuple[Instruction, ...]) -> Iterator[str]:
+def new_tensors(program: tuple[Instruction, ...]) -> Iterator[str]:
     """The names of new tensors; a name keeps its tensor until it gets another one."""
     for instruction in program:
         if isinstance(instruction, Branch):
-            yield from made((*instruction.then, *instruction.orelse))
+            yield from new_tensors((*instruction.then, *instruction.orelse))
         else:
             yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
 
@@ -87,9 +87,9 @@ def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
             yield from (ref.name for number in numbers for ref in refs(number))
 
 
-def left(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
+def live_tensors(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
     """The names that hold new tensors at the end and surely exist then, as those `known` do."""
     always = tuple(instruction for instruction in program if isinstance(instruction, Ops))
     others = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
-    sure = {*known, *made(always), *others}
-    return [name for name in dict.fromkeys((*made(program), *others)) if name in sure]
+    sure = {*known, *new_tensors(always), *others}
+    return [name for name in dict.fromkeys((*new_tensors(program), *others)) if name in sure]

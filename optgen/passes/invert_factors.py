@@ -32,10 +32,10 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
 from optgen.ir.variables import is_free
+from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.ranges import Range, is_not_negative, range_of
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalars import ONE
-from optgen.passes.signs import proven_ranges
+from optgen.passes.scalar_arithmetic import ONE
 
 _NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)

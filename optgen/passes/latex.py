@@ -19,11 +19,11 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.words import FACTS, PROPERTIES, WORDS
+from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
-from optgen.passes.symbols import Symbols, is_unpacking
 
 # How tightly a word holds together what it joins: its own level, and what its operands need.
-_LEVELS: dict[str, tuple[int, tuple[int, ...]]] = {
+_PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     "or": (1, (1, 2)),
     "and": (2, (2, 3)),
     "not": (3, (8,)),
@@ -161,7 +161,7 @@ class _Typesetter:
             case Call(word, args) if word in _FACTS:
                 return self._fact(*_FACTS[word], args)
             case Call(word, args):
-                level, needs = _LEVELS.get(word, (_ATOM, (0,) * len(args)))
+                level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
                 if word == "*" and texts[1][0].isdigit():
                     return rf"{texts[0]} \cdot {texts[1]}", level

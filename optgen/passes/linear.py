@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, rebuild
 from optgen.passes.ranges import Ranges, is_not_negative
-from optgen.passes.scalars import ONE, add, divide, is_number, multiply, negate, root
+from optgen.passes.scalar_arithmetic import ONE, add, divide, is_number, multiply, negate, root
 
 Terms = tuple[Term, ...]
 

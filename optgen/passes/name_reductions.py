@@ -33,14 +33,14 @@ def ends_phase(expr: Expr) -> bool:
     return isinstance(expr, Call) and WORDS[expr.word].sort in ("reduction", "matrix")
 
 
-def is_matrix_word(expr: Expr) -> bool:
+def is_matrix_op(expr: Expr) -> bool:
     """Whether a value is what a matrix word makes."""
     return isinstance(expr, Call) and WORDS[expr.word].sort == "matrix"
 
 
 def _forget(known: dict[Expr, Ref]) -> None:
     """What was reduced before a matrix word is reduced again after it."""
-    for expr in [e for e in known if not is_matrix_word(e)]:
+    for expr in [e for e in known if not is_matrix_op(e)]:
         del known[expr]
 
 
@@ -63,7 +63,7 @@ class _Namer:
                 shared = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and shared:
                     value = self._named(value, known)
-                if is_matrix_word(value):
+                if is_matrix_op(value):
                     self.results.add(stmt.target.name)
                 out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))
@@ -78,7 +78,7 @@ class _Namer:
 
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
         """The value of a statement: a reduction may stay where it is, unless it was made before."""
-        if is_matrix_word(value):
+        if is_matrix_op(value):
             inner = self._word(value, known)
         else:
             inner = rebuild(self._called(value, known), lambda child: self._reduced(child, known))
@@ -89,7 +89,7 @@ class _Namer:
 
     def _called(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         """An expression whose matrix words have names: they come first, whatever it reduces."""
-        if not is_matrix_word(expr):
+        if not is_matrix_op(expr):
             return rebuild(expr, lambda child: self._called(child, known))
         return self._named(self._word(expr, known), known)
 
@@ -115,7 +115,7 @@ class _Namer:
         if expr not in known:
             known[expr] = Ref(self._name(expr))
             self.made.append(Assign(known[expr], expr))
-            if is_matrix_word(expr):
+            if is_matrix_op(expr):
                 self.results.add(known[expr].name)
         return known[expr]
 

@@ -23,24 +23,24 @@ from optgen.ir.plan import (
 )
 from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.ir.words import MATRIX_WORDS
-from optgen.passes.assume import Facts, assume, cases
-from optgen.passes.crossing import cut_apart
-from optgen.passes.drop_idle import drop_idle
-from optgen.passes.drop_unread import drop_unread
+from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
+from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
+from optgen.passes.cut_phases import Cut, uncut
+from optgen.passes.dependency_depth import TangledError, kinds_of
+from optgen.passes.drop_redundant_stores import drop_redundant_stores
+from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.expand_reductions import expand_reductions
-from optgen.passes.finish_small import finish_small
 from optgen.passes.fold_constants import fold_constants
-from optgen.passes.keep_scalars import keep_scalars
-from optgen.passes.levels import TangledError, kinds_of
+from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.part_names import part_names
-from optgen.passes.phases import Cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.split import Splitter, is_self_copy
+from optgen.passes.specialize_shape import Facts, cases, specialize
+from optgen.passes.split_live_ranges import split_live_ranges
+from optgen.passes.split_scalars import Splitter, is_self_copy
 from optgen.passes.ssa import to_ssa
 
 Order: TypeAlias = Literal["late", "early", "whole"]
@@ -64,7 +64,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: a matrix word stands where no plan can cut the rule.
     """
-    assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
+    assumed = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(assumed))))
     try:
         made = _planned(named, order, apart=False)
@@ -105,7 +105,7 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     versioned, kinds, pieces, early = _cut(named, order, apart)
     scalars, trips = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
-    scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
+    scalars, programs = copy_overwritten_scalars(scalars, (*trips, *between), kinds)
     programs = _without_unused(programs, versioned)
     programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
     scalars = used_scalars(scalars, programs, versioned)
@@ -114,7 +114,7 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     )
     phases = _phases(versioned, pieces, phased)
     made = Plan(versioned, scalars, phases, kinds)
-    made = made if order == "whole" else finish_small(made)
+    made = made if order == "whole" else hoist_between_sweeps(made)
     if made.is_cut:
         verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed
     return made
@@ -124,11 +124,13 @@ def _cut(
     algorithm: Algorithm, order: Order, apart: bool
 ) -> tuple[Algorithm, dict[Ref, Kind], Cut, bool]:
     """The rule with versions, their kinds, its phases, and whether they store early."""
-    versioned = part_names(drop_idle(name_reductions(to_ssa(algorithm, apart))), tensors=apart)
+    versioned = split_live_ranges(
+        drop_redundant_stores(name_reductions(to_ssa(algorithm, apart))), tensors=apart
+    )
     kinds = kinds_of(versioned)
     if order == "whole":
         return versioned, kinds, uncut(versioned), False
-    return versioned, kinds, *cut_apart(versioned, kinds, order == "early")
+    return versioned, kinds, *cut_at_matrix_ops(versioned, kinds, order == "early")
 
 
 def _split(
@@ -144,7 +146,7 @@ def _split(
     trips: list[Program] = []
     called = (a.value for call in pieces.calls for a in assigns(call))
     held = frozenset(ref for word in called for ref in refs(word))  # a matrix word takes names
-    for trip in pieces.trips:
+    for trip in pieces.sweeps:
         one = replace(algorithm, rule=trip)
         trips.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(trip)[1])
         if early:
@@ -157,7 +159,7 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
 
     Of what is finished at the level of a matrix word nothing was made before it: see `crossing`.
     """
-    count = len(pieces.trips)
+    count = len(pieces.sweeps)
     trips, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
     called: dict[str, None] = {}
     phases: list[Phase] = []
@@ -185,7 +187,7 @@ def _trimmed(
     programs: tuple[Program, ...], pieces: Cut, algorithm: Algorithm
 ) -> tuple[Program, ...]:
     """The phases; a trip computes nothing but what it reads, reduces, stores and hands over."""
-    count = len(pieces.trips)
+    count = len(pieces.sweeps)
     calls = programs[2 * count :]
     taken = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
     trips = (_trip(p, {*s, *taken}) for p, s in zip(programs, pieces.stored, strict=False))

@@ -16,32 +16,32 @@ from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering
-from optgen.lowerings.fused_cpu.calls import call
-from optgen.lowerings.fused_cpu.columns import sweep_loop
-from optgen.lowerings.fused_cpu.expressions import constant, variable
-from optgen.lowerings.fused_cpu.loops import LoopPrinter
-from optgen.lowerings.fused_cpu.phased import phased
-from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
-from optgen.passes.adds_gradient import adds_gradient
+from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed
+from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
+from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
+from optgen.lowerings.fused_cpu.phased_file import phased_context
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+from optgen.lowerings.fused_cpu.template_variants import call
+from optgen.lowerings.lowering import Context, Lowering
+from optgen.passes.encode_choices import encode_choices
+from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
-from optgen.passes.join_roots import join_roots
-from optgen.passes.number_choices import number_choices
-from optgen.passes.one_by_one import one_by_one
+from optgen.passes.lerp_form import use_lerp_form
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
-from optgen.passes.share_divisors import share_divisors
-from optgen.passes.take_differences import take_differences
+from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
 
 _PASSES = (
-    number_choices,
-    take_differences,
+    encode_choices,
+    use_lerp_form,
     invert_factors,
-    join_roots,
+    merge_square_roots,
     fold_denominators,
-    share_divisors,
+    factor_out_divisors,
     hoist_scalars,
 )
 
@@ -69,7 +69,7 @@ def context(algorithm: Algorithm) -> Context:
         **(
             _one_sweep(planned[0], fresh)
             if len(planned) == 1 and _is_elementwise(planned[0])
-            else phased(planned, streams, fresh)
+            else phased_context(planned, streams, fresh)
         ),
     }
 
@@ -89,7 +89,7 @@ def _plans(algorithm: Algorithm) -> Iterator[Plan]:
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
             yield general
             continue
-        alone = plan(one_by_one(algorithm), general.facts)
+        alone = plan(specialize_unit_matrices(algorithm), general.facts)
         yield replace(general, facts={**general.facts, "one_by_one": False})
         yield replace(alone, facts={**general.facts, "one_by_one": True})
 
@@ -118,7 +118,7 @@ def _only_read(algorithm: Algorithm) -> list[str]:
 
 def _adds(algorithm: Algorithm) -> list[str]:
     """Declare that values of a sparse gradient need not be summed by row first, if so."""
-    return ["static constexpr bool ADDS = true;"] if adds_gradient(algorithm) else []
+    return ["static constexpr bool ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:
@@ -149,7 +149,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
         "call": (2, chosen),
     }
     return {
-        "form": "fused_cpu_sweep.cpp.jinja",
+        "form": "fused_cpu_elementwise.cpp.jinja",
         "header": "kernel.h",
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),

@@ -19,8 +19,8 @@ from optgen.ir.nodes import (
     names_read,
 )
 from optgen.ir.words import WORDS
-from optgen.lowerings.fused_cpu.expressions import variable
-from optgen.lowerings.fused_cpu.text import comment, folded, indented
+from optgen.lowerings.fused_cpu.expression_printer import variable
+from optgen.lowerings.fused_cpu.line_layout import comment, folded, indented
 
 
 @dataclass

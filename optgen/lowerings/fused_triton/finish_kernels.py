@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Ref, expressions
 from optgen.ir.plan import Finish, Phase, Sweep
-from optgen.lowerings.fused_triton.expressions import variable
-from optgen.lowerings.fused_triton.finish import FinishText
+from optgen.lowerings.fused_triton.address_lines import (
+    finish_addresses,
+    flat_addresses,
+    needed,
+    times,
+    uses,
+)
+from optgen.lowerings.fused_triton.expression_printer import variable
+from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
 from optgen.lowerings.fused_triton.kernels import Context, Kernels, summed
-from optgen.lowerings.fused_triton.places import finish_places, flat_places, needed, times, uses
 from optgen.lowerings.fused_triton.properties import load_properties
-from optgen.lowerings.fused_triton.slots import LINES, is_by_matrix, made_small, read_by
 from optgen.lowerings.fused_triton.split_finishes import sums_left
-from optgen.lowerings.fused_triton.sweep import offset, print_numbers
+from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
+from optgen.lowerings.fused_triton.workspace_slots import LINES, is_by_matrix, made_small, read_by
 
 _ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
 
@@ -30,19 +36,19 @@ class FinishKernel:
 
     def context(self) -> Context:
         """What the kernel is made of."""
-        plan, row, slots = self.kernels.plan, self.kernels.row, self.kernels.slots
+        plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
         names = self._names()
         text = [
             *self._given(),
-            *print_numbers(row, self.finish.body, known=names),
+            *print_numbers(packed, self.finish.body, known=names),
             *load_properties(expressions(self.finish.body)),
-            *FinishText(plan, self.finish, row, slots).lines(),
+            *FinishPrinter(plan, self.finish, packed, slots).lines(),
             *self._left(),
             *self._kept(names),
         ]
         states = self._factors()
-        flat = flat_places(parts=bool(self._sums()))
-        places = finish_places(slots.counts, states) if self._by_matrix else flat
+        flat = flat_addresses(parts=bool(self._sums()))
+        places = finish_addresses(slots.counts, states) if self._by_matrix else flat
         lines = [*needed(places, text), *text]
         whole = "\n".join(lines)
         types = [s["type"] for s in states]
@@ -50,7 +56,7 @@ class FinishKernel:
         arguments = [n for n in _ARGUMENTS if n in always or uses(n, whole)]
         flags = self.kernels.flags(whole)
         return {
-            "sort": "matrices" if self._by_matrix else "finish",
+            "sort": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
             "lines": lines or ["return  # nothing is made of the sums yet"],
             "arguments": arguments,
@@ -134,9 +140,11 @@ class FinishKernel:
 
     def _kept(self, names: Sequence[str]) -> list[str]:
         """The lines that keep numbers for later kernels; one program a tensor does."""
-        row = self.kernels.row
+        packed = self.kernels.packed
         lines = [
-            f"tl.store({offset('scalars', row.place(n))}, {n})" for n in names if n in row.numbers
+            f"tl.store({offset('scalars', packed.offset(n))}, {n})"
+            for n in names
+            if n in packed.numbers
         ]
         if self._by_matrix and lines:
             return ["if group == 0:", *(f"    {line}" for line in lines)]

@@ -10,29 +10,29 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
-from optgen.lowerings.fused_triton.expressions import variable
-from optgen.lowerings.fused_triton.places import (
+from optgen.lowerings.fused_triton.address_lines import (
     needed,
-    tile_places,
+    tile_addresses,
     tile_stores,
     uses,
 )
-from optgen.lowerings.fused_triton.row import Row
-from optgen.lowerings.fused_triton.slots import (
-    LINES,
-    SMALL,
-    Slots,
-    made_small,
-    read_by,
-)
+from optgen.lowerings.fused_triton.expression_printer import variable
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.split_finishes import defined, entering
-from optgen.lowerings.fused_triton.sweep import (
+from optgen.lowerings.fused_triton.sweep_printer import (
     flags_of,
     print_loads,
     print_numbers,
     print_stores,
     print_sweep,
     print_zeros,
+)
+from optgen.lowerings.fused_triton.workspace_slots import (
+    LINES,
+    SMALL,
+    Slots,
+    made_small,
+    read_by,
 )
 from optgen.lowerings.python.literals import comment
 
@@ -66,7 +66,7 @@ class Kernels:
     plan: Plan
     addresses: Sequence[str]
     locals: Sequence[str]
-    row: Row
+    packed: PackedScalars
     slots: Slots
     by_matrix: bool
 
@@ -83,9 +83,9 @@ class Kernels:
             "loads": [
                 *print_loads([s for s in streams if s.role != "local" or not s.stored]),
                 *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
-                *print_numbers(self.row, sweep.body, ".to(dtype)"),
+                *print_numbers(self.packed, sweep.body, ".to(dtype)"),
             ],
-            "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.row)],
+            "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams),
             "sums": sums,
             "row_sums": row_sums,
@@ -121,7 +121,7 @@ class Kernels:
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]
-        places = needed(tile_places(self.slots.counts), text)
+        places = needed(tile_addresses(self.slots.counts), text)
         optional = {
             "shapes": self.by_matrix or bool(partials),
             "values": uses("values", "\n".join([*places, *text])),
@@ -130,7 +130,7 @@ class Kernels:
         }
         return {
             "partials": partials,
-            "places": [*places, *pointers],
+            "address_lines": [*places, *pointers],
             "needs_columns": uses("first_column", "\n".join(places)),
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.lowerings.base import Lowering
+from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
     arguments,
@@ -18,9 +18,9 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
-from optgen.passes.adds_gradient import adds_gradient
-from optgen.passes.assume import facts_asked
 from optgen.passes.plan import plans
+from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.specialize_shape import facts_asked
 
 TEMPLATE = "optimizer.py.jinja"
 FILENAME = "__init__.py"
@@ -68,7 +68,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "fresh": literal(fresh) if fresh else "",
         "gradient": _unless("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
-        "adds": "True" if adds_gradient(algorithm) else "",
+        "adds": "True" if is_scatter_add(algorithm) else "",
         "dense_only": _dense_only(algorithm),
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import filled, literal, message
-from optgen.lowerings.python.text import PythonText
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
@@ -164,4 +164,4 @@ def _violated(condition: Expr) -> Expr:
 
 
 def _python(condition: Expr) -> str:
-    return PythonText(names={}, functions=_FUNCTIONS).text(condition)
+    return PythonPrinter(names={}, functions=_FUNCTIONS).text(condition)

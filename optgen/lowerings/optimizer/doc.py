@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument
-from optgen.lowerings.optimizer.roles import role
+from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import literal, shown
-from optgen.passes.drop_unread import drop_unread
+from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.latex import to_latex
-from optgen.passes.symbols import Symbols
+from optgen.passes.latex_symbols import Symbols
 
 _WIDTH = 100
 
@@ -101,7 +101,7 @@ def _rule(algorithm: Algorithm) -> Iterator[str]:
 
 def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
     symbols = Symbols(algorithm)
-    read = drop_unread(algorithm).hypers
+    read = drop_unused_hypers(algorithm).hypers
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
         about = (

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import RUNTIME
-from optgen.lowerings.base import Context
-from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.lowering import Context
+from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 
 

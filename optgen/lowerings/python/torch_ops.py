@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
+from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
-from optgen.lowerings.python.text import PythonText
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
-from optgen.passes.scalars import is_number
+from optgen.passes.scalar_arithmetic import is_number
 
-_TEXT = PythonText({}, {})
+_TEXT = PythonPrinter({}, {})
 _METHODS = {
     "**": "pow",
     "%": "remainder",

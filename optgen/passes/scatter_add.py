@@ -1,0 +1,91 @@
+"""Finds rules that only add multiples of a sparse gradient to their parameter.
+
+Several values of a sparse gradient may belong to one row. For such a rule they need not be summed
+first: each is added where it belongs. The new parameter must be the old one plus terms that are
+linear in the gradient, with factors that are one number for all elements; no state has elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
+from optgen.passes.maximize import add_maximize
+
+
+class Form(Enum):
+    """The form of a value as a function of the parameter and its gradient."""
+
+    NUMBER = "one number for all elements"
+    GRADIENT = "a multiple of the gradient"
+    PARAM = "the parameter and a multiple of the gradient"
+    OTHER = "anything else"
+
+
+Forms = Mapping[str, Form]
+
+
+def is_scatter_add(algorithm: Algorithm) -> bool:
+    """Tell whether this rule only adds multiples of a sparse gradient to its parameter."""
+    kept = any(state.rows for state in algorithm.tensor_states())
+    if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
+        return False
+    flags = {state.when for state in algorithm.states if not state.rows}
+    if None in flags:  # a sparse gradient is always taken as a dense one
+        return False
+    untrue = {flag for flag in flags if flag} | {h.name for h in algorithm.hypers if not h.rows}
+    forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}
+    forms |= {algorithm.param: Form.PARAM, algorithm.grad: Form.GRADIENT}
+    after = _after(add_maximize(algorithm).rule, forms, untrue)
+    return after[algorithm.param] is Form.PARAM
+
+
+def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
+    """Return the forms of names after a program; conditions in `untrue` do not hold."""
+    now = dict(forms)
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            now[stmt.target.name] = _form(stmt.value, now)
+        elif _flag(stmt.condition) in untrue:
+            now = dict(_after(stmt.orelse, now, untrue))
+        else:
+            then, orelse = (_after(arm, now, untrue) for arm in (stmt.then, stmt.orelse))
+            for name in {*then, *orelse}:
+                found = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
+                now[name] = found.pop() if len(found) == 1 else Form.OTHER
+    return now
+
+
+def _flag(condition: Expr) -> str:
+    """Return the name whose truth is the whole condition; "" for any other condition."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            return name
+    return ""
+
+
+def _form(expr: Expr, forms: Forms) -> Form:
+    match expr:
+        case Ref(name):
+            return forms.get(name, Form.NUMBER)
+        case Const():
+            return Form.NUMBER
+    found = [_form(child, forms) for child in children(expr)]
+    if all(form is Form.NUMBER for form in found):
+        return Form.NUMBER
+    match expr, found:
+        case Call("neg"), [Form.GRADIENT]:
+            return Form.GRADIENT
+        case Call("*"), [Form.NUMBER, Form.GRADIENT] | [Form.GRADIENT, Form.NUMBER]:
+            return Form.GRADIENT
+        case Call("/"), [Form.GRADIENT, Form.NUMBER]:
+            return Form.GRADIENT
+        case Call("+" | "-"), [Form.GRADIENT, Form.GRADIENT]:
+            return Form.GRADIENT
+        case Call("+" | "-"), [Form.PARAM, Form.GRADIENT]:
+            return Form.PARAM
+        case Call("+"), [Form.GRADIENT, Form.PARAM]:
+            return Form.PARAM
+    return Form.OTHER

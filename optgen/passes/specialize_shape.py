@@ -1,0 +1,59 @@
+"""A rule for parameters of one kind: what it asks of a shape is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Call, Const, Expr, expressions, rebuild, walk
+from optgen.ir.words import FACTS
+from optgen.passes.rewrite import map_expressions
+
+Facts = Mapping[str, bool]
+
+
+def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
+    """The facts of a parameter (`factored`) that the rule or its states ask for."""
+    asked = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    asked |= {node.word for node in nodes if isinstance(node, Call)}
+    return tuple(fact for fact in FACTS if fact in asked)
+
+
+def cases(algorithm: Algorithm) -> Iterator[Facts]:
+    """Every combination of answers, yes first; one without any where the rule asks nothing."""
+    asked = facts_asked(algorithm)
+    for answers in product((True, False), repeat=len(asked)):
+        yield dict(zip(asked, answers, strict=True))
+
+
+def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
+    """The same algorithm for parameters of which these facts hold, or do not."""
+    if not facts:
+        return algorithm
+    states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))
+    return replace(
+        algorithm,
+        states=states,
+        rule=map_expressions(algorithm.rule, lambda expr: _answered(expr, facts)),
+    )
+
+
+def _exists(state: State, facts: Facts) -> bool:
+    fact = (state.when or "").removeprefix("not ")
+    return fact not in facts or facts[fact] is not (state.when or "").startswith("not ")
+
+
+def _without_fact(state: State, facts: Facts) -> State:
+    fact = (state.when or "").removeprefix("not ")
+    return replace(state, when=None) if fact in facts else state
+
+
+def _answered(expr: Expr, facts: Facts) -> Expr:
+    """Return an expression with every fact in it answered."""
+    match expr:
+        case Call(word, _) if word in facts:
+            return Const(facts[word], expr.place)
+    return rebuild(expr, lambda child: _answered(child, facts))
