@@ -1,6 +1,7 @@
-"""A number that a reduction left is a tensor to torch: it multiplies as a factor, not as a scalar.
+"""Move reduced numbers from the coefficients of terms to their factors.
 
-Reading it would make the host wait for the device, so it stays a tensor of one element.
+In torch a reduced number is a tensor of one element. Reading its value would make the host wait for
+the device, so the number multiplies as a tensor factor, not as a scalar.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _AS_A_TENSOR = Kind(Home.DEVICE, Axes.MATRIX)
 
 
 def coefficients_to_factors(plan: Plan) -> Plan:
-    """The same plan with such coefficients among the factors of their terms."""
+    """Return the plan with reduced numbers as factors of their terms."""
     late = {
         ref
         for ref, kind in plan.kinds.items()

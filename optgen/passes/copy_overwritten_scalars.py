@@ -1,7 +1,7 @@
-"""A number that a phase reads after the scalar program gave its name another value keeps a copy.
+"""Copy scalars that a phase reads and that the scalar program overwrites before.
 
-The scalar program runs to its end before the first phase, so without the copy a phase would find
-the later value.
+The scalar program runs to its end before the first phase. Without the copy a phase would read the
+later value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from optgen.passes.rewrite import map_expressions, read_instead
 def copy_overwritten_scalars(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> tuple[Program, tuple[Program, ...]]:
-    """All of them, a copy for each old value the phases read; `kinds` learns the copies."""
+    """Return the scalar program with a copy of each overwritten scalar, and the phases reading it.
+
+    The kinds of the copies are added to `kinds`.
+    """
     copies: dict[Ref, Ref] = {}
     for ref in _overwritten(scalars, programs, kinds):
         copies[ref] = Ref(_unused(f"{ref.name}_before", kinds))
@@ -41,7 +44,7 @@ def copy_overwritten_scalars(
 def _overwritten(
     scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
 ) -> Iterator[Ref]:
-    """What a phase reads and the scalar program writes again, in the order it is read."""
+    """Yield scalars that a phase reads and the scalar program overwrites, in reading order."""
     writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
     last = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
@@ -55,7 +58,7 @@ def _keeps_value(stmt: Assign) -> bool:
 
 
 def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
-    """The scalar program, each copy made behind what it copies; conditions read the copies."""
+    """Yield the scalar program with each copy after its original; conditions read the copies."""
     for stmt in scalars:
         if isinstance(stmt, Assign):
             yield stmt

@@ -1,8 +1,8 @@
-"""Cuts a rule so that nothing small crosses a matrix word.
+"""Cut a rule into phases so that no small value stays alive across a matrix op.
 
-A matrix word is computed for many parameters at once, from whole tensors that a sweep has stored,
-and only tensors are handed on: numbers, rows and columns are not. So what is read after the word is
-reduced after it, from tensors that the sweep computes anew.
+A matrix op runs for many parameters at once, on whole tensors that a sweep has stored. Only tensors
+are kept across it; small values (numbers, rows and columns) are not. So a small value that is read
+after the op is also reduced after it, from tensors that the later sweep recomputes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
 def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[Cut, bool]:
-    """The phases of a rule with versions and named reductions, and whether they store early.
+    """Return the phases of an SSA rule with named reductions, and whether they store early.
 
-    A late sweep may recompute from a number that a matrix op needed too. Where states are stored
-    early, no sweep recomputes them.
+    If states are stored late, a later sweep recomputes them, and for that it may need a number that
+    the matrix op needed too. In that case the rule is cut again with states stored early.
 
     Raises:
-        RuleError: the same number, rows or columns are needed before a matrix word and after it.
+        RuleError: The same number, row or column is needed before a matrix op and after it.
     """
     try:
         return _uncrossed(algorithm, kinds, early), early
@@ -36,7 +36,7 @@ def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[
 
 
 def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> Cut:
-    """Cut, and cut again with what crosses made later, until nothing does."""
+    """Cut the rule, and delay the small values that cross a matrix op until none does."""
     rule = _Rule(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
@@ -49,7 +49,7 @@ def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> Cut:
 
 
 class _Rule:
-    """Who is made of what in a rule with versions; conditions count as read."""
+    """Data dependencies of an SSA rule. A statement also depends on its branch conditions."""
 
     def __init__(self, algorithm: Algorithm, kinds: Kinds) -> None:
         self.kinds = kinds
@@ -73,7 +73,7 @@ class _Rule:
                 self._enter(stmt.orelse, (*conditions, stmt.condition))
 
     def floors(self, pieces: Cut, depths: Depths) -> Mapping[Ref, int]:
-        """The depth that each thing must have at least, so that it is made after the word."""
+        """Return the least depth of each value that must be computed after a matrix op."""
         found: dict[Ref, int] = {}
         for depth, calls in enumerate(pieces.calls):
             for call in calls:
@@ -84,7 +84,7 @@ class _Rule:
         return found
 
     def _crossing(self, pieces: Cut, depths: Depths, depth: int) -> Iterator[Ref]:
-        """What is small, made before a matrix word of this depth, and read after it."""
+        """Yield small values that are made before a matrix op of this depth and read after it."""
         programs = (*pieces.sweeps[depth:], *pieces.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
         for ref in read:
@@ -93,24 +93,27 @@ class _Rule:
                 yield ref
 
     def _made_later(self, ref: Ref, depth: int) -> dict[Ref, int]:
-        """The reductions that something small is made of, or itself where it is of none."""
+        """Return new least depths: of the reductions behind a small value, else of the value."""
         roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
         return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
 
     def _check(self, root: Ref, call: Assign) -> None:
-        """Whoever is made later may not be what the word waits for."""
+        """Raise RuleError if the matrix op needs the value that is to be computed after it."""
         if root not in self._upstream(call.target):
             return
         assert isinstance(call.value, Call)
         word = call.value.word
         raise RuleError(
             self.makers[root].place,
-            f"what is computed here is read before `{word}` and after it",
-            f"numbers, rows and columns do not outlast `{word}`: compute it again after it",
+            f"the value computed here is read both before and after `{word}`",
+            f"numbers, rows and columns are not kept across `{word}`: recompute the value after it",
         )
 
     def _upstream(self, ref: Ref, small: bool = False) -> set[Ref]:
-        """All that something is made of, itself too; `small`: back to the reductions only."""
+        """Return a value and everything it depends on.
+
+        With `small`, follow small values only, and stop at reductions.
+        """
         found: set[Ref] = set()
         waiting = [ref]
         while waiting:

@@ -1,9 +1,9 @@
-"""Cuts a rule at its reductions: what each sweep through memory computes, stores and reduces.
+"""Cut a rule at its reductions into sweeps, and choose the sweep that stores each state.
 
-A sweep computes anew whatever it needs of tensors that an earlier one computed: memory is dearer
-than arithmetic. So a state is stored by the last sweep that needs the value it had before; `early`
-plans store it in the first sweep that knows its new value and read it back, as torch does, unless a
-later sweep needs the old one.
+A sweep recomputes the tensors that it needs from earlier sweeps, because memory traffic costs more
+than arithmetic. So a state is stored by the last sweep that needs its old value ("late"). With
+`early`, a state is stored by the first sweep that knows its new value, and later sweeps read it
+back, as torch does; a state whose old value a later sweep needs is still stored late.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Cut:
 
     @property
     def is_whole(self) -> bool:
-        """Whether one sweep does it all: the rule is elementwise."""
+        """Tell whether one sweep is the whole rule, because the rule is elementwise."""
         return len(self.sweeps) == 1 and not any(self.finishes)
 
 
 def cut(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool) -> Cut:
-    """The phases of a rule with versions and named reductions."""
+    """Return the phases of an SSA rule with named reductions."""
     return _Cutter(algorithm, kinds, depths).cut(early)
 
 
 def uncut(algorithm: Algorithm) -> Cut:
-    """The whole rule as one sweep."""
+    """Return the whole rule as one sweep."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
     return Cut((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
 
@@ -97,7 +97,7 @@ class _Cutter:
         return filter_assigns(self.rule, belongs)
 
     def _finish(self, depth: int) -> Program:
-        """What is small and known at a depth."""
+        """Return the statements of small values that are known at a depth."""
 
         def belongs(stmt: Assign) -> bool:
             kind = self.kinds[stmt.target]
@@ -116,7 +116,7 @@ class _Cutter:
         return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._whole(stmt)))
 
     def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
-        """What a sweep must have computed: what it stores, reduces, or hands to a matrix word."""
+        """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
         roots = {self.final[name] for name, at in stored.items() if at == sweep}
         for stmt in assigns(self.rule):
             if self._is_made_between(stmt) and self.depths[stmt.target] == sweep + 1:
@@ -124,7 +124,7 @@ class _Cutter:
         return roots
 
     def _needed(self, roots: Iterable[Ref], known: set[Ref]) -> set[Ref]:
-        """The tensors that a sweep computes or reads; `known` ones are read as they are."""
+        """Return the tensors that a sweep computes or reads; it reads `known` ones from memory."""
         needed: set[Ref] = set()
         waiting = list(roots)
         while waiting:
@@ -137,11 +137,11 @@ class _Cutter:
         return needed
 
     def _whole(self, stmt: Assign) -> Iterator[Ref]:
-        """The tensors a statement reads; the result of a matrix word reads nothing any more."""
+        """Yield the tensors that a statement reads."""
         return (ref for ref in reads(stmt.value) if self._is_whole(ref))
 
     def _stored_late(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The sweep that stores each name: the last that needs its old value, and can."""
+        """Return the sweep that stores each name: the last that needs its old value."""
         stored = dict(given)
         for sweep in reversed(range(self.last)):
             while fresh := self._storable(sweep, stored):
@@ -159,7 +159,10 @@ class _Cutter:
         }
 
     def _stored_early(self) -> dict[str, int]:
-        """As soon as it is known, where no later sweep needs the old value then."""
+        """Return the sweep that stores each name: the first that knows its new value.
+
+        A name whose old value a later sweep needs is stored late.
+        """
         soon = {name: self.depths[ref] for name, ref in self.final.items()}
         while True:
             stored = self._stored_late(soon)
@@ -175,7 +178,7 @@ class _Cutter:
             soon = {name: at for name, at in soon.items() if name not in late}
 
     def _stored_before(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
-        """What a sweep finds in memory: new values stored, and results of matrix words."""
+        """Return what a sweep finds in memory: stored new values, and results of matrix ops."""
         found = {self.final[name] for name, at in stored.items() if at < sweep}
         return found | self._called(sweep)
 

@@ -1,7 +1,7 @@
-"""When a value can be known: how many trips through memory must have ended before.
+"""Compute dependency depths: how many sweeps must have ended before a value is known.
 
-A reduction of tensors is known one trip after what it reduces, a matrix word too; all else is known
-as soon as what it is made of.
+The result of a reduction of tensors, or of a matrix op, is one deeper than its operand. Any other
+value is as deep as its deepest operand.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from optgen.ir.plan import reads
 from optgen.passes.name_reductions import ends_phase
 
 
-class TangledError(Exception):
-    """Values wait for one another: each arm of a branch makes one of them of the other."""
+class CyclicDependencyError(Exception):
+    """Cyclic dependency between values: each arm of a branch computes one from the other."""
 
 
 Depths = Mapping[Ref, int]
@@ -25,7 +25,7 @@ Kinds = Mapping[Ref, Kind]
 
 
 def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
-    """The kind of every name a rule with versions reads or writes."""
+    """Return the kind of every name that an SSA rule reads or writes."""
     declared = declared_kinds(algorithm)
     kinds = {Ref(name): kind for name, kind in declared.items()}
     kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
@@ -48,17 +48,20 @@ def _learn(program: Program, kinds: dict[Ref, Kind], kept: Mapping[str, Kind]) -
 def depths_of(
     algorithm: Algorithm, kinds: Kinds, floors: Mapping[Ref, int] | None = None
 ) -> dict[Ref, int]:
-    """Return the depth of every name a rule with versions and named reductions reads or writes.
+    """Return the depth of every name that an SSA rule with named reductions reads or writes.
 
-    What is asked to wait has at least its floor for a depth. A value that both arms of a branch
-    make is known when either is, so what one arm makes of it may have to wait for the other: the
-    depths are found anew until they stay.
+    `floors` holds least depths of names. A value that both arms of a branch assign is as deep as
+    the deeper arm, which may deepen values computed from it in the other arm. So the depths are
+    computed repeatedly, up to a fixed point.
+
+    Raises:
+        CyclicDependencyError: There is no fixed point: values depend on one another.
     """
     depths = {ref: 0 for ref in kinds if ref.version == 0}
     before: dict[Ref, int] = {}
     while depths != before:
         if max(depths.values(), default=0) > len(kinds):
-            raise TangledError
+            raise CyclicDependencyError
         before = dict(depths)
         unread = {state.symbol: 0 for state in algorithm.factor_states()}
         _DepthFinder(kinds, floors or {}, depths, unread).rise(algorithm.rule, 0)
@@ -67,9 +70,10 @@ def depths_of(
 
 @dataclass
 class _DepthFinder:
-    """Finds depths; `last_read` is that at which a state of rows or columns was read so far.
+    """Finder of depths.
 
-    Such a state is written no earlier: whoever waits for a matrix word still finds the old value.
+    `last_read` holds the greatest depth at which a row or column state has been read so far. The
+    state is not written before that depth, so a reader after a matrix op finds the old value.
     """
 
     kinds: Kinds
@@ -104,7 +108,7 @@ class _DepthFinder:
 
 
 def needs_sweep(value: Expr, kinds: Kinds) -> bool:
-    """Whether a value is made by a trip through memory that must have ended before it is read."""
+    """Tell whether a value is known only after a sweep, or a matrix op, has ended."""
     if not ends_phase(value):
         return False
     axes = (kind_of(ref, kinds.__getitem__).axes for ref in reads(value))
@@ -112,5 +116,5 @@ def needs_sweep(value: Expr, kinds: Kinds) -> bool:
 
 
 def highest(read: Iterable[Ref], depths: Depths) -> int:
-    """The depth at which all of these are known."""
+    """Return the depth at which all these names are known."""
     return max((depths[ref] for ref in read), default=0)

@@ -1,4 +1,4 @@
-"""Drops assignments that give a state, or p, the value it already has: no sweep stores them."""
+"""Drop assignments that give a state or the parameter the value it already has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optgen.passes.split_scalars import Splitter, copied
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
-    """Return a rule with versions, without assignments to p and to states that change nothing."""
+    """Return an SSA rule without assignments to p or to states that change nothing."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
     written = {a.target.name for a in assigns(algorithm.rule)}
     idle = kept & written - _changed(algorithm, kept)
@@ -28,7 +28,7 @@ def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
 
 
 def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
-    """Return the names that get another value, which is read or is the last."""
+    """Return the names that get a different value which is read or is their last."""
     programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
     every = (algorithm.rule, *programs)
     read = {ref for program in every for expr in expressions(program) for ref in refs(expr)}
@@ -43,14 +43,14 @@ def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
 
 
 def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
-    """Return the locals that are only ever copies of one name, each with that name."""
+    """Return the locals that are copies of one name and nothing else, each with that name."""
     times = Counter(a.target for a in assigns(program))
     pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
     return {to: source for to, source in pairs if source and to.name not in kept}
 
 
 def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
-    """Return the name whose value a statement copies, or nothing if it does more."""
+    """Return the name whose value a statement copies, or "" if the statement is no copy."""
     source = copied(stmt)
     while source and source in copies:
         source = copies[source]

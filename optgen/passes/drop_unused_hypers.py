@@ -1,4 +1,4 @@
-"""A hyperparameter that only starts a state is the runtime's: no lowering is handed it."""
+"""Drop hyperparameters that the rule never reads, such as one that only initializes a state."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from optgen.ir.nodes import names_read
 
 
 def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm, with the hyperparameters that its rule asks for."""
+    """Return the algorithm with only the hyperparameters that its rule reads."""
     read = names_read(algorithm.rule)
     return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))

@@ -1,4 +1,4 @@
-"""A choice as a number: its place among its choices, for kernels that know numbers only."""
+"""Encode the values of choice hyperparameters as numbers, for kernels that know only numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optgen.passes.rewrite import map_expressions
 
 
 def encode_choices(plan: Plan) -> Plan:
-    """The same plan with every question about a choice asked about its number."""
+    """Return the plan with every comparison of a choice comparing the choice's index."""
     choices = {h.name: h.choices for h in plan.algorithm.hypers if h.sort == "choice"}
 
     def place(name: str, value: str | None) -> Const:

@@ -1,4 +1,4 @@
-"""a / d + b / d becomes (a + b) / d: one division a tensor element less."""
+"""Factor out common divisors: a / d + b / d becomes (a + b) / d, one division less per element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optgen.passes.scalar_arithmetic import negate, unsigned
 
 
 def factor_out_divisors(plan: Plan) -> Plan:
-    """The same plan with terms over equal divisors added up before they are divided."""
+    """Return the plan with terms over equal divisors added before they are divided."""
     return plan.map_sweeps(lambda body: map_values(body, _share))
 
 
@@ -21,13 +21,13 @@ def _share(expr: Expr) -> Expr:
         return expr
     together: dict[tuple[Expr, ...], list[Term]] = {}
     for number, term in enumerate(expr.terms):
-        key = term.divisors or (Const(number),)  # what is divided by nothing stays alone
+        key = term.divisors or (Const(number),)  # terms without divisors stay apart
         together.setdefault(key, []).append(term)
     return replace(expr, terms=tuple(map(_one, together.values())))
 
 
 def _one(terms: list[Term]) -> Term:
-    """The sum of terms over the same divisors; a minus in front of all stands once."""
+    """Return the sum of terms over equal divisors; a minus that all have is factored out."""
     if len(terms) == 1:
         return terms[0]
     minus = all(unsigned(t.coefficient)[0] for t in terms)

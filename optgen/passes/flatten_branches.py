@@ -1,8 +1,8 @@
-"""if a: (if b: x else: y) becomes if a and b: x, if a and not b: y: no branch inside another.
+"""Flatten nested branches: `if a: (if b: x)` becomes `if a and b: x`.
 
-For compilers that make a loop of vectors only of branches that stand side by side. The conditions
-are the same for a whole tensor, so it costs nothing to test more of them; each statement keeps its
-place. Branches that are settled when a kernel is compiled may hold others.
+Some compilers vectorize a loop only if its branches are not nested. The conditions are uniform over
+a tensor, so testing more of them costs nothing. Statements keep their order. A branch on a
+compile-time ("settled") condition may still contain other branches.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from optgen.ir.nodes import Assign, Call, Expr, If, Program, Stmt
 
 @dataclass(frozen=True)
 class BranchFlattener:
-    """Flattens programs; `settled` tells conditions that are known when a kernel is compiled."""
+    """Flattening of programs. `settled` tells whether a condition is known at compile time."""
 
     settled: Callable[[Expr], bool]
 
     def __call__(self, program: Program) -> Program:
-        """The same program without a branch inside a branch that is not settled."""
+        """Return the program with no branch inside an unsettled branch."""
         return tuple(flat for stmt in program for flat in self._flat(stmt))
 
     def _flat(self, stmt: Stmt) -> Iterator[Stmt]:
@@ -35,7 +35,7 @@ class BranchFlattener:
         yield from self._under(stmt, Call("not", (stmt.condition,)), stmt.orelse)
 
     def _branches(self, program: Program) -> bool:
-        """Whether a program has a branch that is not settled."""
+        """Tell whether a program has an unsettled branch."""
         return any(
             not self.settled(stmt.condition) or self._branches((*stmt.then, *stmt.orelse))
             for stmt in program
@@ -43,7 +43,7 @@ class BranchFlattener:
         )
 
     def _under(self, outer: If, condition: Expr, arm: Program) -> Iterator[If]:
-        """The statements of an arm, each branch of it under both conditions."""
+        """Yield an arm's statements, with each inner branch under both conditions."""
         plain: list[Stmt] = []
         for stmt in arm:
             if isinstance(stmt, Assign):

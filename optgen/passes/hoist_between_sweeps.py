@@ -1,7 +1,8 @@
-"""What a sweep reads of rows, columns and reductions is made once, between the sweeps, and named.
+"""Hoist small values out of sweeps into the `Finish` before.
 
-After this pass a coefficient that depends on a reduction is a name or its negation, and so are the
-row factor and the column factor of a term: a sweep multiplies by at most one of each.
+Small values are rows, columns, numbers of matrices, and numbers that depend on a reduction. Each is
+computed once per parameter and gets a name. After this pass a coefficient that depends on a
+reduction is a name or its negation, and each term has at most one row factor and one column factor.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Arms = tuple[tuple[Expr, bool], ...]
 
 
 def hoist_between_sweeps(plan: Plan) -> Plan:
-    """The same plan with every small value its sweeps read named by the `Finish` before."""
+    """Return the plan with every small value of a sweep computed by the `Finish` before it."""
     kinds = dict(plan.kinds)
     known: dict[tuple[Expr, Arms], Ref] = {}
     phases: list[Phase] = []
@@ -41,7 +42,7 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
         if not isinstance(phase, Sweep):
             phases.append(phase)
             if isinstance(phase, MatrixCall):
-                known.clear()  # nothing small crosses it
+                known.clear()  # no small value is kept across a matrix op
             continue
         namer = _Namer(kinds, known)
         body = namer.program(phase.body, ())
@@ -54,14 +55,14 @@ def hoist_between_sweeps(plan: Plan) -> Plan:
 
 
 def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
-    """The streams a sweep stores or reads: what it read to make something small, it need not."""
+    """Return the streams that a sweep still stores or reads after hoisting."""
     read = {ref.name for expr in expressions(body) for ref in reads(expr)}
     return tuple(s for s in sweep.streams if s.stored or s.name in read)
 
 
 @dataclass
 class _Namer:
-    """Walks one sweep; what it names stands under the branches that the sweep reads it under."""
+    """Hoister of one sweep's small values. A hoisted statement keeps the branches around it."""
 
     kinds: dict[Ref, Kind]
     known: dict[tuple[Expr, Arms], Ref]
@@ -113,13 +114,13 @@ class _Namer:
     def _grouped(
         self, term: Term, small: Callable[[Expr], bool], named: Callable[[Expr, str], Expr]
     ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-        """A term's tensors as they are, its rows as one factor, its columns as another."""
+        """Return a term's factors and divisors, with its rows and its columns merged."""
         parts: dict[str, list[tuple[Expr, bool]]] = {}
         for expr, above in _parts(term):
             if small(expr):
                 parts.setdefault(_AXES[self._kind(expr).axes], []).append((expr, above))
         per_matrix = parts.pop("matrix_factor", [])
-        if per_matrix:  # joins the rows, or the columns, or stands alone
+        if per_matrix:  # goes into the row or column factor, if there is one
             home = next((n for n in ("row_factor", "col_factor") if n in parts), "matrix_factor")
             parts[home] = [*parts.get(home, []), *per_matrix]
         factors = [e for e in term.factors if not small(e)]
@@ -128,7 +129,7 @@ class _Namer:
         return tuple(factors), tuple(e for e in term.divisors if not small(e))
 
     def _is_late(self, expr: Expr) -> bool:
-        """Whether it is known only after a reduction, or is rows or columns."""
+        """Tell whether a value is known only after a reduction, or is a row or a column."""
         return self._kind(expr).home is Home.DEVICE
 
     def _kind(self, expr: Expr) -> Kind:
@@ -151,7 +152,7 @@ _AXES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix
 
 
 def _plain(expr: Expr) -> Expr:
-    """Linear forms inside an expression as the arithmetic they stand for."""
+    """Return an expression with its linear forms written as plain arithmetic."""
     if not isinstance(expr, Linear):
         return rebuild(expr, _plain)
     total: Expr = Const(0)
@@ -167,7 +168,7 @@ def _parts(term: Term) -> Iterator[tuple[Expr, bool]]:
 
 
 def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
-    """Factors over divisors, as plain arithmetic."""
+    """Return a product of factors over divisors as plain arithmetic."""
     product: Expr = ONE
     for expr, above in parts:
         product = (multiply if above else divide)(product, expr)
@@ -175,7 +176,7 @@ def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
 
 
 def _under(arms: Arms, stmt: Assign) -> Stmt:
-    """A statement under the branches that lead to it."""
+    """Return a statement inside the branches that lead to it."""
     inside: Stmt = stmt
     for condition, taken in reversed(arms):
         inside = If(condition, (inside,), ()) if taken else If(condition, (), (inside,))

@@ -1,9 +1,9 @@
-"""Branches that a graph cannot hold get a second form: both arms, then a choice.
+"""If-conversion: give branches that a captured graph cannot contain a second, branch-free form.
 
-Where a step is captured, everything that depends on the step count, on scalar state, or on a
-hyperparameter that may be a tensor is a tensor, at which nobody may look. There both arms are
-computed, what others know too under names of its own, and the condition chooses. A branch on flags
-stays one; a condition that asks for both is taken apart, flags first.
+In a captured step the step count, scalar states and tensor hyperparameters are tensors, whose
+values the host must not read. So the second form computes both arms, each under its own names, and
+a `where` selects. A branch on flags stays a branch. A condition on flags and tensors is split, with
+the flags tested first.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SPELT = {"and": "both", "or": "either", "not": "opposite"}
 
 
 def if_convert(plan: Plan) -> Plan:
-    """The plan with every such branch in both forms, `capturable` deciding between them.
+    """Return the plan with every such branch in both forms, chosen by `capturable`.
 
-    Of what may be tensors `and`, `or` and `not` become the words `both`, `either` and `opposite`,
-    and the truth of a hyperparameter becomes `holds`, which does not look at a tensor.
+    `and`, `or` and `not` of possible tensors become `both`, `either` and `opposite`. The `truth` of
+    a possible tensor becomes `holds`, which does not read a tensor's value on the host.
     """
     selector = _Selector(plan, frozenset(_tensors(plan)), dict(plan.kinds))
 
@@ -55,7 +55,7 @@ def if_convert(plan: Plan) -> Plan:
 
 
 def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
-    """A value in which `and`, `or` and `not` of tensors are words that torch can follow."""
+    """Return a value with `and`, `or` and `not` of tensors replaced by ops that torch can trace."""
     match expr:
         case Call("and" | "or" | "not" as word, args) if any(map(may_be_tensor, args)):
             return Call(_SPELT[word], tuple(use_tensor_logic(arg, may_be_tensor) for arg in args))
@@ -63,7 +63,7 @@ def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
 
 
 def _tensors(plan: Plan) -> set[Ref]:
-    """The names that may stand for tensors where a step is captured."""
+    """Return the names that may be tensors in a captured step."""
     found = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
     found |= {ref for ref, kind in plan.kinds.items() if kind.home >= Home.PARAM}
     for stmt in assigns(plan.scalars):
@@ -74,14 +74,14 @@ def _tensors(plan: Plan) -> set[Ref]:
 
 @dataclass(frozen=True)
 class _Selector:
-    """Knows the plan, which of its names may be tensors, and the kinds of those it adds."""
+    """If-converter of a plan. `tensors` are the names that may be tensors in a captured step."""
 
     plan: Plan
     tensors: frozenset[Ref]
     kinds: dict[Ref, Kind]
 
     def program(self, program: Program) -> Program:
-        """A program with both forms of the branches that need them."""
+        """Return a program with both forms of each branch that needs them."""
         return tuple(
             stmt
             if isinstance(stmt, Assign)
@@ -92,11 +92,11 @@ class _Selector:
         )
 
     def connected(self, expr: Expr) -> Expr:
-        """A value with the connectives that work on tensors too."""
+        """Return a value with logic ops that also work on tensors."""
         return use_tensor_logic(expr, self._may_be_tensor)
 
     def asked(self, expr: Expr) -> Expr:
-        """An expression that does not look at a tensor to tell its truth."""
+        """Return an expression with `holds` for the `truth` of possible tensors."""
         match expr:
             case Call("truth", (Ref() as ref,)) if ref in self.tensors:
                 return Call("holds", (ref,))
@@ -110,7 +110,7 @@ class _Selector:
         return False
 
     def _chosen(self, program: Program, arm: str = "") -> Program:
-        """A program without branches on what may be tensors; `arm` ends the names it adds."""
+        """Return a program without branches on possible tensors; new names end in `arm`."""
         parts = (
             (stmt,) if isinstance(stmt, Assign) else self._choice(stmt, stmt, arm)
             for stmt in program
@@ -118,7 +118,7 @@ class _Selector:
         return tuple(stmt for part in parts for stmt in part)
 
     def _choice(self, stmt: If, origin: If, arm: str) -> Program:
-        """One branch; `origin` is the statement of the plan that it is taken apart from."""
+        """Convert one branch; `origin` is the plan's statement that the branch was split from."""
         known = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
         if known is None:
             return self._both_arms(stmt, origin, arm)
@@ -132,7 +132,7 @@ class _Selector:
         return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),) if any(arms) else ()
 
     def _both_arms(self, stmt: If, origin: If, arm: str) -> Program:
-        """Both arms one after the other, then for every name that is read later the choice."""
+        """Return both arms in sequence, then a `where` for every name that is read later."""
         ends = (f"{arm}_then", f"{arm}_else")
         arms = self._chosen(stmt.then, ends[0]), self._chosen(stmt.orelse, ends[1])
         rest = tuple(self._rest(origin))
@@ -162,9 +162,9 @@ class _Selector:
         return (*naming, *then, *orelse, *joins)
 
     def _suffixed(self, arm: Program, names: set[str], end: str) -> Program:
-        """An arm that is always run: what it gives to these names goes to names of its own.
+        """Return an arm that always runs, with its assigned names suffixed.
 
-        A name that it may leave alone, on account of a flag, begins as what it was.
+        A name that the arm may leave alone because of a flag starts with its old value.
         """
         own = {a.target for a in assigns(arm) if a.target.name in names}
         first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
@@ -176,11 +176,11 @@ class _Selector:
         return (*(Assign(Ref(n + end), Ref(n)) for n in begun), *renamed)
 
     def _had_a_value(self, name: str) -> bool:
-        """Whether an arm that leaves a name alone leaves it a value; else none needs it there."""
+        """Tell whether a name has an earlier value that an arm may leave unchanged."""
         return len({ref for ref in self.plan.kinds if ref.name == name}) > 1
 
     def _kept(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
-        """The condition; under a name of its own if the choices change what it reads."""
+        """Return the condition, saved under a new name if the selects change what it reads."""
         if assigned.keys().isdisjoint(r.name for r in refs(condition)):
             return condition, ()
         taken = {r.name for r in self.plan.kinds}
@@ -193,7 +193,7 @@ class _Selector:
         return {algorithm.param, *(s.symbol for s in algorithm.states)}
 
     def _rest(self, stmt: If) -> Iterator[Stmt]:
-        """Every statement of the plan but this one."""
+        """Yield every statement of the plan but this one."""
         yield from _without(self.plan.scalars, stmt)
         for phase in self.plan.phases:
             if isinstance(phase, MatrixCall):
@@ -203,7 +203,7 @@ class _Selector:
 
 
 def _atoms(condition: Expr) -> Iterator[Expr]:
-    """What `and`, `or` and `not` connect."""
+    """Yield the operands that `and`, `or` and `not` connect."""
     if isinstance(condition, Call) and WORDS[condition.word].sort == "logic":
         for arg in condition.args:
             yield from _atoms(arg)
@@ -212,7 +212,7 @@ def _atoms(condition: Expr) -> Iterator[Expr]:
 
 
 def _given(condition: Expr, atom: Expr, answer: bool) -> Expr:
-    """What is left of a condition when the answer of one of its atoms is known."""
+    """Return a condition simplified by the known answer of one of its atoms."""
     if condition == atom:
         return Const(answer)
     if not (isinstance(condition, Call) and WORDS[condition.word].sort == "logic"):
@@ -231,7 +231,7 @@ def _given(condition: Expr, atom: Expr, answer: bool) -> Expr:
 
 
 def _without(program: Program, gone: Stmt) -> Program:
-    """The program without one statement, wherever in it that stands."""
+    """Return the program without one statement, at any nesting depth."""
     return tuple(
         stmt
         if isinstance(stmt, Assign)
@@ -242,12 +242,12 @@ def _without(program: Program, gone: Stmt) -> Program:
 
 
 def _names(program: Program) -> set[str]:
-    """Every name a program reads or assigns."""
+    """Return every name that a program reads or assigns."""
     return _assigned(program) | names_read(program)
 
 
 def _sides(name: str, shared: tuple[set[str], ...], ends: tuple[str, ...]) -> tuple[Ref, ...]:
-    """What a name is after each arm: an arm that does not assign it leaves the old value."""
+    """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
     return tuple(
         Ref(name + end * (name in assigned)) for assigned, end in zip(shared, ends, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Tensor values as torch operations: each one trip through memory, into a tensor of its own."""
+"""Build torch operations for tensor expressions. Every operation is one pass through memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from optgen.passes.linear import lerp_terms
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
 
 ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
-"""Words whose result is of another type than what they read, or a tensor of its own by purpose."""
+"""Ops that never run in place: the result has another dtype, or is meant to be a new tensor."""
 
 _MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
     word: word for word in ("==", "!=", "and", "or")
 }
-"""Words whose operands may change sides; torch has them with the number on the right only."""
+"""Ops whose operands may be swapped. torch accepts a number only as their right operand."""
 
 
 @dataclass
 class InstructionBuilder:
-    """Builds the values of one statement. A value that occurs twice is built once, and kept.
+    """Builder of the operations of one statement. A repeated subexpression is computed once.
 
-    `stored` are the streams a step changes, `owned` the tensors that belong to the code itself.
+    `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
+    that the generated code allocates, so it may overwrite them.
     """
 
     plan: Plan
@@ -36,7 +37,7 @@ class InstructionBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
-    mixed: set[str] = field(default_factory=set)  # variables that may be of another type
+    mixed: set[str] = field(default_factory=set)  # dtype may differ from the param's
 
     def __post_init__(self) -> None:
         self.stored = {s.name for s in self.sweep.streams if s.stored}
@@ -46,7 +47,7 @@ class InstructionBuilder:
         self.mixed |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
 
     def _begin(self, value: Expr) -> None:
-        """Start with a statement."""
+        """Start a new statement: find the subexpressions that occur more than once in its value."""
         self.steps, self.made, self.shared = [], {}, set()
         seen: set[Expr] = set()
 
@@ -63,7 +64,7 @@ class InstructionBuilder:
         look(value)
 
     def _materialise(self, expr: Expr, name: str) -> str:
-        """A variable that holds the expression's value, called `name` if it has to be made."""
+        """Return the variable of an expression; compute it into `name` if no variable holds it."""
         if isinstance(expr, Ref):
             return expr.name
         if expr in self.made:
@@ -77,7 +78,7 @@ class InstructionBuilder:
         return name
 
     def _sum(self, terms: tuple[Term, ...], name: str) -> str:
-        """A sum begins with a tensor; numbers are added to it, or fill one if there is no other."""
+        """Compute a sum, starting with a tensor. A sum of numbers alone fills a new tensor."""
         first, *others = sorted(terms, key=_is_a_number)
         source = name if _is_a_number(first) else self._leading(first, name)
         if _is_a_number(first):
@@ -88,7 +89,7 @@ class InstructionBuilder:
         return source
 
     def _leading(self, term: Term, name: str) -> str:
-        """The variable that holds the first term: the tensor itself where that is all it is."""
+        """Return the variable of a sum's first term; a bare tensor needs no operation."""
         source = self._unscaled(term, name)
         if is_number(term.coefficient, 1):
             return source
@@ -99,11 +100,11 @@ class InstructionBuilder:
         return name
 
     def _first(self, expr: Expr, name: str) -> str:
-        """What an operation starts from: built under its result's name if nothing else needs it."""
+        """Return an operation's first operand, built into its result's variable unless shared."""
         return self._materialise(expr, self._temporary("operand") if expr in self.shared else name)
 
     def _unscaled(self, term: Term, name: str) -> str:
-        """A term without its coefficient."""
+        """Compute a term without its coefficient."""
         if not term.factors:
             self._emit("reciprocal", name, self._materialise_divisors(term))
             return name
@@ -130,7 +131,7 @@ class InstructionBuilder:
     def _accumulate(
         self, name: str, term: Term, parts: tuple[str, ...], source: str | None = None
     ) -> None:
-        """Add one term to what is there, in a single operation."""
+        """Add one term to a variable in a single operation."""
         start = source or name
         if not parts:
             self._emit("add", name, start, (term.coefficient,))
@@ -141,7 +142,7 @@ class InstructionBuilder:
             self._emit(word, name, start, parts, term.coefficient)
 
     def _operands(self, term: Term) -> tuple[str, ...]:
-        """The one or two tensors of a term that an accumulating operation takes."""
+        """Return the one or two tensors of a term that `add`, `addcmul` or `addcdiv` takes."""
         if term.divisors:
             below = self._materialise_divisors(term)
             if not term.factors:
@@ -163,14 +164,14 @@ class InstructionBuilder:
         return self.made.get(form) or self._materialise(form, self._temporary(name))
 
     def _operand(self, factor: Expr, name: str = "") -> str:
-        """The tensor of a factor, which is called what it is where its place has no name."""
+        """Return the tensor of a factor, built into a temporary if no variable holds it."""
         if isinstance(factor, Ref):
             return factor.name
         name = name or _operand_name(factor)
         return self.made.get(factor) or self._materialise(factor, self._temporary(name))
 
     def _word(self, call: Call, name: str) -> None:
-        """An opaque word; its first operand is built under the result's own name."""
+        """Build an op other than + - * /; its first operand is built into the result's variable."""
         first, *others = call.args
         match call.word:
             case "maximum" | "minimum":
@@ -195,7 +196,7 @@ class InstructionBuilder:
                 self._emit(call.word, name, source, self._eithers(others))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
-        """A choice; a number is filled into a tensor that is made for this."""
+        """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
         condition = self._either(mask, "condition")
         if self._fills(mask, a, b):
             number, tensor = (b, a) if self._is_tensor(a) else (a, b)
@@ -204,14 +205,14 @@ class InstructionBuilder:
                 self._fill(name, self._inverse(condition) if number is b else condition, number)
                 return
         values = self._eithers((a, b), "value")
-        if not self._is_tensor(a) and not self._is_tensor(b):  # torch would make them float32
+        if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where makes float32
             typed = self._temporary("value")
             self._emit("new_full", typed, self.sweep.streams[0].name, values[:1])
             values = (typed, *values[1:])
         self._emit("where", name, condition, values)
 
     def _fills(self, mask: Expr, a: Expr, b: Expr) -> bool:
-        """Whether a choice for each element is between a number and a tensor."""
+        """Tell whether an elementwise `where` chooses between a number and a tensor."""
         return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
 
     def _fill(self, name: str, condition: Operand, number: Expr) -> None:
@@ -223,7 +224,7 @@ class InstructionBuilder:
         return inverse
 
     def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
-        """The larger or smaller of a tensor and another, or of a tensor and a number."""
+        """Build the maximum or minimum of a tensor and a bound; a number becomes a clamp."""
         if self._is_tensor(bound):
             self._emit(word, name, source, (self._operand(bound),))
         else:
@@ -236,10 +237,10 @@ class InstructionBuilder:
         return self._operand(expr, name) if self._is_tensor(expr) else expr
 
     def _is_of_another_type(self, expr: Expr) -> bool:
-        """Tell whether a value may have another dtype than the parameter: torch's lerp takes one.
+        """Tell whether a value may have another dtype than the parameter.
 
-        Numbers, rows and columns that a reduction left are wider, and so is what is made of them;
-        what a matrix word made may be narrower.
+        torch's lerp needs operands of one dtype. Results of reductions, and values computed from
+        them, may be wider than the parameter. The result of a matrix op may be narrower.
         """
         small = (r for r in refs(expr) if self.plan.kinds[r].home is Home.DEVICE)
         return any(
@@ -250,12 +251,15 @@ class InstructionBuilder:
         return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
 
     def _has_room(self, target: str, args: tuple[Operand, ...]) -> bool:
-        """Tell whether a target has all axes of an operation's result with these operands."""
+        """Tell whether an operation with these operands may write its result into the target.
+
+        The target needs every axis of the broadcast result.
+        """
         own = self._axes_of((target,))
         return own | self._axes_of(args) == own
 
     def _axes_of(self, operands: tuple[Operand, ...]) -> int:
-        """Return the axes that a result of these operands has, as bits."""
+        """Return the axes of the operands' broadcast result, as bits."""
         found = 0
         for operand in operands:
             if isinstance(operand, str):
@@ -263,7 +267,7 @@ class InstructionBuilder:
         return found
 
     def _temporary(self, name: str) -> str:
-        """A name nothing in the rule has, nor another temporary of this statement."""
+        """Return a name that neither the rule nor another temporary of this statement uses."""
         made = {step.target for step in self.steps} | set(self.made.values())
         numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
         return next(n for n in numbered if n not in made and is_free(n, self.names))
@@ -299,5 +303,5 @@ def _operand_name(factor: Expr) -> str:
 
 
 def _filled(number: Expr) -> Expr:
-    """A number as a tensor, where an operation takes nothing else."""
+    """Return a number as a tensor expression, for operations that take tensors only."""
     return Linear((Term(number),))

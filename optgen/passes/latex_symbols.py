@@ -1,4 +1,4 @@
-"""The letters a rule is typeset in: Greek where papers write Greek, no letter for two names."""
+"""Choose LaTeX letters for names: Greek where papers write Greek, and unique per rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CUSTOM = {
     "ns_coefficients": "a",
     "ns_steps": "k",
 }
-"""What torch's documentation writes for a parameter and for hyperparameters."""
+"""Letters that torch's documentation uses for the parameter and for hyperparameters."""
 
 _ACCENTS = {"hat": "hat", "bar": "bar", "tilde": "tilde"}
 _ABOVE = {
@@ -42,9 +42,10 @@ _BELOW = {"inf": r"\infty"}
 
 @dataclass(frozen=True)
 class Letter:
-    """A symbol and what is written around it; `ahead`: it stands for the step after this one.
+    """Symbol with its superscript and subscript.
 
-    `timed`: its name says that it is of this step, as `beta_t` does.
+    With `ahead` it denotes the next step's value. With `timed` its name includes the step, as in
+    `beta_t`.
     """
 
     base: str
@@ -54,7 +55,7 @@ class Letter:
     timed: bool = False
 
     def at(self, time: str = "") -> str:
-        """The symbol at a time: "t", "t-1", or "" where it does not depend on time."""
+        """Return the symbol at a time: "t", "t-1", or "" if it does not depend on time."""
         time = time or ("t" if self.timed else "")
         time = time + "+1" if self.ahead else time
         subscript = ",".join(part for part in (self.below, time) if part)
@@ -67,7 +68,7 @@ def _group(text: str) -> str:
 
 
 def read_letter(name: str) -> Letter:
-    """The letter a name spells: beta1, m_hat, v_max, mu_next, beta1_t; a word stays a word."""
+    """Return the letter of a name such as beta1, m_hat, v_max or mu_next; words stay text."""
     if name[:-2] and name.endswith("_t"):
         return replace(read_letter(name[:-2]), timed=True)
     first, *rest = name.split("_")
@@ -90,7 +91,7 @@ def read_letter(name: str) -> Letter:
 
 
 class Symbols:
-    """Every name of an algorithm as a letter; no two names get the same one."""
+    """Letters of all names of an algorithm; no two names have the same letter."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
@@ -118,7 +119,7 @@ class Symbols:
         self._letters[name] = next(fit, letters[-1])
 
     def _clash(self, name: str, letter: Letter, other: str) -> bool:
-        """Tell whether two names would look alike; a hyperparameter never has a time."""
+        """Tell whether two names would look alike. Hyperparameters have no time index."""
         theirs = self._letters[other]
         if theirs.ahead:
             return False
@@ -148,21 +149,21 @@ class Symbols:
         return declared and name in _CUSTOM
 
     def at(self, name: str, time: str = "") -> str:
-        """A name's letter at a time."""
+        """Return a name's letter at a time."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.sort in ("flag", "choice"):
             return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
         return self._letters[name].at(time)
 
     def item(self, name: str, index: int) -> str:
-        """One number of a tuple: the letter it is unpacked into, else the tuple's with a number."""
+        """Return the letter of a tuple's item: that of its unpacked name, else the tuple's."""
         if (name, index) in self._unpacked:
             return self.at(self._unpacked[name, index])
         singular = name[:-1] if _GREEK.fullmatch(name[:-1]) else name
         return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
 
     def hyper(self, name: str) -> str:
-        """A hyperparameter's letter; a tuple's letters in brackets, if its numbers have any."""
+        """Return a hyperparameter's letter; for a tuple, its items' letters in parentheses."""
         hyper = self.algorithm.hyper(name)
         if hyper is not None and hyper.sort == "tuple":
             unpacked = any((name, i) in self._unpacked for i in range(hyper.size))
@@ -173,7 +174,7 @@ class Symbols:
 
 
 def is_unpacking(stmt: Assign) -> bool:
-    """Whether a statement only names one number of a tuple."""
+    """Tell whether a statement only names one item of a tuple."""
     return any(True for _ in _items(stmt))
 
 

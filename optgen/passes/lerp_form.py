@@ -1,7 +1,7 @@
-"""b * m + (1 - b) * g becomes m + (1 - b) * (g - m), as torch's own lerp computes it.
+"""Rewrite running averages in lerp form: b * m + (1 - b) * g becomes m + (1 - b) * (g - m).
 
-In float32 the rounded b and the rounded 1 - b do not add up to 1, and a state that is blended in
-every step drifts by their difference; a difference of the two values is scaled by one number.
+In float32 the rounded b and the rounded 1 - b do not add up to 1, so a state that is averaged in
+every step drifts. The lerp form has one coefficient and does not drift. torch's lerp uses it too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optgen.passes.scalar_arithmetic import ONE
 
 
 def use_lerp_form(plan: Plan) -> Plan:
-    """The same plan with every stored blend of itself and one other tensor in that form."""
+    """Return the plan with every stored average of a stream and one other tensor in lerp form."""
     stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
     known = definitions(plan)
 

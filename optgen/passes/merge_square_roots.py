@@ -1,8 +1,7 @@
-"""sqrt(a) / sqrt(b) becomes sqrt(a / b): one root less, and one rounding.
+"""Merge square roots: sqrt(a) / sqrt(b) becomes sqrt(a / b), with one root and one rounding less.
 
-Only where neither is ever negative, or two roots that are not numbers would become one that is. The
-quotient reaches the ends of the number range before its root does: in float32 with Adadelta's eps,
-where gradients are above 1e16.
+Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The
+quotient overflows before its root does: in float32 with Adadelta's eps, for gradients above 1e16.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from optgen.passes.scalar_arithmetic import ONE
 
 
 def merge_square_roots(plan: Plan) -> Plan:
-    """The same plan, a root over a root as the root of a quotient."""
+    """Return the plan with every root over a root replaced by the root of the quotient."""
     ranges = proven_ranges(plan.algorithm)
 
     def joined(expr: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""What is never negative: a second moment, and whatever else begins and stays at 0 or above."""
+"""Prove by induction over steps which states, such as a second moment, are never negative."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from optgen.passes.ranges import NOT_NEGATIVE, Range, Ranges, declared_ranges, r
 
 
 def proven_ranges(algorithm: Algorithm) -> Ranges:
-    """Where the values of a rule lie in every step, each name by its versions.
+    """Return the range of every version of every name of a rule, valid in every step.
 
-    A state is at least 0 if it begins so and no step makes it less, given that those states are
-    which this is asked of: what fails is struck out until nothing does.
+    A state is nonnegative if its initial value is, and if a step keeps it so. The proof assumes all
+    candidate states to be nonnegative, drops those that a step may make negative, and repeats until
+    none is dropped.
     """
     assumed = {s.symbol for s in algorithm.states if _begins_above(s, algorithm)}
     while True:

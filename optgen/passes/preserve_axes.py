@@ -1,8 +1,8 @@
-"""Keeps the axes of values whose conditions fold away.
+"""Preserve the axes of values that constant folding would turn into one number.
 
-`where(False and g != 0, 2, 2)` is a 2 for every element of `g`, and its sum is twice their number.
-Folding would leave one number 2. So this pass makes it a choice between two equal values, by a
-condition that reads `g`.
+`where(False and g != 0, 2, 2)` is 2 for every element of `g`, and its sum is twice their number.
+Folding would leave the number 2, whose sum is 2. So this pass replaces the expression by a `where`
+of two equal values, with a condition that reads `g`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optgen.passes.fold_expression import fold
 
 
 def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
-    """Return an equal value that keeps its axes when it is folded, as do operands of reductions."""
+    """Return an equal value whose axes survive folding; so do its reductions' operands."""
 
     def kept(expr: Expr) -> Expr:
         axes = kind_of(expr, kinds).axes
@@ -39,9 +39,9 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
 
 
 def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
-    """Yield the names and the reductions whose axes an expression has."""
+    """Yield the names and reductions that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
-        return  # a word that only asks a tensor, rows(p), has none either
+        return  # a property of a tensor, such as rows(p), has no axes
     if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.word in REDUCTIONS):
         yield expr
         return

@@ -1,7 +1,8 @@
-"""What an earlier trip left in memory is computed anew only where the tensor went by in blocks.
+"""Rematerialize an earlier sweep's locals only if the tensor is swept in blocks.
 
-A trip over a whole tensor leaves its locals behind, and the next may read them; of a tensor that is
-gone over block by block, a trip leaves those of its last block only.
+After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
+After a sweep in blocks, only the locals of the last block are left, so the next sweep recomputes
+them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ BLOCKED = Ref("blocked")
 
 
 def rematerialize_if_blocked(plan: Plan) -> Plan:
-    """The same plan with what may be left from an earlier sweep under a question, `blocked`."""
+    """Return the plan with recomputed locals inside a branch on `blocked`."""
     kept = {plan.algorithm.param, plan.algorithm.grad, *(s.symbol for s in plan.algorithm.states)}
-    left: dict[str, Ref] = {}  # a variable holds the last version of its name
+    left: dict[str, Ref] = {}  # name -> version that its variable holds
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
@@ -33,7 +34,7 @@ def rematerialize_if_blocked(plan: Plan) -> Plan:
 
 
 def _questioned(sweep: Sweep, left: set[Ref]) -> Program:
-    """What the sweep needs only to make what is left, first and in question; then the rest."""
+    """Return the sweep's body: first the branch that recomputes locals, then the rest."""
     needed, needed_alone = _needed(sweep, left), _needed(sweep, set())
     anew = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
@@ -47,10 +48,10 @@ def _questioned(sweep: Sweep, left: set[Ref]) -> Program:
 
 
 def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
-    """What a sweep must compute even where `left` is still there.
+    """Return the names that a sweep must compute even if the locals in `left` are available.
 
-    A branch that leaves a name alone reads its old version without saying so: of a name that is
-    needed, every version is.
+    An arm that does not assign a name implicitly reads the name's old version. So if one version
+    of a name is needed, all are.
     """
     stored = {s.name for s in sweep.streams if s.stored}
     roots = [a for a in assigns(sweep.body) if a.target.name in stored or is_reduction(a.value)]
@@ -65,7 +66,7 @@ def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
 
 
 def asks_blocked(plan: Plan) -> bool:
-    """Whether a sweep of the plan asks."""
+    """Tell whether a sweep of the plan branches on `blocked`."""
     return any(
         isinstance(stmt, If) and stmt.condition == BLOCKED
         for sweep in plan.sweeps

@@ -1,6 +1,7 @@
-"""A number of a tuple is asked for by the name that the author has given it.
+"""Replace tuple items such as `eps[0]` by the names that the author unpacked them into.
 
-For printing: the kind of `eps[0] is None` is known from the declaration of `eps`.
+Run this pass right before printing: earlier passes learn the type of `eps[0] is None` from the
+declaration of `eps`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from optgen.passes.rewrite import map_expressions
 
 
 def reuse_item_names(program: Program) -> Program:
-    """The same scalar program, with `eps1` for `eps[0]` below the line that says so."""
+    """Return a scalar program that reads `eps1`, not `eps[0]`, after `eps1 = eps[0]`."""
     written = Counter(assign.target.name for assign in assigns(program))
     names: dict[Expr, Ref] = {}
 
@@ -31,5 +32,5 @@ def reuse_item_names(program: Program) -> Program:
 
 
 def is_item(value: Expr) -> bool:
-    """Whether a value is one number of a tuple."""
+    """Tell whether a value is one item of a tuple."""
     return isinstance(value, Call) and value.word == "item"

@@ -1,6 +1,6 @@
-"""Arithmetic on scalar expressions: the coefficient field of the linear form.
+"""Symbolic arithmetic on scalar expressions, the coefficients of the linear form.
 
-Products and quotients are kept as one fraction with its sign in front, in the author's order.
+A product or quotient is kept as one fraction, with its sign in front and the author's order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ ONE = Const(1)
 
 
 def is_number(expr: Expr, value: float) -> TypeGuard[Const]:
-    """Whether an expression is that literal."""
+    """Tell whether an expression is the literal `value`."""
     return isinstance(expr, Const) and expr.value == value and not isinstance(expr.value, bool)
 
 
 def negate(a: Expr) -> Expr:
-    """-a, with a double negation undone."""
+    """Return -a, with a double negation removed."""
     match a:
         case Call("neg", (inner,)):
             return inner
@@ -32,7 +32,7 @@ def negate(a: Expr) -> Expr:
 
 
 def unsigned(a: Expr) -> tuple[bool, Expr]:
-    """Whether a minus stands in front, and the rest."""
+    """Return whether an expression starts with a minus, and the expression without it."""
     match a:
         case Call("neg", (inner,)):
             return True, inner
@@ -43,7 +43,7 @@ def unsigned(a: Expr) -> tuple[bool, Expr]:
 
 
 def multiply(a: Expr, b: Expr) -> Expr:
-    """a * b as one fraction."""
+    """Return a * b as one fraction."""
     minus_a, a = unsigned(a)
     minus_b, b = unsigned(b)
     (above_a, below_a), (above_b, below_b) = _fraction(a), _fraction(b)
@@ -52,7 +52,7 @@ def multiply(a: Expr, b: Expr) -> Expr:
 
 
 def divide(a: Expr, b: Expr) -> Expr:
-    """a / b as one fraction."""
+    """Return a / b as one fraction."""
     minus, b = unsigned(b)
     above, below = _fraction(b)
     result = multiply(a, _over(below, above))
@@ -60,7 +60,7 @@ def divide(a: Expr, b: Expr) -> Expr:
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """a + b."""
+    """Return a + b."""
     minus, rest = unsigned(b)
     if is_number(a, 0):
         return b
@@ -72,7 +72,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def root(a: Expr) -> Expr:
-    """The square root, term by term of a fraction; for a provably >= 0."""
+    """Return the square root of a provably nonnegative fraction, as a fraction of roots."""
     above, below = _fraction(a)
     return _over(_root(above), _root(below))
 
@@ -98,7 +98,7 @@ def _product(a: Expr, b: Expr) -> Expr:
 
 
 def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
-    """Two numbers the author wrote, as the one they make."""
+    """Return the result of an operation on two literals as a literal."""
     return Const(operation(a.value, b.value), a.place)
 
 

@@ -1,8 +1,9 @@
-"""Finds rules that only add multiples of a sparse gradient to their parameter.
+"""Find rules that only scatter-add multiples of a sparse gradient into their parameter.
 
-Several values of a sparse gradient may belong to one row. For such a rule they need not be summed
-first: each is added where it belongs. The new parameter must be the old one plus terms that are
-linear in the gradient, with factors that are one number for all elements; no state has elements.
+Several values of a sparse gradient may belong to one row. Usually they are summed before the rule
+reads them. A scatter-add rule can skip that sum and add each value to its row directly. In such a
+rule the new parameter is the old one plus terms that are linear in the gradient. The factors of
+these terms are one number for all elements, and no state has a value per element.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Forms = Mapping[str, Form]
 
 
 def is_scatter_add(algorithm: Algorithm) -> bool:
-    """Tell whether this rule only adds multiples of a sparse gradient to its parameter."""
+    """Tell whether a rule only adds multiples of a sparse gradient to its parameter."""
     kept = any(state.rows for state in algorithm.tensor_states())
     if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
         return False
@@ -43,7 +44,7 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
 
 
 def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
-    """Return the forms of names after a program; conditions in `untrue` do not hold."""
+    """Return the forms of all names after a program, if the conditions in `untrue` are false."""
     now = dict(forms)
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -59,7 +60,7 @@ def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
 
 
 def _flag(condition: Expr) -> str:
-    """Return the name whose truth is the whole condition; "" for any other condition."""
+    """Return the name that a condition consists of, or "" for any other condition."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             return name

@@ -1,8 +1,8 @@
-"""A sweep as torch operations, one trip through memory each, in place wherever that is right.
+"""Select torch operations for a sweep, in place where that is correct.
 
-The linear form decides: `m = b * m + (1 - b) * g` is a lerp, `c * x * y` an addcmul, `c * x / y` an
-addcdiv. A stored stream is changed in place, and so is a local by a later step of its own value;
-never the gradient, nor a tensor that has another name.
+Patterns of the linear form select the operation: `m = b * m + (1 - b) * g` is a lerp, `c * x * y`
+is an addcmul, `c * x / y` is an addcdiv. Operations run in place on stored streams, and on locals
+that the generated code allocated. The gradient and aliased tensors are never changed in place.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from optgen.passes.instructions import Alias, Branch, Instruction, Ops, Reduce
 
 
 def select_instructions(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
-    """The instructions of one sweep."""
+    """Return the instructions of one sweep."""
     return tuple(_Selector(plan, sweep).program(sweep.body))
 
 
 @dataclass
 class _Selector(InstructionBuilder):
-    aliases: dict[str, frozenset[str]] = field(default_factory=dict)  # whose tensors a name may be
+    aliases: dict[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # names that may share a tensor with a name
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.known = definitions(self.plan)
-        self.handed = {call.args[0] for call in self.plan.calls}  # what matrix words take later
+        self.handed = {call.args[0] for call in self.plan.calls}  # operands of matrix ops
 
     def program(self, body: Program) -> Iterator[Instruction]:
         for stmt in body:
@@ -54,9 +56,10 @@ class _Selector(InstructionBuilder):
                 yield Ops(stmt.quote, tuple(self.steps))
 
     def _branch(self, stmt: If) -> Branch:
-        """After a branch, owned is what both ways own.
+        """Select the instructions of a branch, and join what is known of its arms.
 
-        An alias, or of another type, is what either way made so.
+        After the branch a name is owned if both arms own it. It is an alias, or may have another
+        dtype, if either arm makes it so.
         """
         before = set(self.owned), dict(self.aliases), set(self.mixed)
         then = tuple(self.program(stmt.then))
@@ -94,8 +97,8 @@ class _Selector(InstructionBuilder):
             (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
 
     def _changes(self, stmt: Assign, source: str) -> bool:
-        """Whether a tensor is to be read, or taken by a matrix word, when it is another by then."""
-        if stmt.target.name in self.stored:  # it is copied into a tensor of its own
+        """Tell whether a copied tensor is changed in place before the copy's last use."""
+        if stmt.target.name in self.stored:  # a stored stream has its own tensor
             return False
         every = list(assigns(self.sweep.body))
         later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
@@ -114,11 +117,11 @@ class _Selector(InstructionBuilder):
                 self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
 
     def _storage(self, name: str) -> frozenset[str]:
-        """Every name whose tensors this one may stand for, its own among them."""
+        """Return every name that may share a tensor with this one, itself included."""
         return self.aliases.get(name, frozenset()) | {name}
 
     def _local(self, name: str, value: Expr) -> None:
-        """A local gets a new tensor, built under its own name unless its old value is read late."""
+        """Compute a local into a new tensor; use a temporary if its old value is read late."""
         leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
             self._ref(name, value),
         )
@@ -148,7 +151,7 @@ class _Selector(InstructionBuilder):
                 self._accumulate(name, term, parts)
 
     def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
-        """A new value that is no change of the old one: operations on it, or a copy."""
+        """Give a stored stream a value that is no scaled update of its old one."""
         value = Linear(terms)
         reads = sum(name in self._storage(r.name) for r in refs(value))
         match terms:
@@ -163,7 +166,7 @@ class _Selector(InstructionBuilder):
                 self._emit("copy", name, name, (made,), inplace=True)
 
     def _choose(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
-        """The tensor, and the number wherever the condition says so."""
+        """Store a `where` of a tensor and a number: copy the tensor, then fill in the number."""
         number, tensor = (b, a) if self._is_tensor(a) else (a, b)
         condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
         if value != name:
@@ -171,7 +174,7 @@ class _Selector(InstructionBuilder):
         self._fill(name, self._inverse(condition) if number is b else condition, number)
 
     def _leads(self, name: str, value: Expr) -> bool:
-        """Whether a value begins with an operation on that variable."""
+        """Tell whether a value starts with an operation on a variable."""
         match value:
             case Ref():
                 return value.name == name
@@ -182,7 +185,7 @@ class _Selector(InstructionBuilder):
         return False
 
     def _lerp_weight(self, own: Term, others: tuple[Term, ...]) -> Expr | None:
-        """The weight, if this is (1 - weight) * own + weight * other."""
+        """Return the weight if the terms are (1 - weight) * own + weight * other, else None."""
         match others:
             case (Term(weight, (_,), ()),):
                 a, b = (written_out(c, self.known) for c in (own.coefficient, weight))
@@ -191,7 +194,7 @@ class _Selector(InstructionBuilder):
 
 
 def _is_plain(term: Term, name: str) -> bool:
-    """Whether a term is that variable, scaled."""
+    """Tell whether a term is a scaled variable of this name."""
     return not term.divisors and len(term.factors) == 1 and _names(term.factors[0], name)
 
 
@@ -200,5 +203,5 @@ def _names(expr: Expr, name: str) -> bool:
 
 
 def _led_by(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The sum with the variable's own term in front, so that the rest can be added to it."""
+    """Return the terms with the variable's own term first, so that the others are added to it."""
     return tuple(sorted(terms, key=lambda t: not _is_plain(t, name)))

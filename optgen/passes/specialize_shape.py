@@ -1,4 +1,4 @@
-"""A rule for parameters of one kind: what it asks of a shape is answered."""
+"""Specialize a rule to one combination of shape predicates ("facts"), such as `factored`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Facts = Mapping[str, bool]
 
 
 def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
-    """The facts of a parameter (`factored`) that the rule or its states ask for."""
+    """Return the shape predicates (`factored`) that the rule or its states read."""
     asked = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
     asked |= {node.word for node in nodes if isinstance(node, Call)}
@@ -23,14 +23,14 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def cases(algorithm: Algorithm) -> Iterator[Facts]:
-    """Every combination of answers, yes first; one without any where the rule asks nothing."""
+    """Yield every combination of answers, True first; one empty mapping if the rule reads none."""
     asked = facts_asked(algorithm)
     for answers in product((True, False), repeat=len(asked)):
         yield dict(zip(asked, answers, strict=True))
 
 
 def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
-    """The same algorithm for parameters of which these facts hold, or do not."""
+    """Return the algorithm for parameters with these facts; states they rule out are dropped."""
     if not facts:
         return algorithm
     states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))
@@ -52,7 +52,7 @@ def _without_fact(state: State, facts: Facts) -> State:
 
 
 def _answered(expr: Expr, facts: Facts) -> Expr:
-    """Return an expression with every fact in it answered."""
+    """Return an expression with every fact replaced by True or False."""
     match expr:
         case Call(word, _) if word in facts:
             return Const(facts[word], expr.place)

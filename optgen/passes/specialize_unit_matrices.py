@@ -1,7 +1,8 @@
-"""A matrix of one element is its own row and its own column: for such, a rule is elementwise.
+"""Specialize a rule to 1 x 1 matrices, for which row and column reductions are the identity.
 
-A convolution of 1 x 1 has half a million of them. What is spread over rows and columns elsewhere is
-one loop over elements here, and only sums over the whole parameter still end a sweep.
+A 1 x 1 convolution has up to half a million such matrices. The specialized rule is elementwise, so
+one loop over elements replaces the loops over rows and columns. Only sums over the whole parameter
+still end a sweep.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from optgen.passes.rewrite import map_expressions
 
 
 def specialize_unit_matrices(algorithm: Algorithm) -> Algorithm:
-    """The same rule for parameters whose matrices have one element each."""
+    """Return the rule for parameters whose matrices have one element each."""
     states = tuple(
         replace(s, shape="like") if s.shape in ("row", "col") else s for s in algorithm.states
     )

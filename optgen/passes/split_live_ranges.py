@@ -1,9 +1,9 @@
-"""A value that is known at another time than others of its name gets a name of its own.
+"""Split live ranges: rename versions that would overwrite a value that is still to be read.
 
-All versions of a name are one variable to a printer. But numbers, rows and columns are computed as
-soon as they are known: before the first trip through memory or between two of them, whatever stands
-around them in the rule. So every value but the first of such a name has a name of its own. And a
-state of rows or columns is stored where it gets its last value, only there.
+A printer writes all versions of a name as one variable. But small values (numbers, rows and
+columns) are computed as soon as they are known, before or between sweeps, out of the rule's order.
+So every version but the first of such a name gets a new name. A row or column state is stored only
+where it gets its last value.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from optgen.passes.rewrite import map_expressions, read_instead
 
 
 def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
-    """Return the same rule, with versions, in which these values have names of their own.
+    """Return an SSA rule with split live ranges.
 
-    They are those of a name that a matrix word gives a value, but for its last: a later trip may
-    need them all. With `tensors` so are those of the parameter and of all states.
+    A name that a matrix op assigns is split too, except for its last version, because a later sweep
+    may need every version. With `tensors`, the parameter and all states are split likewise.
     """
     algorithm = _with_old_states(algorithm)
     passing = {state.symbol for state in algorithm.factor_states()}
@@ -52,9 +52,9 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
 
 
 def _with_old_states(algorithm: Algorithm) -> Algorithm:
-    """A state of rows or columns is copied where elements are computed from what it was.
+    """Copy each row or column state whose old value elements are computed from.
 
-    They are computed in every later trip through memory again, when it has its new value.
+    Every later sweep recomputes these elements, after the state has got its new value.
     """
     kinds = kinds_of(algorithm)
     states = [Ref(state.symbol) for state in algorithm.factor_states()]
@@ -74,7 +74,7 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
 
 
 def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
-    """Every largest expression that has a value for each element."""
+    """Yield the outermost expressions that have one value per element."""
 
     def inside(expr: Expr) -> Iterator[Expr]:
         if kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR:
@@ -88,7 +88,7 @@ def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
 
 
 def _later_values(algorithm: Algorithm) -> list[Ref]:
-    """Return every value but the first of a local name that is a number, or rows or columns."""
+    """Return every version but the first of each local that holds a small value."""
     declared, kinds = declared_kinds(algorithm), kinds_of(algorithm)
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
     first = {ref.name: ref for ref in reversed(written)}
@@ -102,14 +102,14 @@ def _later_values(algorithm: Algorithm) -> list[Ref]:
 
 
 def _passing_values(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
-    """Return the values of these names that are not their last in this step."""
+    """Return all versions of these names but the last."""
     last = {name: _last_version(algorithm.rule, name) for name in names}
     written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
     return [ref for ref in written if ref.version != last[ref.name]]
 
 
 def _last_version(program: Program, name: str) -> int:
-    """The version of a name that stands after a program; both arms of a branch end in the same."""
+    """Return a name's version after a program. Both arms of a branch end in the same version."""
     version = 0
     for stmt in program:
         if not isinstance(stmt, Assign):
@@ -120,7 +120,7 @@ def _last_version(program: Program, name: str) -> int:
 
 
 def _new_names(algorithm: Algorithm, names: Iterable[str], ending: str = "") -> list[str]:
-    """Return a free name for each of these, made of it and of an ending or a number."""
+    """Return a free name for each name, built from it with an ending or a number."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     found: list[str] = []
     for name in names:

@@ -1,7 +1,7 @@
-"""Scalars apart from tensors, tensor values in linear form.
+"""Split a rule into its scalar program and its tensor statements in linear form.
 
-A tensor local that is a pure scaling of another is written out where it is used, and so is a single
-term that is used once; anything else keeps its statement, so nothing is ever computed twice.
+A tensor local that only scales another tensor is inlined where it is used, and so is a single term
+that is used once. Every other local keeps its statement, so nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from optgen.passes.scalar_arithmetic import ONE, is_number
 
 @dataclass
 class Splitter:
-    """Walks a program once, front to back, knowing the kinds, ranges and expansions so far.
+    """Splitter that walks a program once, tracking kinds, ranges and inlined definitions.
 
-    `held` are tensors that somebody reads again later: they keep their statements.
+    `held` are tensors that later phases read. They keep their statements.
     """
 
     algorithm: Algorithm
@@ -48,7 +48,7 @@ class Splitter:
     expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
     unscaled: dict[str, str] = field(default_factory=dict)
     held: frozenset[Ref] = frozenset()
-    plain: dict[Ref, frozenset[str]] = field(default_factory=dict)  # whose tensors a name is for
+    plain: dict[Ref, frozenset[str]] = field(default_factory=dict)  # sources of plain copies
 
     def __post_init__(self) -> None:
         self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
@@ -62,7 +62,7 @@ class Splitter:
         return kind_of(expr, self.kinds.__getitem__).is_tensor
 
     def split(self, program: Program) -> tuple[Program, Program]:
-        """The scalar statements and the tensor statements of a program, each in order."""
+        """Return the scalar statements and the tensor statements of a program, each in order."""
         scalars: list[Stmt] = []
         tensors: list[Stmt] = []
         for stmt in program:
@@ -86,14 +86,14 @@ class Splitter:
             tensors.append(joined)
 
     def _learn(self, stmt: Assign) -> bool:
-        """Record the kind of what a statement assigns; say whether it is the sweep's business."""
+        """Record the kind of an assigned name; return whether the statement belongs to a sweep."""
         kind = kind_of(stmt.value, self.kinds.__getitem__)
         known = self.kinds.get(stmt.target)
         self.kinds[stmt.target] = kind.join(known) if known else kind
         return not self.kinds[stmt.target].is_scalar or stmt.target.name in self._tensor_names()
 
     def _learn_range(self, stmt: Assign) -> None:
-        """Record where a scalar lies; one that both arms assign lies in either range."""
+        """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
         found = range_of(stmt.value, self.ranges)
         known = self.ranges.get(stmt.target, found)
         self.ranges[stmt.target] = found.union(known)
@@ -102,7 +102,7 @@ class Splitter:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
     def _tensor(self, stmt: Assign) -> list[Stmt]:
-        """A tensor statement in linear form, or nothing if its uses will write it out."""
+        """Return a tensor statement in linear form, or no statement if its uses inline it."""
         read = set(refs(stmt.value))
         quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
         form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
@@ -114,7 +114,7 @@ class Splitter:
         return [replace(stmt, value=value, quote=quote)]
 
     def _operand(self, expr: Expr) -> Expr:
-        """What a reduction or a matrix word takes: a name, or a form of its own."""
+        """Return the operand of a reduction or matrix op: a name, or a linear form."""
         if not self.is_tensor(expr) or (isinstance(expr, Ref) and expr not in self.expansions):
             return expr
         return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
@@ -132,14 +132,14 @@ class Splitter:
         return not self._overwritten_before_last_use(target, form)
 
     def _changes_nothing(self, target: Ref, form: Linear) -> bool:
-        """Whether a name is given the value it has: a read may as well read the old version."""
+        """Tell whether a statement only copies a name to its next version."""
         return is_self_copy(Assign(target, form)) and not self._is_joined(target)
 
     def _is_joined(self, target: Ref) -> bool:
         return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
 
     def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
-        """Whether something the form reads gets a new value while the target is still needed."""
+        """Tell whether a tensor that the form reads is overwritten before the target's last use."""
         start = next(
             i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
         )
@@ -154,7 +154,7 @@ class Splitter:
         return any(kind == "write" and ref.name in names for kind, ref in between)
 
     def _carried_on(self, target: Ref) -> set[Ref]:
-        """A value and the versions of joins that some path gives it to unchanged."""
+        """Return a value, and the versions of joins that are copies of it on some path."""
         same = {target}
         for stmt in assigns(self.algorithm.rule):
             if stmt.value in same and is_self_copy(stmt):
@@ -162,7 +162,7 @@ class Splitter:
         return same
 
     def _guarded(self, target: Ref, form: Linear) -> Expr:
-        """A plain copy of something overwritten while the copy is in use must be a real copy."""
+        """Return a form, as a real copy if its source is overwritten while the target is used."""
         term = form.terms[0]
         plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
         if not plain or target.name in self.kept or target.name in {r.name for r in refs(form)}:
@@ -174,7 +174,7 @@ class Splitter:
         return form
 
     def _lift_common_scale(self, stmt: If) -> If:
-        """Where both arms end in a scaling by the same number, the uses do the scaling."""
+        """Move a scale that both arms apply to a name out of the branch, into the name's uses."""
         for target in _joined_targets(stmt):
             forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
             scales = {f.terms[0].coefficient for f in forms if f is not None}
@@ -195,7 +195,7 @@ class Splitter:
         return stmt
 
     def _is_bound(self, target: Ref, stmt: If) -> bool:
-        """Whether an arm needs the scaled value itself, or what it scales changes too soon."""
+        """Tell whether an arm reads the scaled value, or its source is overwritten too early."""
         if any(target in refs(e) for e in expressions((stmt,))):
             return True
         forms = (a.value for a in assigns((stmt,)) if a.target == target)
@@ -203,7 +203,7 @@ class Splitter:
 
 
 def _uses(expr: Expr) -> Iterator[Ref]:
-    """Every name that the linear form of an expression writes; a square writes its root twice."""
+    """Yield every name in an expression's linear form; a square yields its base twice."""
     match expr:
         case Ref():
             yield expr
@@ -219,7 +219,7 @@ def _is_pure_scale(term: Term) -> bool:
 
 
 def _events(program: Program) -> Iterator[tuple[str, Ref]]:
-    """Every reading and writing of a name, in order."""
+    """Yield every read and write of a name, in order."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield from (("read", r) for r in refs(stmt.value))
@@ -231,13 +231,13 @@ def _events(program: Program) -> Iterator[tuple[str, Ref]]:
 
 
 def is_self_copy(stmt: Assign) -> bool:
-    """Whether a statement only gives a value the next version of its own name."""
+    """Tell whether a statement only copies a name to its next version."""
     source = copied(stmt)
     return source is not None and source.name == stmt.target.name
 
 
 def copied(stmt: Assign) -> Ref | None:
-    """Return what a statement only copies, or None if it does more."""
+    """Return the source of a statement that is a plain copy, else None."""
     match stmt.value:
         case Ref() as source:
             return source
@@ -253,7 +253,7 @@ def _joined_targets(stmt: If) -> list[Ref]:
 
 
 def _last_form(arm: Program, target: Ref) -> Linear | None:
-    """The single scaled factor an arm assigns to the target, if that is what it assigns."""
+    """Return the form that an arm assigns to the target if it is one scaled factor, else None."""
     for stmt in arm:
         if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear):
             terms = stmt.value.terms

@@ -1,6 +1,6 @@
-"""Makes the truth of a number True or False where a value asks for it.
+"""Convert the truth of a number to a bool where a value reads it.
 
-torch takes neither None nor 3.0 for a truth value. At an `if`, Python takes both.
+torch accepts neither None nor 3.0 as a truth value. A Python `if` accepts both.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from optgen.passes.rewrite import map_values
 
 
 def truths_to_bool(plan: Plan) -> Plan:
-    """Return the same plan with the word `holds` for every truth that a value asks for."""
+    """Return the plan with the op `holds` for every `truth` that a value reads."""
     return plan.map_programs(lambda program: map_values(program, _held))
 
 

@@ -1,9 +1,9 @@
-"""Replaces operations on numbers that Python may refuse by words that follow IEEE.
+"""Replace scalar operators that may raise in Python by functions that follow IEEE 754.
 
-A quotient by zero is infinite or NaN in C++, in Triton and in torch; Python raises an error. So
-`a / b` becomes `divide(a, b)` unless the bounds of the hyperparameters keep `b` above zero, and
-likewise `power` and `remainder`. Where they do, the operator stays; it raises if a number was set
-out of its bounds.
+Division by zero gives infinity or NaN in C++, in Triton and in torch, but raises in Python. So
+`a / b` becomes `divide(a, b)`, unless the bounds of the hyperparameters prove that `b` is above
+zero. `**` and `%` become `power` and `remainder` in the same way. Where the bounds prove that an
+operator is safe, the operator stays, and raises if a hyperparameter is set out of its bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GUARDED = {"/": "divide", "**": "power", "%": "remainder"}
 
 
 def use_ieee_operators(plan: Plan) -> Plan:
-    """Return the same plan with a word for every such operation on numbers."""
+    """Return the plan with every unsafe scalar operator replaced by its IEEE function."""
     proof = _Proof(plan, definitions(plan))
 
     def guarded(expr: Expr) -> Expr:
@@ -36,7 +36,7 @@ def use_ieee_operators(plan: Plan) -> Plan:
 
 @dataclass
 class _Proof:
-    """Knows where the numbers of a scalar program lie, and which of them are never zero."""
+    """Proofs about the scalars of a plan: their ranges, and which of them are never zero."""
 
     plan: Plan
     known: dict[Ref, Expr]
@@ -53,7 +53,7 @@ class _Proof:
         return ranges
 
     def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
-        """Tell whether Python computes this as other languages do, within the bounds."""
+        """Tell whether the Python operator gives the IEEE result within the bounds."""
         a, b = (written_out(expr, self.known) for expr in (a, b))
         if word != "**":
             return self._is_above_zero(b) or _is_other_than_zero(b)
@@ -99,7 +99,7 @@ class _Proof:
 
 
 def _in_a_word(expr: Expr) -> Expr:
-    """Return a quotient, a power or a remainder as a word, and a square as a product."""
+    """Return a quotient, a power or a remainder as a function call, and a square as a product."""
     assert isinstance(expr, Call)
     a, b = expr.args
     if expr.word == "**" and isinstance(a, Ref) and b == Const(2):

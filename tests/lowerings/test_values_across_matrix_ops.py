@@ -84,7 +84,9 @@ def test_through_triton(case: str) -> None:
 @outside
 def test_one_name_on_both_sides_is_an_error_of_the_spec() -> None:
     rows = "r = lerp(r, row_mean(g**2), 0.5)"
-    with pytest.raises(SpecError, match="is read before `orthogonalize` and after it") as caught:
+    with pytest.raises(SpecError, match="read both before and after `orthogonalize`") as caught:
         optgen.load(made(rows, "p = p - lr * orthogonalize(m / (1 + r), k, 4, 1e-7) * r"))
     assert f"{rows}\n    " in str(caught.value)
-    assert "hint: numbers, rows and columns do not outlast `orthogonalize`" in str(caught.value)
+    assert "hint: numbers, rows and columns are not kept across `orthogonalize`" in str(
+        caught.value
+    )
