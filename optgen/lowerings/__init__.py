@@ -1,4 +1,4 @@
-"""One backend, one file or folder: what an algorithm's generated folder holds."""
+"""Lowerings: each module or folder here writes one file of `generated/<name>/`."""
 
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP

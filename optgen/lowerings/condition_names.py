@@ -1,4 +1,4 @@
-"""Conditions that are one value for a whole tensor: what kernels call them, and which are rare."""
+"""Name conditions that are uniform over a tensor, and tell which of them are rarely true."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST = 32  # characters of a name
 
 
 def names(*conditions: Expr) -> Iterator[str]:
-    """What the conditions say, where that is short and a name; and numbers without end."""
+    """Yield candidate names: each condition in words if short enough, then condition1, 2, ..."""
     for name in map(_spoken, conditions):
         if len(name) <= _LONGEST and name.isidentifier():
             yield name
@@ -50,7 +50,7 @@ def _spoken(expr: Expr) -> str:
 
 
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
-    """Whether it is false in most steps: options are left off, and a state is fresh once."""
+    """Tell whether a condition is false in most steps: options are off, a state is fresh once."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = hypers.get(name)

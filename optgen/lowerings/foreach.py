@@ -1,4 +1,4 @@
-"""The foreach lowering: a whole list of tensors at a time, with the fewest `_foreach_` calls."""
+"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
+ALIVE = 4  # lists of temporaries that optgen.runtime.slices assumes, unless told otherwise
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,
@@ -47,7 +47,7 @@ _PASSES: tuple[PlanPass, ...] = (
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """What templates/foreach.py.jinja lays out: a function for each kind of parameter."""
+    """Return the variables of templates/foreach.py.jinja: one function per kind of parameter."""
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
     for plan in made:
@@ -57,23 +57,23 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _sharded(plan: Plan) -> Iterator[Function]:
-    """The same for parts of parameters: none where every part goes by itself.
+    """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
 
-    Where there are phases it is a generator, and between them the processes complete what each has
-    summed; else only the sizes are those of the whole.
+    A rule with phases gets a generator: it yields the reductions that the ranks complete together.
+    An elementwise rule gets a function if it reads sizes, which must be those of the whole.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan)
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "it yields what the processes must complete together.", "Update"
+        about, returns = "yields the reductions that all ranks must complete.", "Update"
     elif any(SHARDED.param in line for line in scalars):
-        about, returns = "sizes are those of the whole.", "None"
+        about, returns = "reads the sizes of the whole parameters.", "None"
     else:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"The same for parts of parameters: {about}",
+        f"Update one bucket of shards in place; {about}",
         list_names(plan.algorithm),
         (*arguments, "split: Split"),
         parted(scalars, body.lines),
@@ -88,7 +88,7 @@ def _loop(plan: Plan) -> Body:
     names = [plural(s.name) for s in sweep.streams]
     lists = ", ".join(names)
     program = select_instructions(plan, sweep)
-    alive = len(set(new_tensors(program))) + 1  # the next of a name is made beside the last
+    alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
     room = f", alive={alive}" if alive > ALIVE else ""
     lines = [f"{unpacked(names)} = cut", *foreach_lines(program)]
     header = f"for cut in cuts({lists}{room}):"

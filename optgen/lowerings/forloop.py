@@ -1,8 +1,8 @@
-"""The for-loop lowering: one tensor at a time, in place; and once more without changing anything.
+"""Lower to a for-loop: one tensor at a time, in an in-place and a functional form.
 
-The first form is what a person reads and every other lowering is tested against. The second is out
-of place up to its last copies, so that autograd (`differentiable`) or the capture of a graph
-(`capturable`) can follow it.
+The in-place form is the readable reference. Every other lowering is tested against it. The
+functional form is out of place up to its last copies, so that autograd (`differentiable`) or a
+graph capture (`capturable`) can follow it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TEXT = PythonPrinter({}, {"sum": "total"})
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """What templates/forloop.py.jinja lays out: both forms for each kind of parameter."""
+    """Return the variables of templates/forloop.py.jinja: both forms per kind of parameter."""
 
     def planned(facts: Facts, order: Order) -> Plan:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
@@ -55,7 +55,7 @@ def lower(algorithm: Algorithm) -> Context:
     functions = []
     for facts in cases(algorithm):
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
-        if not algorithm.is_function:  # whose lists neither autograd nor a capture looks into
+        if not algorithm.is_function:  # neither autograd nor a capture follows a function
             functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
 
@@ -79,7 +79,7 @@ def _functional(plan: Plan) -> Function:
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
-        "The same, out of place up to the last copies: autograd or a graph capture can follow it.",
+        "Update out of place, except for the last copies; autograd or a graph capture can follow.",
         lists,
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
@@ -87,7 +87,7 @@ def _functional(plan: Plan) -> Function:
 
 
 def _typed(plan: Plan) -> Program:
-    """The sweep, where a choice for each element between two numbers is one in its type."""
+    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
     sweep = plan.sweeps[0]
 
     def typed(expr: Expr) -> Expr:
@@ -109,7 +109,7 @@ def _line(stmt: Assign) -> str:
 
 
 def _reads(plan: Plan) -> Iterator[str]:
-    """Print private copies of what the rule reads and replaces; the rest it only reads."""
+    """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in _streams(plan):
         clone = ".clone()" if stream.stored else ""
         yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
@@ -122,7 +122,7 @@ def _writes(plan: Plan) -> Iterator[str]:
 
 
 def _streams(plan: Plan) -> tuple[Stream, ...]:
-    """Tensors as a whole plan has them, then row and column state."""
+    """Return the streams of the whole plan's only sweep, then the row and column states."""
     small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
     return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
 

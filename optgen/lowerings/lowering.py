@@ -1,4 +1,4 @@
-"""A lowering is data: the passes it wants, how it prints, its template and its file."""
+"""Base type of lowerings: a function that lowers an algorithm, a template and a file name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ PlanPass = Callable[[Plan], Plan]
 
 @dataclass(frozen=True)
 class Lowering:
-    """One generated file: `lower` turns an algorithm into everything its template needs.
+    """Lowering that writes one generated file.
 
-    A derived algorithm (`base=`) shares its base's rule, so only its class file is written. `of` is
-    what the file is of: a "rule", or a class or a function that takes its steps through one.
+    `lower` turns an algorithm into the variables of `template`. `of` says what the file contains:
+    code for a "rule", or the "optimizer" class or "function" that runs the rule. A derived
+    algorithm (`base=`) shares its base's rule, so only its class file is written.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Lowering:
     of: Literal["rule", "optimizer", "function"] = "rule"
 
     def applies(self, algorithm: Algorithm) -> bool:
-        """Whether this algorithm has such a file."""
+        """Tell whether this lowering writes a file for an algorithm."""
         if self.of == "rule":
             return algorithm.base is None
         return algorithm.is_function is (self.of == "function")
@@ -39,7 +40,7 @@ class Lowering:
 def planned(
     passes: tuple[PlanPass, ...], context: Callable[[Plan], Context]
 ) -> Callable[[Algorithm], Context]:
-    """Plan an algorithm, run the passes in order, and print what comes out."""
+    """Return a `lower` that plans an algorithm, runs passes on the plan, and prints the result."""
 
     def lower(algorithm: Algorithm) -> Context:
         return context(reduce(lambda done, change: change(done), passes, plan(algorithm)))

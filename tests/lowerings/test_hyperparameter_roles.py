@@ -11,7 +11,7 @@ M, V = 'm=state("exp_avg")', 'v=state("exp_avg_sq")'
 SQUARES = "Decay rate of the running average of squared gradients"
 GRADIENTS = "Decay rate of the running average of gradients"
 EPS = "Added to the denominator for numerical stability"
-SHARE = "Share of the last update in the next one"
+SHARE = "Fraction of the last update that is kept in the next one"
 LARGEST = "Divide by the largest second moment so far, not by the present one"
 ADEMAMIX = spec(
     "beta1, beta2, beta3 = betas",
@@ -123,7 +123,7 @@ def test_amsgrad(state: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
-        ("m = 0.9 * m + (1 - dampening) * g", "Share of the gradient that does not enter the"),
+        ("m = 0.9 * m + (1 - dampening) * g", "Fraction of the gradient that is not added to the"),
         ("m = 0.9 * m + (1 - dampening) * g * dampening", ""),
         ("m = 0.9 * m + dampening * g", ""),
     ],

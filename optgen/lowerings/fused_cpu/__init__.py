@@ -1,9 +1,9 @@
-"""Plan -> C++: one call for all tensors, one loop over elements for each set of streams.
+"""Lower to C++: one call updates all tensors of all groups.
 
-The loop is written once, for every type of storage and every combination of the flags that decide
-which streams there are. Whatever else a rule branches on is one value for a whole tensor: a branch
-between vectors, or a select where a compiler makes the vectors. What is not arithmetic stands in
-headers, runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with phases.
+Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
+other conditions are uniform over a tensor. They become branches between vectors, or selects where
+the compiler vectorizes. Code that is the same for every rule is in headers: kernel.h for
+elementwise rules and schedule.h for rules with phases, both in runtime/fused_cpu.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 
 def context(algorithm: Algorithm) -> Context:
-    """What the templates lay out: every block of text at its place."""
+    """Return the variables of the templates, as indented blocks of text."""
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
@@ -83,7 +83,7 @@ FUSED_CPU = Lowering(
 
 
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
-    """A plan for each kind of parameter; matrices of one element have one of their own."""
+    """Yield a plan per kind of parameter. A plan with rows or columns gets a 1 x 1 variant."""
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
@@ -95,7 +95,7 @@ def _plans(algorithm: Algorithm) -> Iterator[Plan]:
 
 
 def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
-    """What the table has a column for: parameter, gradient, states, what matrix words take."""
+    """Return the table's streams with their axes: parameter, gradient, states, matrix operands."""
     first = planned[0].algorithm
     symbols = {s.key: s.symbol for plan in planned for s in plan.algorithm.states}
     states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
@@ -110,19 +110,19 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
 
 
 def _only_read(algorithm: Algorithm) -> list[str]:
-    """Return which streams a rule only reads, if it is more than the second one."""
+    """Declare the read-only streams, if there are any besides the gradient."""
     others = [state.symbol for state in algorithm.tensor_states() if not state.written]
     bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
     return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
 
 
 def _adds(algorithm: Algorithm) -> list[str]:
-    """Declare that values of a sparse gradient need not be summed by row first, if so."""
+    """Declare that values of a sparse gradient can be added without summing rows, if so."""
     return ["static constexpr bool ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:
-    """What the table has after the streams: single numbers."""
+    """Return the names of the table's scalar cells, which follow its streams."""
     scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
     return ["STEP", *scalar] if plan.algorithm.step else scalar
 
@@ -164,7 +164,7 @@ def _member(hyper: Hyper) -> str:
 
 
 def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
-    """The parameters of the sweep; what it does not read has no name."""
+    """Return the parameters of the sweep function; unread ones have no name."""
     given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
         f"{'' if stream.stored else 'const '}S* __restrict {variable(plural(stream.name))}"

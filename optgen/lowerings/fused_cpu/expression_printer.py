@@ -1,4 +1,4 @@
-"""How expressions of a plan read in C++: scalars in double, tensor elements in the type C."""
+"""Print expressions as C++: scalars in double, tensor elements in the compute type C."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ CALLS: Mapping[str, str] = {
     "lerp": "lerp({0}, {1}, {2})",
     "truth": "truth({0})",
     "is_none": "is_none({0})",
-    "copy": "{0}",  # values in registers are never overwritten
+    "copy": "{0}",  # registers are never overwritten
 }
-"""Words that the header defines, and those that are no more than their operand."""
+"""Ops that are calls of functions in the header, or just their operand."""
 
 _KEYWORDS = (
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
@@ -70,24 +70,25 @@ _OWN = (
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)
 }
-"""Names that a spec may use and that mean something else here."""
+"""Names that a spec may use, but that C++ or the generated code already uses."""
 
 
 def variable(name: str) -> str:
-    """What a name of the plan is called; one variable for all its versions."""
+    """Return the C++ variable of a name; all versions of a name share it."""
     return escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:
-    """The number or template parameter that belongs to a stream, a cell or a flag."""
+    """Return the C++ constant or template parameter of a stream, a cell or a flag."""
     return variable(capitals(name))
 
 
 @dataclass(frozen=True)
 class ExpressionPrinter:
-    """Prints expressions. `read` may say how something is read where the text will stand.
+    """Printer of expressions.
 
-    `ask` says how a condition with a name is asked where elements are computed.
+    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
+    returns the text of a condition that has a name, or None.
     """
 
     tensors: bool
@@ -95,12 +96,12 @@ class ExpressionPrinter:
     ask: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
-        """An expression's text, in parentheses if it binds less than `within`."""
+        """Return an expression's text, in parentheses if its precedence is below `within`."""
         text, binding = self._bare(expr)
         return f"({text})" if binding < within else text
 
     def _truth(self, expr: Expr, within: int = 0) -> str:
-        """Return a condition's text; one that has a name is asked in its own way."""
+        """Return a condition's text, by its name if it has one."""
         asked = self.ask(expr)
         if asked is None:
             return self(expr, within)
@@ -130,14 +131,15 @@ class ExpressionPrinter:
             case Call("**", (a, b)):
                 return self._power(a, b)
             case Call("and" | "or" as word, (a, b)):
-                # Always both sides, where vectors are made. Compilers ask for parentheses.
+                # For tensors & and | evaluate both sides, as vectors do. Without parentheses
+                # compilers warn.
                 sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
                 return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
                 left, right = self(a, binding), self(b, binding + 1)
                 if word == "/" and _is_whole(a) and _is_whole(b):
-                    right += ".0"  # whole numbers would be divided as such
+                    right += ".0"  # avoids integer division
                 return f"{left} {sign} {right}", binding
             case Call("item", (values, index)):
                 return f"{self(values)}[{self(index)}]", _ATOM
@@ -146,7 +148,7 @@ class ExpressionPrinter:
         raise TypeError(f"no expression of a plan: {expr!r}")
 
     def _argument(self, expr: Expr) -> str:
-        """An argument: functions take two numbers of one type, and a literal would have its own."""
+        """Return an argument's text. Functions need arguments of one type, so literals are cast."""
         if _is_whole(expr):
             return f"C({self(expr)})" if self.tensors else f"{self(expr)}.0"
         return self(expr)
@@ -166,7 +168,7 @@ class ExpressionPrinter:
         match b:
             case Const(int() as n) if 2 <= n <= 4:
                 return " * ".join([self(a, 7)] * n), 6
-            case Const(0.5):  # in torch, too, and for what is below zero pow has other ideas
+            case Const(0.5):  # as torch does; pow differs for -0.0 and -inf
                 return f"sqrt({self._argument(a)})", _ATOM
             case Const(-0.5):
                 return f"1 / sqrt({self._argument(a)})", 6
@@ -186,7 +188,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """A term without its sign: coefficient, then factors over divisors, in their order."""
+        """Return a term's sign, and its text: coefficient * factors / divisors."""
         minus, coefficient = unsigned(term.coefficient)
         factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
         if not is_number(coefficient, 1) or not factors:
@@ -199,7 +201,7 @@ class ExpressionPrinter:
 
 
 def _negated(text: str) -> str:
-    """Return a minus in front of a text that binds tightly; two in a row would be a decrement."""
+    """Return the text of -x, with parentheses where `--` would be a decrement."""
     return f"-({text})" if text.startswith("-") else f"-{text}"
 
 

@@ -1,4 +1,4 @@
-"""Lines of C++: indented by four, none longer than a hundred characters."""
+"""Lay out lines of C++: indented by four, at most 100 characters long."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ WIDTH = 100
 
 
 def comment(text: str) -> str:
-    """A line of the author's as a comment; a backslash at its end would take the next line in.
+    """Return a line of the spec as a comment, without a trailing backslash or its trigraph.
 
-    So would what old standards read as one: two question marks and a slash.
+    A backslash at the end would continue the comment on the next line. Old standards read two
+    question marks and a slash as a backslash.
     """
     return re.sub(r"(\\|\?\?/|\s)+\Z", "", f"// {one_line(text)}")
 
 
 def indented(lines: Iterable[str], depth: int = 1) -> list[str]:
-    """The same lines further to the right."""
+    """Return lines indented by `depth` levels."""
     return [f"{INDENT * depth}{line}" if line else line for line in lines]
 
 
 def laid_out(blocks: Mapping[str, tuple[int, Iterable[str]]]) -> dict[str, str]:
-    """Blocks of lines as texts, each as far to the right as stands beside it."""
+    """Return blocks of lines as texts. Each block comes with its indentation depth."""
     return {name: "\n".join(indented(lines, depth)) for name, (depth, lines) in blocks.items()}
 
 
 def listed(before: str, items: Iterable[str], after: str, column: int) -> list[str]:
-    """`before item, item, ... after` on one line if it fits at that column, else filled below."""
+    """Return `before item, item, ... after` on one line if it fits, else wrapped."""
     items = list(items)
     line = f"{before}{', '.join(items)}{after}"
     if column + len(line) <= WIDTH:
@@ -46,7 +47,7 @@ def listed(before: str, items: Iterable[str], after: str, column: int) -> list[s
 
 
 def declared(type: str, items: Iterable[str], column: int) -> list[str]:
-    """`type item, item, ...;` on as few lines as hold it at that column."""
+    """Return declarations `type item, item, ...;` on as few lines as fit at a column."""
     lines: list[str] = []
     for item in items:
         if lines and column + len(lines[-1]) + len(item) + 2 < WIDTH:
@@ -57,7 +58,7 @@ def declared(type: str, items: Iterable[str], column: int) -> list[str]:
 
 
 def folded(line: str, column: int) -> list[str]:
-    """A statement as one line if it fits at that column, else broken before an operator."""
+    """Return a statement on one line if it fits at a column, else broken before operators."""
     if column + len(line) <= WIDTH:
         return [line]
     places = [p for p in _operators(line) if column + p[1] <= WIDTH]
@@ -70,7 +71,7 @@ def folded(line: str, column: int) -> list[str]:
 
 
 def _operators(line: str) -> list[tuple[int, int]]:
-    """How deep in parentheses each binary operator stands, and where; products stand deeper."""
+    """Return each binary operator's nesting depth and position; products count as deeper."""
     places = []
     for found in re.finditer(r"(?<=\S )(\+|-|\*|/|\?|:|&&?|\|\|?) ", line):
         before = line[: found.start()]

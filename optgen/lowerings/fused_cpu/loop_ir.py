@@ -1,4 +1,4 @@
-"""What a loop in C++ is made of: the arrays that it walks along, and what it does with them."""
+"""Describe one C++ loop as data: its arrays and its body."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from optgen.ir.plan import Sweep
 
 @dataclass(frozen=True)
 class LoopArray:
-    """One array that a loop walks along: `when` brings it into being, as a state's flag does."""
+    """Array that a loop indexes; with `when`, it exists only if that flag is set."""
 
     name: str
     loaded: bool
     stored: bool
     when: str | None = None
     axes: Axes = Axes.TENSOR
-    fewer: bool = False  # it has fewer axes than the loop: one number for all of it, or spread
-    left: bool = False  # stored only for what is added up when the loop has ended
-    type: str = "C"  # of what the array has
+    fewer: bool = False  # fewer axes than the loop: one number, or broadcast to elements
+    left: bool = False  # stored only for a reduction after the loop
+    type: str = "C"  # of the array's elements
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What one loop does; `numbers` are the names that are one number for the whole tensor."""
+    """Loop: its arrays and its body. `numbers` maps names that are uniform over the tensor."""
 
     arrays: Sequence[LoopArray]
     body: Program
-    numbers: Mapping[str, str] = field(default_factory=dict)  # and how they are read
-    summed: Collection[str] = ()  # names that are read when the body has run
-    several: bool = False  # it may take several elements at once, in what S stores
+    numbers: Mapping[str, str] = field(default_factory=dict)  # name -> C++ text
+    summed: Collection[str] = ()  # operands of reductions, read after the body
+    several: bool = False  # one iteration may compute a SIMD vector
 
 
 def sweep_loop(sweep: Sweep) -> Loop:
-    """The one loop of an elementwise rule."""
+    """Return the only loop of an elementwise rule."""
     arrays = [LoopArray(s.name, True, s.stored, s.when) for s in sweep.streams]
     return Loop(arrays, sweep.body, several=True)

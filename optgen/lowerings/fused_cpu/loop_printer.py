@@ -1,4 +1,4 @@
-"""A loop in C++: over elements, rows, columns or matrices; it loads, computes and stores once."""
+"""Print a C++ loop over elements, rows, columns or matrices: loads, computations, stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMN = 12
 
 
 class LoopPrinter:
-    """Prints one loop. Flags that decide which streams there are become template parameters."""
+    """Printer of one loop. Flags that decide which streams exist become template parameters."""
 
     def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram) -> None:
         self._plan, self.loop, self._fields = plan, loop, program.fields
@@ -54,7 +54,7 @@ class LoopPrinter:
         self.body = self._body()
 
     def lines(self) -> list[str]:
-        """The inside of the function."""
+        """Return the body of the function."""
         loads, stores = self.loads(), self.stores()
         parts = [indented(part) for part in (loads, self.body, stores) if part]
         inside = [line for part in parts for line in ("", *part)][1:]
@@ -65,25 +65,25 @@ class LoopPrinter:
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
-        """The function's parameters: only what it reads."""
+        """Return the function's parameters: only those that it reads."""
         return [*self.given_parameters(), "i64 n", *self.arrays()]
 
     def given_parameters(self) -> list[str]:
-        """Those that are no arrays."""
+        """Return the parameters that are no arrays."""
         return [f"{kind} {name}" for name, kind in self._given().items()]
 
     def arguments(self, at: str, given: str) -> list[str]:
-        """What a caller hands over: fields of `given`, arrays of `at`."""
+        """Return a caller's arguments: fields of `given`, arrays of `at`."""
         arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.arrays)
         return [*self.given_arguments(given), "n", *arrays]
 
     def given_arguments(self, given: str) -> list[str]:
-        """Those that are no arrays."""
+        """Return the arguments that are no arrays."""
         names = {"numbers": "named()"}
         return [f"{given}{names.get(name, name)}" for name in self._given()]
 
     def constants(self) -> list[str]:
-        """What the loop reads of hyperparameters and scalars, in the type it computes in."""
+        """Declare the hyperparameters and scalars that the loop reads, in its compute type."""
         read = {r.name for r in self._read_by_elements}
         names = {self._fields.get(r, variable(r.name)) for r in self._read_by_elements}
         lines = []
@@ -100,7 +100,7 @@ class LoopPrinter:
         return [*lines, *self._around()] if self.loop.several else lines
 
     def _around(self) -> list[str]:
-        """What several elements at once know of those to come, and keep of those before."""
+        """Declare the prefetch distance, and delayed stores or prefetch constants."""
         names = (variable(c.name) for c in self.loop.arrays if c.stored)
         late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
         kept = (
@@ -113,11 +113,11 @@ class LoopPrinter:
         return ["const i64 ahead = lookahead<S>(n);", *kept]
 
     def _read(self) -> dict[str, str]:
-        """The arrays that are read, and the flags that they ask for."""
+        """Return the arrays that are read, each with the flag it depends on."""
         return {variable(plural(c.name)): self._flag(c) for c in self.loop.arrays if c.loaded}
 
     def loads(self) -> list[str]:
-        """One line for an array that is read."""
+        """Return one line per array that is read."""
         columns = [c for c in self.loop.arrays if c.loaded]
         changed = {a.target.name for a in assigns(self.loop.body)}
         kinds = ("C" if c.name in changed or not c.fewer else "const C" for c in columns)
@@ -127,7 +127,7 @@ class LoopPrinter:
         ]
 
     def stores(self) -> list[str]:
-        """A statement for an array that is written."""
+        """Return the statements that write arrays."""
         lines = []
         for column in (c for c in self.loop.arrays if c.stored and not c.left):
             flag = self._flag(column)
@@ -138,14 +138,14 @@ class LoopPrinter:
         return lines
 
     def write(self, name: str) -> str:
-        """A value goes to its array."""
+        """Return the statement that stores a value in its array."""
         array, value = variable(plural(name)), variable(name)
         late = f"late.{value}." if self._delays_stores else ""
         several = self.loop.several
         return f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
 
     def uses(self, word: str) -> bool:
-        """Whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
+        """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
         text = [*self.constants(), *self.body]
         return any(f"{word}." in line or f"({word} " in line for line in text)
 
@@ -160,7 +160,7 @@ class LoopPrinter:
         return {name: kind for name, kind in kinds.items() if self.uses(name)}
 
     def arrays(self) -> list[str]:
-        """The arrays it walks along, as parameters."""
+        """Return the loop's arrays as parameters."""
         return [
             f"{'' if c.stored else 'const '}{c.type}* __restrict {variable(plural(c.name))}"
             for c in self.loop.arrays
@@ -181,7 +181,7 @@ class LoopPrinter:
         return f"{flag} ? {text} : C(0)" if flag else text
 
     def read(self, column: LoopArray) -> str:
-        """What an array has where the loop is."""
+        """Return the text that loads an array's element at the loop's position."""
         array = variable(plural(column.name))
         if self.loop.several:
             return f"load({array} + i, ahead)"
@@ -198,7 +198,7 @@ class LoopPrinter:
         return f"if {'constexpr ' if constant else ''}({text})"
 
     def _condition(self, expr: Expr) -> tuple[bool, str]:
-        """Whether a condition is a template parameter, and how it reads in the loop."""
+        """Return whether a condition is known at compile time, and its text."""
         if not self._is_settled(expr):
             return False, f"{self._named(expr)} != 0"
         match expr:
@@ -213,7 +213,7 @@ class LoopPrinter:
         raise TypeError(f"no condition of a sweep: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
-        """Whether a flag that decides which streams there are has a say in a condition."""
+        """Tell whether a condition depends on a flag that decides which streams exist."""
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)):
                 return name in self.flags
@@ -222,7 +222,7 @@ class LoopPrinter:
         return False
 
     def _named(self, expr: Expr) -> str:
-        """The name of a condition that is one value for a whole tensor."""
+        """Return the name of a condition that is uniform over the tensor."""
         inner = expr
         while isinstance(inner, Call) and inner.word == "and":
             inner = inner.args[1]
@@ -232,10 +232,10 @@ class LoopPrinter:
         for name in map(variable, names(inner, expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
-        raise AssertionError("numbers do not end")
+        raise AssertionError("names() is infinite")
 
     def _answer(self, condition: Expr) -> str | None:
-        """Return how a condition with a name is asked: one answer for a tensor, or elements'."""
+        """Return the text of a named condition, uniform or per element; else None."""
         match condition:
             case Const():
                 return None
@@ -246,7 +246,7 @@ class LoopPrinter:
         return None
 
     def _numbers_in(self, value: Expr) -> Iterator[Ref]:
-        """Yield the names that a value reads, but for those of conditions that have names."""
+        """Yield the names that a value reads outside of its named conditions."""
         if isinstance(value, Ref):
             yield value
         asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
@@ -255,7 +255,7 @@ class LoopPrinter:
                 yield from self._numbers_in(child)
 
     def read_scalar(self, expr: Expr) -> str | None:
-        """How a number that is known before the loop is read."""
+        """Return the text of a number that is known before the loop, else None."""
         match expr:
             case Ref(name) if name in self._hypers:
                 text = f"hypers.{variable(name)}"
@@ -283,7 +283,7 @@ class LoopPrinter:
 
 
 def _by_reciprocals(expr: Expr) -> Expr:
-    """The same with a product for each division by a size: what is divided by is known before."""
+    """Return an expression with divisions by a size as products with its reciprocal."""
     expr = rebuild(expr, _by_reciprocals)
     match expr:
         case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
@@ -293,7 +293,7 @@ def _by_reciprocals(expr: Expr) -> Expr:
 
 
 def _is_long(expr: Expr) -> bool:
-    """A root or a division: it takes so long that later elements should be begun meanwhile."""
+    """Tell whether a root or a division delays stores: later elements start during its latency."""
     match expr:
         case Call("/" | "sqrt"):
             return True
@@ -303,7 +303,7 @@ def _is_long(expr: Expr) -> bool:
 
 
 def _asked(expr: Expr) -> set[str]:
-    """The flag that a condition is, or the state whose newness it is: it may be called after it."""
+    """Return the flag or fresh state that is the whole condition, which may share its name."""
     match expr:
         case Ref(name) | Call("fresh", (Ref(name),)):
             return {name}

@@ -1,11 +1,14 @@
-"""Which steps of a rule are run together, and which values are stored then.
+"""Schedule the steps of a rule into passes over a tensor, and choose what each pass stores.
 
-A large matrix is swept as the plan says. Of small ones a thread has whole matrices at hand, so that
-only a sum over all of them must be waited for: their rows and columns are known as soon as their
-elements are, and are computed anew in every pass, as the elements are. But a state of rows that is
-stored as it was computed can be read back. Of a long thin matrix it has whole rows, or whole
-columns: what belongs to these goes along with the elements, and the few numbers across them are
-waited for.
+The schedule depends on the tiling strategy:
+
+* A large matrix is shared by threads. Its passes are the sweeps of the plan.
+* For small matrices, a thread has whole matrices in its tile. Row and column values are known as
+  soon as the elements are, and every pass recomputes them with the elements. Only a reduction over
+  all matrices ends a pass. A row or column state that is stored in the dtype it was computed in
+  ("exact") can be read back instead of recomputed.
+* For a tall or flat matrix, a thread has whole rows or whole columns in its tile. Values of these
+  are handled with the elements, and reductions across them end a pass.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ WHOLE_ROWS, WHOLE_COLUMNS = (Axes.TENSOR, Axes.ROW), (Axes.TENSOR, Axes.COLUMN)
 
 @dataclass(frozen=True)
 class Pass:
-    """Steps that are run on every part of a tensor, steps that follow when all parts are done."""
+    """Pass over a tensor: `steps` run on every tile, `finish` after all tiles are done."""
 
     steps: tuple[Step, ...]
     finish: tuple[Step, ...]
@@ -30,7 +33,7 @@ class Pass:
 
 
 def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
-    """The passes over a large matrix: the sweeps of the plan, and what it finishes after each."""
+    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps."""
     streams = tuple(streams)
     found = []
     for sweep in dict.fromkeys(step.sweep for step in steps):
@@ -45,7 +48,7 @@ def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
 def tiling_strategies(
     steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
 ) -> dict[str, list[Pass]]:
-    """The passes of each way through a tensor, as jobs.h names and orders them."""
+    """Return the passes of each tiling strategy, named and ordered as in jobs.h."""
     local = PassScheduler(steps, streams, WHOLE_MATRICES)
     if not has_axes:
         return {"LOCAL": local.passes()}
@@ -66,34 +69,38 @@ def tiling_strategies(
 
 @dataclass(frozen=True)
 class PassScheduler:
-    """The steps of a rule where parts of a tensor have all that belongs to values of some axes."""
+    """Scheduler of a rule's steps for one tiling strategy.
+
+    A tile contains every element that belongs to a value of one of these `axes`.
+    """
 
     steps: Sequence[Step]
     streams: Mapping[str, Axes]
     axes: Collection[Axes]
 
     def passes(self) -> list[Pass]:
-        """The passes, in which values of these axes are computed anew; none if that cannot be."""
+        """Return the passes that recompute values of these axes; [] if there are none."""
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
-        """The same where states of rows and columns are of the type computed in; none if no better.
+        """Return the passes for states stored in the compute dtype; [] if nothing is saved.
 
-        They are stored by the first pass that knows them, and later ones read them.
+        Row and column states are stored by the first pass that knows them, and later passes read
+        them back.
         """
         kept = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
         found = self._passes(kept)
         return found if kept and len(found) > 1 else []
 
     def _passes(self, kept: Collection[str]) -> list[Pass]:
-        """The passes that compute states anew, but those that are `kept` since an earlier one."""
+        """Return the passes. They recompute states, except those `kept` from an earlier pass."""
         steps, levels = self.steps, self._levels()
         passes = range(1 + max(levels))
         runs = [self._needed(levels, at, kept, self._own(levels, at)) for at in passes]
         for name in kept:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
-            # What ran again would take the new value for the old one.
+            # A step that runs again would read the new value for the old one.
             again = {i for at, run in enumerate(runs) if at > first for i in run}
             before = range(max(writers, default=-1) + 1)
             if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
@@ -104,9 +111,10 @@ class PassScheduler:
     def _defer(
         self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
     ) -> None:
-        """Add to each pass that reads what a stream was the steps that give it its new value.
+        """Add to each pass that reads a stream's old value the steps that compute the new one.
 
-        A value is stored by the last pass that computes it, and no pass before may have.
+        A value is stored by the last pass that computes it. So no earlier pass overwrites the old
+        value.
         """
         for name in (n for n in self.streams if n not in kept):
             writers = {i for i, step in enumerate(self.steps) if name in step.writes}
@@ -118,15 +126,18 @@ class PassScheduler:
                     run |= self._needed(levels, at, kept, writers)
 
     def _is_swept(self, step: Step) -> bool:
-        """Whether it runs on every part: a loop over what these have, or a reduction of it."""
+        """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
         if not step.word:
             return step.axes in self.axes
         makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
         return next(makers, self.streams.get(step.reads[0])) in self.axes
 
     def _levels(self) -> list[int]:
-        """In which pass a step runs: parts know what needs them all from the next one on."""
-        known: dict[str, tuple[int, int]] = {}  # to what follows a pass, and to what is swept
+        """Return the first pass that runs each step.
+
+        The result of a reduction over all tiles is known from the next pass on.
+        """
+        known: dict[str, tuple[int, int]] = {}  # first pass where finish / tiles know it
         levels = []
         for step in self.steps:
             swept = self._is_swept(step)
@@ -139,14 +150,14 @@ class PassScheduler:
         return levels
 
     def _own(self, levels: Sequence[int], at: int) -> set[int]:
-        """The swept steps that a pass is the first to run."""
+        """Return the swept steps that a pass is the first to run."""
         swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
         return {i for i in swept if levels[i] == at}
 
     def _needed(
         self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
     ) -> set[int]:
-        """The swept steps that a pass runs for these: those too that make what they read anew."""
+        """Return the wanted steps, and the swept steps that recompute what they read."""
         steps = self.steps
         needed: set[int] = set()
         waiting = list(wanted)
@@ -165,7 +176,7 @@ class PassScheduler:
         return needed
 
     def _laid_out(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
-        """The passes that run these steps; a value is stored by the last one that computes it."""
+        """Return the passes that run these steps; the last to compute a value stores it."""
         steps = self.steps
         finishes = [
             {i for i, step in enumerate(steps) if levels[i] == at and not self._is_swept(step)}

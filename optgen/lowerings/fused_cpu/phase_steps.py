@@ -1,4 +1,4 @@
-"""The phases of a plan as a list of steps: loops over values of the same axes, and reductions."""
+"""Convert the phases of a plan to steps: loops over values of the same axes, and reductions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _LOOPS = {
 
 @dataclass(frozen=True)
 class Step:
-    """A loop over values of these axes, or a reduction to them.
+    """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
 
-    `reads` and `writes` are values with axes, `takes` and `gives` are numbers of the whole tensor;
-    `sweep` counts the trips through memory, and is the one that the step is part of, or follows.
+    `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
+    that the step reads and computes. `sweep` is the index of the sweep that the step is part of, or
+    follows.
     """
 
     name: str
@@ -37,12 +38,12 @@ class Step:
     gives: tuple[str, ...] = ()
     body: Program = ()
     word: str = ""  # of a reduction: "sum" or "max_abs"
-    swept: bool = False  # it needs the elements
+    swept: bool = False  # reads or writes elements
 
 
 @dataclass
 class PhaseSteps:
-    """The steps of a plan, and what the values in them are. `streams` have their axes already."""
+    """Steps of a plan, and the axes of their values. `streams` maps streams to their axes."""
 
     plan: Plan
     streams: dict[str, Axes]
@@ -69,11 +70,11 @@ class PhaseSteps:
         return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
 
     def _sweep(self, sweep: Sweep) -> None:
-        """A loop over elements that leaves the operands of reductions in values of their own."""
+        """Add a loop over elements, with reductions' operands as values, and the reductions."""
         sources: dict[Ref, str] = {}
 
         def apart(program: Program, given: Mapping[Expr, str]) -> Iterator[Stmt]:
-            known = dict(given)  # what an arm reduces is not there for what follows the branch
+            known = dict(given)  # an arm's operands are unknown after the branch
             for stmt in program:
                 if isinstance(stmt, If):
                     arms = [tuple(apart(arm, known)) for arm in (stmt.then, stmt.orelse)]
@@ -103,7 +104,7 @@ class PhaseSteps:
         return name
 
     def _finish(self, body: Program, later: set[str]) -> None:
-        """Neighbours of the same axes share a loop."""
+        """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
         groups: list[tuple[Axes, list[Stmt]]] = []
         for stmt in _apart(body, self.plan.kinds.__getitem__):
             axes = self.plan.kinds[next(assigns((stmt,))).target].axes
@@ -126,7 +127,7 @@ class PhaseSteps:
             self._loop(axes, tuple(stmts), [name for name in made if name in needed])
 
     def _source(self, stmt: Assign) -> str:
-        """The value that is reduced; an expression is given a name first."""
+        """Return the value that is reduced; an expression gets a name and a loop first."""
         operand = _operand(stmt.value)
         if isinstance(operand, Ref):
             return operand.name
@@ -173,7 +174,7 @@ class PhaseSteps:
 
 
 def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
-    """The names a program may read before it has given them a value, in order."""
+    """Return the names that a program may read before it assigns them, in order."""
     read, _ = _inputs(program, frozenset(known))
     return read
 
@@ -193,7 +194,7 @@ def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], f
 
 
 def _operand(value: Expr) -> Expr:
-    """What is added up, or the sizes whose largest is looked for."""
+    """Return a reduction's operand: the summands, or absolute values for `max_abs`."""
     assert isinstance(value, Call)
     (operand,) = value.args
     return Call("abs", (operand,)) if value.word == "max_abs" else operand
@@ -208,7 +209,7 @@ def _read(program: Iterable[Stmt]) -> set[str]:
 
 
 def _apart(program: Program, kind: Lookup) -> Iterator[Stmt]:
-    """The statements, those in a branch apart by their axes; a reduction is always made."""
+    """Yield statements with each branch split by axes. Reductions leave their branch."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield stmt

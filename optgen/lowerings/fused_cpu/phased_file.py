@@ -1,4 +1,4 @@
-"""Rules with phases: a struct for each plan, and for each part that matrix words divide it into."""
+"""Print the C++ file of a rule with phases: a struct per plan and part between matrix ops."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _GIVEN = ">(*table, *threads);"
 def phased_context(
     planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
 ) -> Context:
-    """What the template lays out: the rules, the functions that run them, the calls between."""
+    """Return the template's variables: structs, entry points, and the matrix ops in between."""
     rules: list[list[PhasedRule]] = []
     for plan in planned:
         calls = plan.calls
         for number, part in enumerate(_parts(plan)):
             if number == len(rules):
                 rules.append([])
-            if not part.phases:  # one matrix word follows another
+            if not part.phases:  # no phase lies between two matrix ops
                 continue
             name, about = _name(plan, calls, number), _about(plan, calls, number)
             last = number == len(calls)
@@ -43,7 +43,7 @@ def phased_context(
             for number, several in enumerate(rules)
             if several
         },
-        "by_matrix": ", and walks matrices" if any(r.has_axes for s in rules for r in s) else "",
+        "by_matrix": ", and works on matrices" if any(r.has_axes for s in rules for r in s) else "",
         "calls": list(_texts(planned)),
         "locals": _locals(planned),
     }
@@ -54,13 +54,13 @@ def _qualified(rules: Sequence[PhasedRule]) -> list[str]:
 
 
 def _locals(planned: Sequence[Plan]) -> list[str]:
-    """What sweeps store for matrix words, and what these make, in the order of the table."""
+    """Return the operands and results of matrix ops, in the order of the table."""
     streams = (s for plan in planned for sweep in plan.sweeps for s in sweep.streams)
     return list(dict.fromkeys(s.name for s in streams if s.role == "local"))
 
 
 def _parts(plan: Plan) -> Iterator[Plan]:
-    """The plan cut at its matrix words, each part with the scalars it reads."""
+    """Yield the parts of a plan between its matrix ops, each with the scalars it reads."""
     phases: list[Phase] = []
     for phase in (*plan.phases, None):
         if phase is not None and not isinstance(phase, MatrixCall):
@@ -80,7 +80,7 @@ def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 
 def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
-    """Which parameters it is for, and what of the rule it is."""
+    """Describe a part in a comment: its parameters, and the matrix ops around it."""
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
     which = f"Parameters that are {text}" if plan.facts else "All parameters"
@@ -90,10 +90,10 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
 
 
 def _texts(planned: Sequence[Plan]) -> Iterator[str]:
-    """The calls as the runtime reads them; those of matrices only, where others make none."""
+    """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
     longest = max(planned, key=lambda plan: len(plan.calls))
     if any(plan.calls != longest.calls[: len(plan.calls)] for plan in planned):
-        raise NotImplementedError("other matrix words for other parameters, in fused C++")
+        raise NotImplementedError("fused C++: kinds of parameters with different matrix ops")
     for number, call in enumerate(longest.calls):
         everywhere = all(number < len(plan.calls) for plan in planned)
         facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
@@ -101,7 +101,7 @@ def _texts(planned: Sequence[Plan]) -> Iterator[str]:
 
 
 def _text(call: MatrixCall) -> str:
-    """A call: names of locals and of hyperparameters, and numbers."""
+    """Return a matrix op as text, with names of locals and hyperparameters, and numbers."""
     return f"{call.target.name} = {call.word}({', '.join(map(_argument, call.args))})"
 
 
@@ -113,4 +113,4 @@ def _argument(expr: Expr) -> str:
             return repr(value)
         case Call("neg", (Const(int() | float() as value),)):
             return repr(-value)
-    raise TypeError(f"a matrix word takes hyperparameters and numbers, not {expr!r}")
+    raise TypeError(f"a matrix op takes hyperparameters and numbers, not {expr!r}")

@@ -1,4 +1,4 @@
-"""A rule with phases in C++: the tables of its values, steps and passes, and a function a loop."""
+"""Print a rule with phases as a C++ struct: tables of values, steps and passes, and loops."""
 
 from __future__ import annotations
 
@@ -33,27 +33,31 @@ _GIVEN = {
 
 @dataclass(frozen=True)
 class PhasedRule:
-    """One plan, or the part of one that ends at a matrix word, as a struct of its own."""
+    """Struct of one plan, or of one part of a plan between matrix ops."""
 
     name: str
     about: str
     plan: Plan
-    streams: Mapping[str, Axes]  # of all plans of the algorithm, in the table's order
+    streams: Mapping[str, Axes]  # of all plans, in the table's order
     fresh: Sequence[str]
-    last: bool = True  # whether no part follows that needs the same scalars
+    last: bool = True  # no later part needs the same scalars
 
     @cached_property
     def program(self) -> ScalarProgram:
-        """The scalar program."""
+        """Printer of the scalar program."""
         return ScalarProgram(self.plan, self.fresh)
 
     @cached_property
     def body(self) -> PhaseSteps:
-        """The steps and their values."""
+        """Steps of the plan, and their values."""
         return PhaseSteps(self.plan, dict(self.streams))
 
     def context(self) -> dict[str, Any]:
-        """What the template lays out."""
+        """Return the template's variables.
+
+        Raises:
+            RuleError: The rule has too many values or steps.
+        """
         check_values(self.plan.algorithm, len(self._values_with_axes), len(self.body.steps))
         blocks = {
             "scalars": (2, declared("double", self.program.fields.values(), 8)),
@@ -81,13 +85,13 @@ class PhasedRule:
 
     @cached_property
     def _values_with_axes(self) -> dict[str, Axes]:
-        """What has a place of its own: not what a loop only adds up."""
+        """Values that are stored, and their axes: not those that a loop only sums."""
         read = {n for s in self.body.steps if not self._is_total(s) for n in s.reads}
         added = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
         return {n: axes for n, axes in self.body.axes.items() if n not in added}
 
     def _is_total(self, step: Step) -> bool:
-        """Whether it is a sum over all elements: loops make them."""
+        """Tell whether a step is a sum over all elements, which its loop accumulates."""
         return step.swept and step.word == "sum" and step.axes is Axes.NONE
 
     def _values(self) -> list[str]:
@@ -102,7 +106,7 @@ class PhasedRule:
 
     @property
     def has_axes(self) -> bool:
-        """Whether it has values of rows or columns."""
+        """Tell whether a step reads or writes row or column values."""
         return any(axes is not Axes.TENSOR for axes in self._used().values())
 
     def _used(self) -> dict[str, Axes]:
@@ -110,7 +114,11 @@ class PhasedRule:
         return {n: axes for n, axes in self.body.axes.items() if n in used}
 
     def _reductions(self, axes: Axes) -> list[Step]:
-        """To rows and columns those of elements: of others the whole is at hand."""
+        """Return the reductions to these axes.
+
+        Reductions to rows and columns count only if they reduce elements. Others have all their
+        operands in one place.
+        """
         swept = axes is not Axes.MATRIX
         return [s for s in self.body.steps if s.word and s.swept >= swept and s.axes is axes]
 
@@ -127,7 +135,7 @@ class PhasedRule:
         return [*lines, "};"]
 
     def _number(self, step: Step) -> int:
-        """Which one a reduction is among those to the same axes; to a number: which number."""
+        """Return a reduction's index among those to the same axes, or its number's index."""
         if step.word and step.axes is Axes.NONE:
             return self.body.numbers.index(step.gives[0])
         counted = self._reductions(step.axes)
@@ -177,7 +185,7 @@ class PhasedRule:
         return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
 
     def _sums(self, loop: Step) -> list[Sum]:
-        """What a loop over elements adds up."""
+        """Return the sums that a loop over elements accumulates."""
         return [
             Sum(step.name, step.reads[0], step.axes)
             for step in self.body.steps
@@ -187,7 +195,7 @@ class PhasedRule:
     def _column(self, name: str, step: Step) -> LoopArray:
         own, when = self.body.axes[name], self._whens.get(name)
         readers = [s.word for s in self.body.steps if s.word and s.swept and name in s.reads]
-        # One number for a loop that is not spread: columns never are.
+        # A row value is one number in the loop, unless it is broadcast. A column value never is.
         fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
         left = step.swept and "sum" in readers and "max_abs" not in readers
         kind = "S" if name in self.streams and own is Axes.TENSOR else NUMBERS
@@ -218,7 +226,7 @@ class PhasedRule:
         ]
 
     def _numbers(self, step: Step) -> list[str]:
-        """Arithmetic on numbers of the whole tensor, in double."""
+        """Return a function that computes numbers of the whole tensor, in double."""
         kinds = {**_GIVEN, "numbers": "Numbers&"}
         given = [f"{kind} {n}" for n, kind in kinds.items() if n in self._taken(step)]
         head = listed(f"static void {step.name}(", given, ") {", 4)
@@ -248,7 +256,7 @@ class PhasedRule:
         ]
 
     def _taken(self, step: Step) -> list[str]:
-        """What a function on numbers is given."""
+        """Return the names of the arguments that a function on numbers reads."""
         text = "\n".join(self._arithmetic(step))
         return [*(n for n in _GIVEN if f"{n}." in text or f"({n} " in text), "numbers"]
 
@@ -267,7 +275,7 @@ class PhasedRule:
         return [line for step in steps for line in case(_step_name(step), self._call(step))]
 
     def _call(self, step: Step) -> list[str]:
-        """Call a loop, in the variant that the truth of the flags asks for."""
+        """Return the lines that call a loop's instantiation for the values of its flags."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "given.")
         first = [*_types(step), *(name for name in self._templates(printer) if name == "SPREAD")]
@@ -275,7 +283,7 @@ class PhasedRule:
 
 
 def _types(step: Step) -> list[str]:
-    """What a loop is a template on: the type of streams, and what it computes with."""
+    """Return a loop's type parameters: the storage type of streams, and the compute type."""
     return ["S", "C"] if step.axes is Axes.TENSOR else ["C"]
 
 

@@ -1,4 +1,4 @@
-"""The scalar program in C++: everything one parameter's elements share, in double."""
+"""Print the scalar program in C++: what all elements of a parameter share, in double."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMN = 8
 
 
 class ScalarProgram:
-    """Prints a plan's scalar program; `fields` are the numbers it leaves for the sweep."""
+    """Printer of a plan's scalar program; `fields` are the results that sweeps read."""
 
     def __init__(self, plan: Plan, fresh: Sequence[str]) -> None:
         self._plan, self.fresh = plan, fresh
@@ -29,7 +29,7 @@ class ScalarProgram:
         }
 
     def lines(self) -> list[str]:
-        """The body of the function."""
+        """Return the body of the function."""
         kept = frozenset(ref.name for ref in self.fields)
         statements = Statements(
             "double",
@@ -48,7 +48,7 @@ class ScalarProgram:
         return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
 
     def parameters(self) -> list[str]:
-        """The function's parameters; what it does not read has no name."""
+        """Return the function's parameters; unread ones have no name."""
         inputs = self._inputs()
         reads_hypers = any(name in self._hypers for name in inputs)
         reads_cells = any(name not in self._hypers for name in inputs)
@@ -61,7 +61,7 @@ class ScalarProgram:
 
     @property
     def asks_sizes(self) -> bool:
-        """Whether the program reads a property of the parameter."""
+        """Tell whether the program reads a property of the parameter."""
         return self._asks(*PROPERTIES)
 
     def _asks(self, *words: str) -> bool:
@@ -69,7 +69,7 @@ class ScalarProgram:
         return any(isinstance(node, Call) and node.word in words for node in nodes)
 
     def _inputs(self) -> list[str]:
-        """Hyperparameters, step and scalar states that the program or the sweep reads."""
+        """Return the hyperparameters, step and scalar states that the program or sweeps read."""
         read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
         read += [ref.name for ref in self.fields]
         known = [*self._hypers, "step", *self._states]
@@ -89,7 +89,7 @@ class ScalarProgram:
         return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
 
     def _field(self, ref: Ref) -> str:
-        """What a number is called in the row of results; the program may write its name again."""
+        """Return the result field of a number; `old_` marks a value that is overwritten later."""
         last = self._last.get(ref.name, ref.version)
         if ref.version == last:
             return variable(ref.name)
@@ -115,7 +115,7 @@ class ScalarProgram:
         return self._rounding(symbol)(round_state(stmt.value, symbol))
 
     def _rounding(self, symbol: str) -> ExpressionPrinter:
-        """Prints an update of a scalar state, which knows how its own type rounds."""
+        """Return a printer for updates of a scalar state, which rounds in the state's dtype."""
         cell = f"cells[{self._states[symbol]}]"
 
         def read(expr: Expr) -> str | None:

@@ -1,4 +1,4 @@
-"""A loop over elements that adds up on its way: in numbers, and row by row for rows and columns."""
+"""Print a loop over elements that also accumulates sums: of the tensor, of rows, of columns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 
 _COLUMN = 8
 NUMBERS = "Number<S>"
-"""What arrays beside the streams have: numbers of the type computed in."""
+"""Element type of arrays that are no streams: the compute type."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What of the loop's values is added up, under which name, and to which axes."""
+    """Sum that a loop accumulates: its name, its operand, and the axes it sums to."""
 
     name: str
     operand: str
@@ -29,11 +29,11 @@ class Sum:
 
 
 class SweepPrinter(LoopPrinter):
-    """Prints one loop over elements.
+    """Printer of one loop over elements.
 
-    Where rows or columns have a part in it, it goes row by row; or (`SPREAD`) over all elements at
-    once, then what belongs to a row or a column is there for every element, and what is to be
-    added up for rows and columns is left in a buffer.
+    A loop with row or column values runs row by row. With the template parameter `SPREAD` it runs
+    over all elements at once: row and column values are broadcast to every element before, and the
+    operands of row and column sums are stored in a buffer.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class SweepPrinter(LoopPrinter):
 
     @property
     def templates(self) -> list[str]:
-        """Its template parameters but the type and the flags."""
+        """Return its template parameters except the types and the flags."""
         return ["SPREAD"] if self._by_rows else []
 
     def lines(self) -> list[str]:
-        """The inside of the function."""
+        """Return the body of the function."""
         loop = self._all_rows() if self._by_rows else self._all_elements()
         return [*self.constants(), "", *loop] if self.constants() else loop
 
     def parameters(self) -> list[str]:
-        """The function's parameters: only what it reads."""
+        """Return the function's parameters: only those that it reads."""
         sums = ["Numbers& sums"] if self._numbers else []
         extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
         totals = (f"{NUMBERS}* __restrict {_array(s)}" for s in self._to_axes())
         return [*self.given_parameters(), *sums, *extent, *self.arrays(), *totals]
 
     def arguments(self, at: str, given: str) -> list[str]:
-        """What a caller hands over: fields of `given`, arrays of `at`."""
+        """Return a caller's arguments: fields of `given`, arrays of `at`."""
         sums = [f"{given}sums()"] if self._numbers else []
         extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
         names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._to_axes()))
@@ -77,22 +77,22 @@ class SweepPrinter(LoopPrinter):
         return [*self.given_arguments(given), *sums, *extent, *arrays]
 
     def stores(self) -> list[str]:
-        """What is written, and what is added up."""
+        """Return the statements that write arrays and accumulate sums."""
         return [*super().stores(), *map(_added, self._numbers), *self._leave()]
 
     def read(self, column: LoopArray) -> str:
-        """What an array has where the loop is."""
+        """Return the text that loads an array's element at the loop's position."""
         array = variable(plural(column.name))
         if not column.fewer:
             return f"take<S, C>({array} + i)"
         return f"take_fewer<S, C, SPREAD>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
 
     def write(self, name: str) -> str:
-        """A value goes to its array."""
+        """Return the statement that stores a value in its array."""
         return f"put<S>({variable(plural(name))} + i, {variable(name)});"
 
     def _leave(self) -> list[str]:
-        """For rows and columns: in a buffer, or added up."""
+        """Return the lines for row and column sums: operands to a buffer, or accumulated."""
         if not self._to_axes():
             return []
         left = (c.name for c in self.loop.arrays if c.left)
@@ -122,7 +122,7 @@ class SweepPrinter(LoopPrinter):
         return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
 
     def _walking(self) -> Iterator[str]:
-        """The arrays that have a number for every element."""
+        """Yield the arrays that have one number per element."""
         walking = (c for c in self.loop.arrays if c.axes is Axes.TENSOR)
         return (variable(plural(column.name)) for column in walking)
 

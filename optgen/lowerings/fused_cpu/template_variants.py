@@ -1,4 +1,4 @@
-"""Calls of templates in the variant that flags ask for, and cases of a switch that make them."""
+"""Print calls that dispatch from runtime flags to template instantiations, and switch cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def call(
     hypers: str,
     column: int,
 ) -> list[str]:
-    """Call a template in the variant that the truth of the flags asks for."""
+    """Return the lines that call a function template with the flags as template arguments."""
     flags = list(flags)
     values = product(("false", "true"), repeat=len(flags))
     variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
@@ -29,7 +29,7 @@ def call(
 
 
 def case(name: str, lines: list[str]) -> list[str]:
-    """A case of a switch, on one line if it fits."""
+    """Return a case of a switch, on one line if it fits."""
     head = f"case {name}:"
     if len(lines) == 1 and len(head) + len(lines[0]) < 88:
         return [f"{head} {lines[0]}"]

@@ -1,22 +1,24 @@
-"""Limit of a kernel's sets of values: a rule that needs more is refused with its place."""
+"""Check that a rule fits the 64-bit sets of values and steps of a kernel."""
 
 from __future__ import annotations
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 
-MOST_VALUES = 64  # a set of values or of steps is a 64-bit word: fused_cpu/jobs.h
+MOST_VALUES = 64  # sets of values or steps are 64-bit integers: fused_cpu/jobs.h
 
 
 def check_values(algorithm: Algorithm, values: int, steps: int) -> None:
-    """Refuse a rule with too many reductions, and values between them.
+    """Raise RuleError, at the rule, if a rule has too many values or steps.
 
     Raises:
-        RuleError: there are more than `MOST_VALUES` of either, at the rule.
+        RuleError: There are more than `MOST_VALUES` values or more than `MOST_VALUES` steps.
     """
     most = max(values, steps)
     if most > MOST_VALUES:
-        message = f"a kernel has at most {MOST_VALUES} reductions and values between: here {most}"
+        message = (
+            f"a kernel has at most {MOST_VALUES} reductions and values between them, not {most}"
+        )
         raise RuleError(
             algorithm.place, message, "reduce fewer values to numbers, rows and columns"
         )

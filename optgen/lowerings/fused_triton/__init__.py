@@ -1,8 +1,8 @@
-"""Plan -> two Triton kernels: a float64 prologue for the scalars, one sweep for all tensors.
+"""Lower to Triton: a float64 prologue kernel for scalars, and one kernel per phase.
 
-What the sweep reads of the scalar program travels in a row of numbers per tensor. A flag that
-decides which streams there are is a constexpr; every other condition is a number of that row, so
-that no value of a hyperparameter ever compiles a kernel anew.
+An elementwise rule has one phase. The prologue packs the scalars that the phases read into an
+array per tensor. A flag that decides which streams exist is a constexpr. Every other condition is
+one of the packed scalars, so no value of a hyperparameter causes a recompilation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PASSES = (
 
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
-    """What the template of an algorithm's file lays out."""
+    """Return the variables of the file's template."""
     found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
     if len(found) == 1 and is_elementwise(found[0]):
         return {"template": "fused_triton_elementwise.py.jinja"} | context(found[0])
@@ -63,7 +63,7 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
 
 
 def context(plan: Plan) -> dict[str, Any]:
-    """What the template lays out of an elementwise rule."""
+    """Return the template's variables for an elementwise rule."""
     (sweep,) = plan.sweeps
     packed = PackedScalars(plan, (sweep.body,), sweep.streams)
     prologue = Prologue(plan, packed, len(sweep.streams))
@@ -77,7 +77,7 @@ def context(plan: Plan) -> dict[str, Any]:
             "width": prologue.width,
             "prologue": prologue.lines(),
             "prologue_shapes": False,
-            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler has a say
+            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },
         "loads": [*print_loads(sweep.streams), *print_numbers(packed, sweep.body)],
         "body": print_sweep(sweep.body, packed),
@@ -94,5 +94,5 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """What kernels call a stream's address and its type."""
+    """Return the kernel's names for a stream's pointer and its dtype."""
     return {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}

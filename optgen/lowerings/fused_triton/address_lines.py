@@ -1,4 +1,4 @@
-"""The lines that find a kernel's rows, columns and partial sums: those that the kernel needs."""
+"""Print the address arithmetic of kernels: rows, columns, partial sums, and their masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from optgen.ir.kinds import Axes
 
 Line = tuple[str, str]
-"""A name, and the line that gives it a value."""
+"""Name, and the line that assigns it."""
 
 _COUNTS: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
@@ -19,7 +19,7 @@ _PARTS = ("parts", "parts = partials + tl.load(shape + SHARES * tensors)")
 
 
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
-    """The lines whose names these texts use, or lines that are needed after them."""
+    """Return the candidate lines that define names used in the text, or in later such lines."""
     used = "\n".join(text)
     kept: list[str] = []
     for name, line in reversed(candidates):
@@ -30,7 +30,7 @@ def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
 
 
 def _read(line: str, used: str) -> str:
-    """The line, where it gives several names a value and some are not used: those so marked."""
+    """Return a line with `_` before each unused name, if it assigns several names."""
     names, equals, value = line.partition(" = ")
     if ", " not in names:
         return line
@@ -39,12 +39,12 @@ def _read(line: str, used: str) -> str:
 
 
 def uses(name: str, text: str) -> bool:
-    """Whether a name stands in a text."""
+    """Tell whether a text contains a name."""
     return re.search(rf"\b{name}\b", text) is not None
 
 
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
-    """What a tile may need to find what is not of its elements' number."""
+    """Return the address and mask lines that a tile may need for its small values."""
     return [
         _let("in_rows", "lines_inside(left, below, DEPTH, HEIGHT)"),
         _let("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
@@ -63,7 +63,7 @@ def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
 
 
 def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """What a program that finishes some matrices may need."""
+    """Return the address and mask lines that a program for some matrices may need."""
     return [
         _let("row", "rows + tensor"),
         _let("shape", "shapes + tensor"),
@@ -87,7 +87,7 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
 
 
 def flat_addresses(parts: bool) -> list[Line]:
-    """What a program that finishes a whole tensor may need."""
+    """Return the address lines that a program for a whole tensor may need."""
     place = [
         _PARTS,
         ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
@@ -108,10 +108,11 @@ def tile_stores(
     counts: Mapping[Axes, int],
     firsts: Mapping[Axes, int],
 ) -> list[str]:
-    """The lines that leave what a tile has summed, of whole matrices where it will be read.
+    """Return the lines that store a tile's sums.
 
-    These begin at the slots `firsts`. Parts lie elsewhere: first the numbers of all blocks, then
-    the parts of rows, then those of columns.
+    A tile of whole matrices stores complete row and column sums where they are read, starting at
+    the slots `firsts`. Other tiles store partial sums: first the numbers of all blocks, then the
+    partials of rows, then those of columns.
     """
     rows = enumerate(row_sums, firsts[Axes.ROW])
     columns = enumerate(column_sums, firsts[Axes.COLUMN])
@@ -159,14 +160,14 @@ def _matrices(counts: Mapping[Axes, int]) -> str:
 
 
 def times(base: str, number: int, size: str) -> str:
-    """A base and so many sizes behind it."""
+    """Return the text of `base + number * size`."""
     if not number:
         return base
     return f"{base} + {size}" if number == 1 else f"{base} + {number} * {size}"
 
 
 def _part(base: str, number: int, size: str) -> str:
-    """The same, as a factor."""
+    """Return the text of `base + number * size` in parentheses where needed in a product."""
     return f"({times(base, number, size)})" if number else base
 
 

@@ -1,4 +1,4 @@
-"""How expressions of a plan read in a Triton kernel: scalars in float64, tensors in registers."""
+"""Print expressions in Triton: scalars in float64, tensors in the compute dtype."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALLS: Mapping[str, str] = {
     "lerp": "lerp({0}, {1}, {2})",
     "copy": "{0}",  # values in registers are never overwritten
 }
-"""Words that are written as a call; tensors divide by `div`, scalars by `/`."""
+"""Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
 
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt"}
@@ -84,24 +84,25 @@ _CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "T
 _CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "KIND"}
 _CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "SHARES", "TILES", "VALUES", "WIDTH"}
 RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
-"""Names that kernels use for themselves."""
+"""Names that the kernels use themselves, so no variable of a rule may have them."""
 
 
 def variable(name: str) -> str:
-    """The one variable of all versions of a name."""
+    """Return the variable of a name; all versions of a name share it."""
     return escaped(name, RESERVED)
 
 
 def constant(name: str) -> str:
-    """The constexpr that belongs to a flag."""
+    """Return the constexpr of a flag."""
     return variable(capitals(name))
 
 
 @dataclass(frozen=True)
 class ExpressionPrinter:
-    """Prints expressions. `read` says how a fact or a name is read where the text will stand.
+    """Printer of expressions.
 
-    `ask` names a condition that the scalar program has answered.
+    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
+    returns the name of a condition that the scalar program has evaluated, or None.
     """
 
     read: Callable[[Expr], str | None]
@@ -109,7 +110,7 @@ class ExpressionPrinter:
     ask: Callable[[Expr], str | None] = lambda expr: None
 
     def __call__(self, expr: Expr, within: int = 0) -> str:
-        """An expression's text, in parentheses if it binds less than `within`."""
+        """Return an expression's text, in parentheses if its precedence is below `within`."""
         text, binding = self._bare(expr)
         return f"({text})" if binding < within else text
 
@@ -133,7 +134,7 @@ class ExpressionPrinter:
                 return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
             case Call(word, (a, b)) if word in _INFIX:
                 binding, sign = _INFIX[word]
-                # Comparisons do not chain, and what stands right of a minus keeps its parentheses.
+                # Comparisons do not chain. A right operand of equal precedence keeps parentheses.
                 if binding == 4:
                     return f"{self._compared(a)} {sign} {self._compared(b)}", binding
                 return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
@@ -145,19 +146,19 @@ class ExpressionPrinter:
         raise TypeError(f"no expression of a plan: {expr!r}")
 
     def condition(self, expr: Expr) -> str:
-        """A truth value; one that has a name may be a number of the row."""
+        """Return a condition's text, by its name if it has one."""
         name = self.ask(expr)
         if name is None and isinstance(expr, Ref) and not self.read(expr):
             name = self(expr)
         return self(expr) if name is None else f"{name} != 0"
 
     def _compared(self, expr: Expr) -> str:
-        """A side of a comparison. Triton rounds a bare number there to float32."""
+        """Return an operand of a comparison. Triton rounds a literal there to float32."""
         is_fraction = isinstance(expr, Const) and isinstance(expr.value, float)
         return self.argument(expr) if is_fraction else self(expr, 5)
 
     def argument(self, expr: Expr) -> str:
-        """An argument of a word. Triton takes a bare number there for a float32."""
+        """Return an argument of a function. Triton takes a literal there as float32."""
         if _has_name(expr):
             return self(expr)
         return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
@@ -170,7 +171,7 @@ class ExpressionPrinter:
                 return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
             case Const(0.5):
                 return f"sqrt({self.argument(a)})", _ATOM
-            case Const(-0.5):  # torch's way: of -0.0 and of -inf a power makes something else
+            case Const(-0.5):  # as torch does; a power differs for -0.0 and -inf
                 return f"div(1.0, sqrt({self.argument(a)}))", _ATOM
         if _is_count(b) and not isinstance(b, Const):
             return f"ipow({self.argument(a)}, {self(b)})", _ATOM
@@ -188,7 +189,7 @@ class ExpressionPrinter:
         return text, _ATOM if text.isidentifier() else 6
 
     def _term(self, term: Term) -> tuple[bool, str]:
-        """A term without its sign: coefficient, then factors over divisors, in their order."""
+        """Return a term's sign, and its text: coefficient * factors / divisors."""
         minus, coefficient = unsigned(term.coefficient)
         product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
         scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
@@ -208,12 +209,12 @@ class ExpressionPrinter:
 
 
 def _has_name(expr: Expr) -> bool:
-    """Tell whether an expression reads a name: that gives it a type."""
+    """Tell whether an expression reads a name, and so has a dtype."""
     return any(isinstance(e, Ref) for e in walk(expr))
 
 
 def _is_count(expr: Expr) -> bool:
-    """Whether an exponent is a whole number, not negative: made of the step count."""
+    """Tell whether an exponent is a nonnegative integer, such as the step count."""
     match expr:
         case Const(value):
             return isinstance(value, int) and value >= 0

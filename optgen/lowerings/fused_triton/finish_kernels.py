@@ -1,4 +1,4 @@
-"""The kernels between two sweeps: what the template lays out of a `Finish`."""
+"""Describe the kernel of a `Finish` for the templates."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
 
 @dataclass(frozen=True)
 class FinishKernel:
-    """One `Finish` after the phase before it."""
+    """Kernel of one `Finish`; `before` is the phase before it."""
 
     kernels: Kernels
     finish: Finish
     before: Phase | None
 
     def context(self) -> Context:
-        """What the kernel is made of."""
+        """Return the template's variables."""
         plan, packed, slots = self.kernels.plan, self.kernels.packed, self.kernels.slots
         names = self._names()
         text = [
@@ -58,7 +58,7 @@ class FinishKernel:
         return {
             "sort": "finish_matrices" if self._by_matrix else "finish",
             "states": states,
-            "lines": lines or ["return  # nothing is made of the sums yet"],
+            "lines": lines or ["return  # nothing reads the sums yet"],
             "arguments": arguments,
             "types": [*types, *flags],
             "flag_values": flags,
@@ -67,7 +67,7 @@ class FinishKernel:
         }
 
     def _combines(self) -> Context | None:
-        """How many sums of rows and columns the sweep before has left in parts; None: nothing."""
+        """Count the row and column sums that the sweep before has left as partials; None if 0."""
         if not isinstance(self.before, Sweep):
             return None
         numbers, rows, columns = (
@@ -87,14 +87,14 @@ class FinishKernel:
 
     @property
     def _by_matrix(self) -> bool:
-        """Tell whether each matrix, or each few, has a program of its own.
+        """Tell whether the kernel has one program per few matrices, not one per tensor.
 
-        Such programs also add up the sums of rows and columns that the last sweep left in parts.
+        Such programs also combine the partial row and column sums of the sweep before.
         """
         return is_by_matrix(self.kernels.plan, self.finish) or self._combines() is not None
 
     def _sums(self) -> list[Context]:
-        """The numbers that the phase before has left in parts."""
+        """Return the numbers that the phase before has left as partial sums."""
         match self.before:
             case Sweep() as sweep:
                 return self.kernels.reduced(sweep, Axes.NONE)
@@ -103,7 +103,7 @@ class FinishKernel:
         return []
 
     def _given(self) -> list[str]:
-        """The lines that add those numbers up."""
+        """Return the lines that combine these partial sums."""
         place, count, first = "partials", "blocks", 0
         if isinstance(self.before, Finish):
             place, count, first = "parts", "groups", self._first_part(self.before)
@@ -114,14 +114,14 @@ class FinishKernel:
         ]
 
     def _first_part(self, finish: Finish) -> int:
-        """Return the number of sums that earlier finishes leave in parts: ours go behind them."""
+        """Return the number of partial sums of earlier finishes, which are stored first."""
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
         return sum(len(sums_left(plan, p)) for p in earlier)
 
     def _names(self) -> list[str]:
-        """The numbers whose values this kernel knows: those given to it, and those it makes."""
+        """Return the numbers that this kernel knows: combined from partials, or computed."""
         left = {a.target for a in sums_left(self.kernels.plan, self.finish)}
         own = [r for r in made_small(self.finish) if self._is_number(r)]
         own_names = (variable(r.name) for r in own if r not in left)
@@ -131,7 +131,7 @@ class FinishKernel:
         return self.kernels.plan.kinds[ref].axes is Axes.NONE
 
     def _left(self) -> list[str]:
-        """The lines that leave this program's part of sums over all matrices."""
+        """Return the lines that store this program's partials of sums over all matrices."""
         left = sums_left(self.kernels.plan, self.finish)
         return [
             f"tl.store({times('parts', n, 'groups')} + group, {variable(a.target.name)})"
@@ -139,7 +139,7 @@ class FinishKernel:
         ]
 
     def _kept(self, names: Sequence[str]) -> list[str]:
-        """The lines that keep numbers for later kernels; one program a tensor does."""
+        """Return the lines that store numbers for later kernels, in one program per tensor."""
         packed = self.kernels.packed
         lines = [
             f"tl.store({offset('scalars', packed.offset(n))}, {n})"
@@ -151,7 +151,7 @@ class FinishKernel:
         return lines
 
     def _factors(self) -> list[Context]:
-        """The row and column states that are read or stored."""
+        """Return the row and column states that the kernel reads or stores."""
         asked = {r.name for r in (*made_small(self.finish), *read_by(self.finish))}
         return [
             self.kernels.place(s.symbol) | {"shape": s.shape}

@@ -1,7 +1,8 @@
-"""What happens between two sweeps, as a kernel: in float64, a program for one matrix or for a few.
+"""Print a `Finish` between two sweeps as a kernel body: float64, one program per few matrices.
 
-Statements on rows stand in a loop over the rows, those on columns in one over the columns. What a
-loop sums is known after it, and what needs that sum waits for the next loop: stages.
+Statements on rows are in a loop over the rows, and statements on columns in a loop over the
+columns. A loop's reduction is known after the loop, so a statement on lines that reads it is in a
+loop of the next stage.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SIZE = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
 
 
 class FinishPrinter:
-    """Prints one `Finish`; `kept` are the numbers it makes that later kernels read."""
+    """Printer of one `Finish`."""
 
     def __init__(self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots) -> None:
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
@@ -41,13 +42,13 @@ class FinishPrinter:
         self._stages: dict[Ref, int] = {}
         self._last_read: dict[Ref, int] = {}
         before: dict[Ref, int] | None = None
-        while self._stages != before:  # a name may be given its value in either arm
+        while self._stages != before:  # both arms may assign a name: repeat to a fixed point
             before = dict(self._stages)
             for stmt, conditions in guarded(self._body):
                 self._enter(stmt, conditions)
 
     def crossing(self) -> Iterator[Ref]:
-        """The rows and columns that a later loop of the same kernel reads."""
+        """Yield the rows and columns that a later loop of the same kernel reads."""
         for axis in LINES:
             for stage in range(self._last + 1):
                 read = self._read(self._lines_of(axis, stage))
@@ -56,7 +57,7 @@ class FinishPrinter:
                 )
 
     def lines(self) -> list[str]:
-        """The body of the kernel, stage after stage."""
+        """Return the body of the kernel, stage by stage."""
         lines = [*self._loads(), *self._straight(-1)]
         for stage in range(self._last + 1):
             if stage:
@@ -74,15 +75,16 @@ class FinishPrinter:
         return self._plan.kinds[ref].axes
 
     def _home(self, stmt: Assign) -> Axes:
-        """Whose loop a statement stands in: a reduction in that of what it sums."""
+        """Return the axes of the loop that a statement is in; a reduction is in its operand's."""
         if is_reduction(stmt.value):
             return self._plan.kind(_argument(stmt.value)).axes
         return self._axes(stmt.target)
 
     def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
-        """Find the stage of a statement from those of what it reads.
+        """Compute a statement's stage from the stages of the values that it reads.
 
-        A state is written no earlier than its old value is read last. A loop sums at its end.
+        A state is not written before the last read of its old value. A reduction is complete at the
+        end of its loop.
         """
         home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
         stage = 0 if home in LINES else -1
@@ -102,7 +104,7 @@ class FinishPrinter:
         )
 
     def _straight(self, stage: int) -> list[str]:
-        """Numbers, and numbers of matrices: one a row of the program's little table."""
+        """Return a stage's statements on numbers of the tensor and of the program's matrices."""
         body = filter_assigns(
             self._body,
             lambda a: self._home(a) not in LINES and self._stages[a.target] == stage,
@@ -111,7 +113,7 @@ class FinishPrinter:
         return [*self._zeros(body, stage), *self._statements(body), *self._kept(made)]
 
     def _loads(self) -> list[str]:
-        """The numbers of matrices that an earlier kernel has made."""
+        """Load the numbers of matrices that an earlier kernel has stored."""
         return [
             f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
             "in_batch, 0.0).to(tl.float64)"
@@ -120,7 +122,7 @@ class FinishPrinter:
         ]
 
     def _kept(self, made: Iterable[Ref]) -> list[str]:
-        """Keep the numbers of matrices that a later kernel reads."""
+        """Store the numbers of matrices that a later kernel reads."""
         return [
             f"tl.store({self._slots.place(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
             "in_batch)"
@@ -154,9 +156,9 @@ class FinishPrinter:
         ]
 
     def _read(self, body: Program) -> list[Ref]:
-        """The small values that a body reads and does not make, in order.
+        """Return the small values that a body reads and does not compute, in order.
 
-        A state that some path gives no value keeps the one it has: that reads it, too.
+        A state that some path does not assign keeps its value, so it counts as read.
         """
         made = {a.target for a in assigns(body)}
         read = [r for s, cs in guarded(body) for e in (*cs, s.value) for r in reads(e)]
@@ -184,7 +186,7 @@ class FinishPrinter:
         return lines
 
     def _zeros(self, body: Program, stage: int) -> list[str]:
-        """The lines that give names a value which a branch may leave without any."""
+        """Initialize names that a branch may leave unassigned."""
         held = {r.name for r, made in self._stages.items() if made < stage}
         read = (r for e in expressions(self._body) for r in reads(e))
         held |= {r.name for r in read if r not in self._stages} | defined(body) | self._states
@@ -209,7 +211,7 @@ class FinishPrinter:
         return lines
 
     def _reduced(self, target: Ref, value: Expr) -> str:
-        """What a loop has added up, to a number of each matrix, or to this program's part."""
+        """Reduce a loop's accumulator to one number per matrix, or to the program's partial."""
         name = variable(target.name)
         if not self._axes(target):
             what = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
@@ -218,7 +220,7 @@ class FinishPrinter:
         return f"{name} = {what.format(name)}[:, None]"
 
     def _statement(self, stmt: Assign) -> str:
-        """An assignment; a reduction here is of numbers of this program's matrices."""
+        """Print an assignment; a reduction reduces the numbers of this program's matrices."""
         name = variable(stmt.target.name)
         if not is_reduction(stmt.value):
             return f"{name} = {self._printer.argument(stmt.value)}"
@@ -233,7 +235,7 @@ class FinishPrinter:
 
 
 def _type(value: Expr) -> str:
-    """The type of a value: a condition may have a name, too."""
+    """Return the Triton dtype of a value: int1 for conditions, else float64."""
     word = WORDS.get(value.word) if isinstance(value, Call) else None
     return "int1" if word and word.sort in ("comparison", "logic") else "float64"
 

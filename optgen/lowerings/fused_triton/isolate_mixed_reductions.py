@@ -1,7 +1,7 @@
-"""Gives a reduction over rows and columns together a sweep of its own, which reads no stream.
+"""Move each reduction that mixes rows and columns into a sweep of its own, which reads no stream.
 
-Between two sweeps rows stand in one loop and columns in another: what is made of both, as in
-`rms(r * k)`, has a value for each element, and only tiles go over those.
+A `Finish` has one loop over rows and one over columns. A value that depends on both, as in
+`rms(r * k)`, has one value per element, and only sweeps have tiles of elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optgen.passes.rewrite import filter_assigns, map_values
 
 
 def isolate_mixed_reductions(plan: Plan) -> Plan:
-    """Return the same plan; each finish reduces values of rows, of columns or of matrices only."""
+    """Return a plan whose finishes reduce only values of rows, of columns or of matrices."""
     phases: list[Phase] = []
     for phase in plan.phases:
         phases += _parted(plan, phase.body) if isinstance(phase, Finish) else [phase]
@@ -30,7 +30,7 @@ def isolate_mixed_reductions(plan: Plan) -> Plan:
 
 
 def _parted(plan: Plan, body: Program) -> Iterator[Phase]:
-    """Yield a finish; or one for the operands of such reductions, their sweep, and the rest."""
+    """Yield a finish; or a finish for mixed reductions' operands, their sweep, and the rest."""
     wide = {a.target for a in assigns(body) if _is_wide(plan, a)}
     if not wide:
         yield Finish(body)
@@ -51,7 +51,7 @@ def _is_wide(plan: Plan, stmt: Assign) -> bool:
 
 
 def _linear(plan: Plan, body: Program) -> Program:
-    """The reductions of a sweep, each of a linear form."""
+    """Return the reductions of a sweep with their operands in linear form."""
 
     def is_tensor(expr: Expr) -> bool:
         return kind_of(expr, plan.kinds.__getitem__).is_tensor

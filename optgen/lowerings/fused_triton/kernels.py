@@ -1,4 +1,4 @@
-"""The kernels of one phase each: what the templates lay out of a sweep and of a finish."""
+"""Describe the kernels of sweeps, and the calls of matrix ops, for the templates."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ ARGUMENTS = {
     "values": "work.values",
     "partials": "work.partials",
 }
-"""What a launch hands over for each argument of a kernel."""
+"""Launch expression of each kernel argument."""
 _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Prints the phases of a plan.
+    """Printer of a plan's phases.
 
-    `addresses` are the rows of addresses in the table, in its order, with what lies between them;
-    the `locals` stand at its end.
+    `addresses` names the rows of the bucket's table in order: addresses, scalar types and fresh
+    flags. The `locals` come last.
     """
 
     plan: Plan
@@ -71,7 +71,7 @@ class Kernels:
     by_matrix: bool
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
-        """What a sweep's kernel and its tile are made of."""
+        """Return the template's variables for a sweep's kernel and its tile function."""
         streams, small = touched(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
@@ -96,7 +96,7 @@ class Kernels:
         return context | tile | {"flag_values": self.flags(lines)}
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
-        """Return the first slot of the sums of a sweep's rows, and that of its columns."""
+        """Return the first slot of a sweep's row sums, and of its column sums."""
         kinds, sums = self.plan.kinds, [a.target for a in sweep.reductions]
         return {
             axes: self.slots.first([r for r in sums if kinds[r].axes is axes], axes)
@@ -104,12 +104,12 @@ class Kernels:
         }
 
     def flags(self, text: str) -> dict[str, str]:
-        """The constexpr flags that a kernel's lines use, and how a bucket tells their values."""
+        """Return the constexpr flags that a kernel's text uses, each with its launch value."""
         every = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
         return {flag: value for flag, value in every.items() if uses(flag, text)}
 
     def _tile_lines(self, context: Context, firsts: Mapping[Axes, int]) -> Context:
-        """The lines of a tile's kernel around the call of the tile."""
+        """Return the lines of a sweep's kernel around the call of its tile function."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
@@ -136,7 +136,7 @@ class Kernels:
         }
 
     def call(self, call: MatrixCall) -> Context:
-        """What the runtime is told of a matrix word."""
+        """Return the template's variables for a call of a matrix op."""
         source, *rest = call.args
         assert isinstance(source, Ref)
         return {
@@ -149,11 +149,11 @@ class Kernels:
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
-        """The reductions of a sweep that leave values with such axes."""
+        """Return the reductions of a sweep whose results have these axes."""
         return [summed(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes]
 
     def place(self, name: str) -> Context:
-        """What kernels call a stream's address and type, and which of the table's it is."""
+        """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
         index = self.addresses.index(state.key if state else name)
         given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
@@ -165,7 +165,7 @@ class Kernels:
         }
 
     def _small_read(self, sweep: Sweep) -> Iterator[Context]:
-        """Rows, columns and numbers of matrices that a sweep reads, and where they lie."""
+        """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
         made = made_small(sweep)
         for ref in dict.fromkeys(read_by(sweep)):
             axes = self.plan.kinds[ref].axes
@@ -181,7 +181,7 @@ class Kernels:
 
 
 def summed(stmt: Assign) -> Context:
-    """What a template is told of a reduction."""
+    """Return the template's variables for a reduction."""
     return {
         "name": variable(stmt.target.name),
         "more": f"more_{stmt.target.name}",
@@ -190,19 +190,19 @@ def summed(stmt: Assign) -> Context:
 
 
 def _of_group(arg: Expr) -> str:
-    """An argument of a matrix word: the host reads it in the group."""
+    """Return a matrix op's argument as the host reads it from the group."""
     match arg:
         case Ref(name):
             return f'group["{name}"]'
         case Const(value):
             return repr(value)
-    raise NotImplementedError("fused Triton hands hyperparameters to a matrix word as they are")
+    raise NotImplementedError("fused Triton: an argument of a matrix op must be a name or number")
 
 
 def touched(sweep: Sweep) -> list[Stream]:
-    """The streams that a sweep reads or stores: no other is worth the bandwidth.
+    """Return the streams that a sweep reads or stores.
 
-    A name that some path gives no value keeps the one it has: that reads it, too.
+    A name that some path does not assign keeps its value, so it counts as read.
     """
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}

@@ -1,6 +1,7 @@
-"""The row of numbers that the kernels of a plan hand to one another, one row per tensor.
+"""Pack the scalars that a plan's kernels pass to one another: one array of numbers per tensor.
 
-The prologue writes what the scalar program knows; what a `Finish` makes of reductions follows.
+The prologue stores the results of the scalar program. The numbers that a `Finish` computes from
+reductions come after them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from optgen.lowerings.fused_triton.expression_printer import constant, variable
 
 
 class PackedScalars:
-    """Names the numbers that phases read, in the order in which they read them first.
+    """Layout of the packed scalars, in the order in which phases first read them.
 
-    `entries` are those of the scalar program, with their meanings; `numbers` those made later.
+    `entries` maps the names of the scalar program's results to their expressions. `numbers` are the
+    names of numbers that a `Finish` computes later.
     """
 
     def __init__(
@@ -39,21 +41,24 @@ class PackedScalars:
 
     @property
     def width(self) -> int:
-        """How many numbers a tensor has."""
+        """Number of packed scalars per tensor."""
         return len(self.entries) + len(self.numbers)
 
     def offset(self, name: str) -> int:
-        """Where a number stands."""
+        """Return the offset of a number."""
         return [*self.entries, *self.numbers].index(name)
 
     def offsets(self, body: Program) -> Mapping[str, int]:
-        """Where the numbers that a body reads stand, in the order in which it reads them first."""
+        """Return the offsets of the numbers that a body reads, in order of the first read."""
         wanted = dict.fromkeys(name for name, _, _ in self._read(body))
         known = {*self.entries, *self.numbers}
         return {name: self.offset(name) for name in wanted if name in known}
 
     def _read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
-        """The numbers a body reads: name, meaning, and whether the scalar program knows it."""
+        """Yield the numbers that a body reads.
+
+        Each comes with its expression, and with whether the scalar program computes it.
+        """
         for stmt in body:
             if isinstance(stmt, Assign):
                 yield from self._read_value(stmt.value)
@@ -65,7 +70,7 @@ class PackedScalars:
             yield from self._read(stmt.orelse)
 
     def _read_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
-        """The same of a value: the names in it, and the conditions that are one answer."""
+        """Yield the numbers that a value reads: its names, and its uniform conditions."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
         asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
@@ -79,11 +84,11 @@ class PackedScalars:
         return not isinstance(condition, Const) and self._plan.kind(condition).is_scalar
 
     def answer(self, condition: Expr) -> str | None:
-        """Return the name of a condition that the scalar program answers; None of any other."""
+        """Return the name of a condition that the scalar program evaluates, else None."""
         return self._entry(condition)[0] if self._is_answer(condition) else None
 
     def condition(self, expr: Expr) -> str:
-        """A branch of the sweep as its kernel writes it."""
+        """Return the text of a branch condition in a kernel."""
         name, _ = self._flag(expr)
         if name:
             return f"{name} != 0"
@@ -95,7 +100,7 @@ class PackedScalars:
         raise TypeError(f"no condition of a sweep: {expr!r}")
 
     def _flag(self, expr: Expr) -> tuple[str, Expr]:
-        """The entry that holds a condition's truth, and what it means; no name for a constexpr."""
+        """Return the name and expression of a condition; the name is "" for a constexpr."""
         match expr:
             case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr:
                 return "", expr
@@ -104,7 +109,7 @@ class PackedScalars:
         return self._entry(expr)
 
     def _entry(self, expr: Expr) -> tuple[str, Expr]:
-        """The entry that holds a condition's truth; a number is its own, unless it may be None."""
+        """Return the entry of a condition. A number that is never None is its own entry."""
         match expr:
             case (Ref() as ref) | Call("truth", (Ref() as ref,)):
                 hyper = self._plan.algorithm.hyper(ref.name)
@@ -113,13 +118,13 @@ class PackedScalars:
         return self._named(expr), expr
 
     def _named(self, expr: Expr) -> str:
-        """The name of a condition: what it says, or a number where that is long or taken."""
+        """Return a name for a condition: the condition in words, if short and free."""
         match expr:
-            case Call("fresh", (Ref(state),)):  # whose relative the name is
+            case Call("fresh", (Ref(state),)):  # the name may start with the state's
                 taken = {r.name for r in self._plan.kinds} - {state}
             case _:
                 taken = {r.name for r in self._plan.kinds}
         for name in map(variable, names(expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
                 return name
-        raise AssertionError("numbers do not end")
+        raise AssertionError("names() is infinite")

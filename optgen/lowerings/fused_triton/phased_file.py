@@ -1,4 +1,4 @@
-"""What the template lays out of a rule with phases: for every plan, its kernels in their order."""
+"""Describe the Triton file of a rule with phases: every plan's kernels in order."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Context = dict[str, Any]
 
 
 def addresses_of(algorithm: Algorithm) -> list[str]:
-    """The rows of addresses in a bucket's table, whatever its tensors' facts: keys of states."""
+    """Return the rows of addresses in a bucket's table: param, grad, and the states' keys."""
     return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
 
 
 def is_elementwise(plan: Plan) -> bool:
-    """Whether it is one sweep of all its tensors that asks nothing of a parameter's shape."""
+    """Tell whether a plan is one sweep over all its tensors, with no property of a shape."""
     exprs = (*expressions(plan.scalars), *plan.values())
     words = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
@@ -46,7 +46,7 @@ def is_elementwise(plan: Plan) -> bool:
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
-    """The kernels of one plan, and the memory that they share."""
+    """Return the template's variables for one plan: its kernels, and their workspace needs."""
     plan = split_finishes(plan)
     packed = _packed_scalars(plan)
     slots = _slots(plan, packed)
@@ -94,7 +94,10 @@ def _slots(plan: Plan, packed: PackedScalars) -> Slots:
 
 
 def _crossing(plan: Plan) -> Iterator[Ref]:
-    """What one kernel makes small and another reads; sums go to the finish that follows."""
+    """Yield small values that one kernel makes and another reads.
+
+    Sums are combined by the finish that follows, so they count from there.
+    """
     for i, phase in enumerate(plan.phases):
         left = sums_left(plan, phase) if isinstance(phase, Finish) else ()
         handed = {a.target for a in left}

@@ -1,5 +1,6 @@
-"""A `Finish` is cut where it sums over all matrices: programs that finish some of them each leave a
-part of such a sum, and the next kernel adds the parts up.
+"""Split a `Finish` at sums over all matrices of a tensor.
+
+Each program finishes some of the matrices and leaves a partial sum. The next kernel combines them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from optgen.passes.rewrite import filter_assigns
 
 
 def split_finishes(plan: Plan) -> Plan:
-    """Return the same plan; no finish reads a sum over all matrices that it makes itself.
+    """Return a plan in which no finish reads a sum over all matrices that it makes itself.
 
-    A finish, be it empty, follows each phase that leaves sums in parts: it adds them up.
+    Each phase that leaves partial sums is followed by a finish, possibly empty, that combines them.
     """
     phases: list[Phase] = []
     for phase in plan.phases:
@@ -36,7 +37,7 @@ def _leaves_parts(plan: Plan, phase: Phase) -> bool:
 
 
 def sums_left(plan: Plan, finish: Finish) -> list[Assign]:
-    """The sums over all matrices that a finish makes for the next one."""
+    """Return the sums over all matrices that a finish makes for the next one."""
     made = (a for a in assigns(finish.body) if is_reduction(a.value))
     return [a for a in made if plan.kinds[a.target].axes is Axes.NONE]
 
@@ -50,7 +51,10 @@ def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
 
 
 def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
-    """Return what is made of these sums, and the states whose old value that reads."""
+    """Return the values that depend on these sums.
+
+    Assignments to states whose old values they read are included.
+    """
     late: set[Ref] = set()
     kept: set[Ref] = set()
     before = -1
@@ -68,7 +72,7 @@ def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
 def guarded(
     program: Program, conditions: tuple[Expr, ...] = ()
 ) -> Iterator[tuple[Assign, tuple[Expr, ...]]]:
-    """Every assignment with the conditions it stands under."""
+    """Yield every assignment with the conditions of its enclosing branches."""
     for stmt in program:
         if isinstance(stmt, If):
             inside = (*conditions, stmt.condition)
@@ -79,7 +83,7 @@ def guarded(
 
 
 def entering(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
-    """The names that a block reads before every path has given them a value."""
+    """Return the names that a block may read before it assigns them."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):
@@ -92,7 +96,7 @@ def entering(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
 
 
 def defined(program: Program) -> set[str]:
-    """The names that a block assigns on every path."""
+    """Return the names that a block assigns on every path."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):

@@ -1,4 +1,4 @@
-"""The body of a sweep, in registers: one statement a line, the spec's own above it."""
+"""Print the body of a sweep: loads, one statement per line below the spec's line, stores."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ REDUCTIONS = {
     "row_sum": "row_total({}, mask)",
     "col_sum": "column_total({}, mask)",
 }
-"""How a tile sums: what of it there is, in float64."""
+"""Triton calls that reduce a tile's valid elements, in float64."""
 
 
 def print_loads(streams: Sequence[Stream]) -> list[str]:
-    """The lines that bring a tile's streams into registers."""
+    """Return the lines that load a tile's streams."""
     lines: list[str] = []
     for stream in streams:
         name = variable(stream.name)
@@ -35,9 +35,9 @@ def print_loads(streams: Sequence[Stream]) -> list[str]:
 def print_numbers(
     packed: PackedScalars, body: Program, suffix: str = "", known: Container[str] = ()
 ) -> list[str]:
-    """The lines that read the numbers of a body's tensor, except those that are `known`.
+    """Return the lines that load the packed scalars of a body, except those `known`.
 
-    A `suffix` makes them another type.
+    `suffix` is appended to each load, for example a conversion to another dtype.
     """
     return [
         f"{name} = tl.load({offset('scalars', place)}){suffix}"
@@ -47,12 +47,12 @@ def print_numbers(
 
 
 def offset(pointer: str, place: int) -> str:
-    """An address so many numbers behind a pointer."""
+    """Return the text of a pointer plus an offset."""
     return f"{pointer} + {place}" if place else pointer
 
 
 def print_stores(streams: Sequence[Stream]) -> list[str]:
-    """The lines that write back what a sweep changes, each stream in its own type."""
+    """Return the lines that store a sweep's changed streams, each in its own dtype."""
     lines: list[str] = []
     for stream in streams:
         if stream.stored:
@@ -64,7 +64,7 @@ def print_stores(streams: Sequence[Stream]) -> list[str]:
 
 
 def presence(stream: Stream) -> str:
-    """The constexpr condition on which a stream exists; empty: always."""
+    """Return the constexpr condition on which a stream exists; "" if it always exists."""
     when = stream.when
     if when is None:
         return ""
@@ -73,7 +73,7 @@ def presence(stream: Stream) -> str:
 
 
 def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
-    """Every constexpr flag, and how a bucket tells its value."""
+    """Return every constexpr flag, with the launch expression of its value."""
     flags = {}
     for stream in streams:
         condition = presence(stream)
@@ -89,7 +89,7 @@ def _if_present(stream: Stream, line: str) -> list[str]:
 
 
 def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
-    """The lines of a kernel that update one tile."""
+    """Return the lines that compute one tile."""
     printer = ExpressionPrinter(lambda expr: None, tensors=True, ask=packed.answer)
     lines: list[str] = []
     for stmt in body:
@@ -102,7 +102,7 @@ def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
 
 
 def print_zeros(body: Program) -> list[str]:
-    """The lines that give sums a value which stand in a branch: it may not be taken."""
+    """Initialize sums that are assigned in a branch, which may not be taken."""
     branches = [stmt for stmt in body if isinstance(stmt, If)]
     sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
     return [

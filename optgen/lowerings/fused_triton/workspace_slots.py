@@ -1,7 +1,8 @@
-"""Where phases leave rows, columns and numbers of matrices for one another: a slot each.
+"""Allocate workspace slots for the small values that kernels pass to one another.
 
-The sums of a sweep's rows take the first slots that hold nothing which is still read; behind those
-of all sweeps come the values that outlive the loop they are made in.
+A small value is a row, a column, or a number per matrix. A sweep's sums take the first adjacent
+slots whose values are not read any more. The values that outlive the loop that computes them come
+after the sums of all sweeps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"
 
 @dataclass(frozen=True)
 class Slots:
-    """The slot of every small value that is kept, by its axes, and how many there are."""
+    """Slots of stored small values by axes, and the number of slots."""
 
     places: Mapping[Axes, Mapping[Ref, int]]
     counts: Mapping[Axes, int]
@@ -31,18 +32,18 @@ class Slots:
         return ref in self.places[axes]
 
     def place(self, ref: Ref, axes: Axes) -> str:
-        """The address of a value's first number, for the matrices at hand."""
+        """Return the address of a value's first number for the program's matrices."""
         number = self.places[axes][ref]
         times = "" if number == 1 else f"{number} * "
         return f"{PLACE[axes]} + {times}{STRIDE[axes]}" if number else PLACE[axes]
 
     def first(self, sums: Iterable[Ref], axes: Axes) -> int:
-        """Return the slot of the first of a sweep's sums; the others follow it."""
+        """Return the slot of the first of a sweep's sums. The others follow."""
         return min((self.places[axes][ref] for ref in sums), default=0)
 
 
 def allocate_slots(plan: Plan, crossing: Iterable[Ref]) -> Slots:
-    """Slots for the sums of every sweep, and for the values that cross from a loop to another."""
+    """Allocate slots for the sums of sweeps, and for values that another loop reads."""
     places: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
     for axes in LINES:
         places[axes] = _places_of_sums(plan, axes)
@@ -56,9 +57,10 @@ def allocate_slots(plan: Plan, crossing: Iterable[Ref]) -> Slots:
 
 
 def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
-    """Slots for the sums of every sweep, side by side where nothing lies that is read from then on.
+    """Allocate adjacent slots for each sweep's sums, where no live value is stored.
 
-    A sweep reads what earlier ones have summed while its own tiles leave their sums.
+    A sweep reads the sums of earlier sweeps while its own tiles store theirs, so the slots that it
+    reads are live too.
     """
     places: dict[Ref, int] = {}
     for position, phase in enumerate(plan.phases):
@@ -73,13 +75,13 @@ def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
 
 
 def read_by(phase: Phase) -> Iterator[Ref]:
-    """Every name a phase reads, repeats included."""
+    """Yield every name that a phase reads, repeats included."""
     exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
     return (ref for expr in exprs for ref in reads(expr))
 
 
 def made_small(phase: Phase) -> dict[Ref, None]:
-    """What a `Finish` assigns, or a sweep reduces, in order."""
+    """Return the names that a `Finish` assigns or a sweep reduces, in order."""
     match phase:
         case Sweep():
             return {a.target: None for a in phase.reductions}
@@ -89,6 +91,6 @@ def made_small(phase: Phase) -> dict[Ref, None]:
 
 
 def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
-    """Whether any of these phases handles a row, a column or a matrix's number."""
+    """Tell whether a phase reads or makes a row, a column or a number per matrix."""
     names = (ref for phase in phases for ref in (*made_small(phase), *read_by(phase)))
     return any(plan.kinds[ref].axes in SMALL for ref in names)

@@ -1,4 +1,4 @@
-"""Algorithm -> the optimizer class: constructor, checks, docstring, and its rule as data."""
+"""Lower to the optimizer class: constructor, checks, docstring, and its rule as data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILENAME = "__init__.py"
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
-    """What the template lays out; `base` is what a derived algorithm derives from."""
+    """Return the template's variables; `base` is the base of a derived algorithm."""
     positional, keyword_only = arguments(algorithm)
     return {
         "algorithm": algorithm,
@@ -54,7 +54,7 @@ OPTIMIZER = Lowering(
 
 
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
-    """The arguments of `Rule` that are not its defaults, as Python text."""
+    """Return the non-default arguments of `Rule` as Python text."""
     planned = plans(algorithm)
     asked = {s.key for plan in planned for s in plan.fresh()}
     fresh = tuple(s.key for s in algorithm.states if s.key in asked)
@@ -92,7 +92,7 @@ def _unless(usual: str, given: str) -> str:
 
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
-    """What a derived class changes of its base's rule."""
+    """Return the arguments of `Rule` that a derived class changes."""
     own, theirs = rule_of(algorithm), rule_of(base)
     kept = ("sparse_hint", "fixed")
     return {key: own[key] for key in kept if key in own and own[key] != theirs.get(key)}
@@ -133,7 +133,7 @@ def _tuple(items: Iterable[str]) -> str:
 
 
 def _defaults(algorithm: Algorithm) -> dict[str, str]:
-    """The group's keys, and what the constructor puts there."""
+    """Return the group's keys with the constructor's values for them."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
         if hyper.fixed:
@@ -145,7 +145,7 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _handed_on(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
-    """What a derived class gives its base's constructor."""
+    """Return the arguments that a derived class passes to its base's constructor."""
     values = _defaults(algorithm)
     taken: list[Argument] = [a for part in arguments(base) for a in part]
     fixed = {h.name for h in algorithm.hypers if h.fixed}

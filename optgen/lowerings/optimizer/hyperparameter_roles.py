@@ -1,4 +1,4 @@
-"""The role of a hyperparameter, read from the rule and not guessed from its name."""
+"""Infer the role of a hyperparameter from the rule, to describe it in the docstring."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions, refs
 
 _KEEPS = ("+", "sqrt", "*", "**", "maximum")
-"""Words whose result has a number as a part: what divides by the result divides by the sum."""
+"""Ops through which a number that is added to a divisor still keeps the divisor from zero."""
 
 
 @dataclass(frozen=True)
 class _Average:
-    """A running average in a rule: `state = weight * state + (1 - weight) * value`."""
+    """Running average in a rule: `state = weight * state + (1 - weight) * value`."""
 
     state: str
     weight: Expr
@@ -22,7 +22,7 @@ class _Average:
 
 
 def role(algorithm: Algorithm, hyper: Hyper) -> str:
-    """Return what a hyperparameter is in the rule, as its sentence begins; "" if nothing shows."""
+    """Return a description of a hyperparameter's role in the rule; "" if none is found."""
     averages = list(_averages(algorithm))
     found = [[a for a in averages if a.weight in _readings(algorithm, n)] for n in _numbers(hyper)]
     if found and all(found):
@@ -30,23 +30,23 @@ def role(algorithm: Algorithm, hyper: Hyper) -> str:
     if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
         return "Added to the denominator for numerical stability"
     if hyper.name == "momentum" and _is_kept_share(algorithm, hyper.name):
-        return "Share of the last update in the next one"
+        return "Fraction of the last update that is kept in the next one"
     if hyper.name == "dampening" and _is_left_out(algorithm, hyper.name):
-        return "Share of the gradient that does not enter the momentum"
+        return "Fraction of the gradient that is not added to the momentum"
     if hyper.name == "amsgrad" and _keeps_the_largest(algorithm, hyper.name, averages):
         return "Divide by the largest second moment so far, not by the present one"
     return ""
 
 
 def _numbers(hyper: Hyper) -> list[Expr]:
-    """Return the numbers of a hyperparameter, as a rule may read them."""
+    """Return the expressions by which a rule may read a hyperparameter's numbers."""
     if hyper.sort == "tuple":
         return [Call("item", (Ref(hyper.name), Const(i))) for i in range(hyper.size)]
     return [Ref(hyper.name)] if hyper.sort == "number" else []
 
 
 def _readings(algorithm: Algorithm, number: Expr) -> list[Expr]:
-    """Return the names that stand for a number and for nothing else, beside itself."""
+    """Return a number's expression, and the names that are always equal to it."""
     names = [a.target for a in assigns(algorithm.rule)]
     alone = (a for a in assigns(algorithm.rule) if names.count(a.target) == 1)
     return [number, *(a.target for a in alone if a.value == number)]
@@ -83,7 +83,7 @@ def _factors(expr: Expr) -> list[Expr]:
 
 
 def _are(factors: list[Expr], *expected: Expr) -> bool:
-    """Tell whether a product is of these factors, in any order."""
+    """Tell whether a product has exactly these factors, in any order."""
     return len(factors) == len(expected) and all(each in factors for each in expected)
 
 
@@ -115,7 +115,7 @@ def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
 
 
 def _divides(algorithm: Algorithm, path: list[str], root: str, seen: frozenset[str]) -> bool:
-    """Tell whether what lies at the end of a path is divided by, here or under a local name."""
+    """Tell whether the end of a path is a divisor, here or through a local name."""
     for word in path:
         if word == "divisor":
             return True
@@ -129,16 +129,16 @@ def _divides(algorithm: Algorithm, path: list[str], root: str, seen: frozenset[s
 
 
 def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
-    """Yield every value of the rule with the name that it is given, and every condition with ""."""
+    """Yield every assigned value with its target's name, and every condition with ""."""
     yield from ((stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule))
     values = [stmt.value for stmt in assigns(algorithm.rule)]
     yield from ((expr, "") for expr in expressions(algorithm.rule) if expr not in values)
 
 
 def _places(expr: Expr, root: str, name: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the words above every reading of a name, the nearest first, and the statement's name.
+    """Yield the ops around each read of a name, innermost first, and the statement's target.
 
-    Of a quotient the word is "/" above what is divided, and "divisor" above what divides.
+    Around the numerator of a quotient the op is "/", around its denominator "divisor".
     """
     if isinstance(expr, Ref) and expr.name == name:
         yield [], root
@@ -149,7 +149,7 @@ def _places(expr: Expr, root: str, name: str) -> Iterator[tuple[list[str], str]]
 
 
 def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
-    """Tell whether a state is made of itself times a number, and something that is added."""
+    """Tell whether a state is updated to itself times a number, plus something."""
     states = {state.symbol for state in algorithm.states}
     for stmt in assigns(algorithm.rule):
         if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.word == "+":
@@ -162,7 +162,7 @@ def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
 
 
 def _is_left_out(algorithm: Algorithm, name: str) -> bool:
-    """Tell whether a number is read only as what is left out of the gradient."""
+    """Tell whether a number is read only in `(1 - number) * grad`."""
     share: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
     readings = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]
     shares = [
@@ -182,7 +182,7 @@ def _products(expr: Expr) -> Iterator[Expr]:
 
 
 def _keeps_the_largest(algorithm: Algorithm, name: str, averages: list[_Average]) -> bool:
-    """Tell whether a state that a flag brings into being is the largest second moment so far."""
+    """Tell whether a flag's state is the largest second moment so far, as with `amsgrad`."""
     moments = {Ref(a.state) for a in averages if _is_of_squares(algorithm, a)}
     largest = {Ref(state.symbol) for state in algorithm.states if state.when == name}
     return any(

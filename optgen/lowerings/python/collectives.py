@@ -1,4 +1,4 @@
-"""Where a rule over parts of parameters must wait for the other processes, and what it asks for."""
+"""Find where a rule on sharded parameters needs collectives, and print the requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_reduction
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
-"""What `Split` calls each axis."""
+"""Name of each axis in `Split`."""
 _SUMMED = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
 
 
 def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
-    """What completes reductions: over the axes, of those there are, that each of them sums."""
+    """Return the requests that complete reductions over the ranks, along the reduced axes."""
     found = []
     for reduction in reductions:
         call = reduction.value
@@ -29,7 +29,10 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
 
 
 def collective_points(program: Program) -> dict[Ref, list[Assign]]:
-    """After which statement of a finish which sums are asked for: neighbours go together."""
+    """Map statements of a finish to the reductions requested after them.
+
+    Adjacent reductions share a request, unless one reads another.
+    """
     found: dict[Ref, list[Assign]] = {}
     together: list[Assign] = []
     for stmt in (*program, None):

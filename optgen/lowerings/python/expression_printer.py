@@ -1,4 +1,4 @@
-"""Scalar expressions and statements as Python text."""
+"""Print scalar expressions and statements as Python."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PROPERTIES = {
 
 @dataclass(frozen=True)
 class PythonPrinter:
-    """Prints expressions. `names` replaces variables; `functions` spells words differently."""
+    """Printer of expressions. `names` replaces variables, `functions` replaces function names."""
 
     names: Mapping[str, str]
     functions: Mapping[str, str]
 
     def text(self, expr: Expr) -> str:
-        """The expression as Python."""
+        """Return an expression as Python."""
         return self._text(expr)[0]
 
     def _text(self, expr: Expr) -> tuple[str, int]:
@@ -57,7 +57,7 @@ class PythonPrinter:
             case Call(word, (a, b)) if word in PRECEDENCE:
                 level = PRECEDENCE[word]
                 left, right = (level + 1, level) if word == "**" else (level, level + 1)
-                if word == "%":  # a product on its right would be taken in half
+                if word == "%":  # a % b * c would mean (a % b) * c
                     right = PRECEDENCE["*"] + 1
                 return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
             case Call(word, args):
@@ -71,7 +71,7 @@ class PythonPrinter:
         return text if own >= level else f"({text})"
 
     def _linear(self, form: Linear) -> tuple[str, int]:
-        """A sum of terms with Python's operators, minus signs where the author had them."""
+        """Return a sum of terms with Python's operators and the author's minus signs."""
         text, level = "", 0
         for term in form.terms:
             minus, body, level = self._term(term)
@@ -100,9 +100,9 @@ Line = Callable[[Assign], str]
 
 
 def statements(program: Program, text: PythonPrinter, line: Line, indent: str = "") -> list[str]:
-    """A program as Python lines: `line` prints an assignment, the spec's words stand above it.
+    """Return a program as Python lines, each assignment below the spec's line as a comment.
 
-    Words that say the same as the line are not repeated. What `line` returns may be several lines.
+    `line` prints an assignment as one or more lines. A comment equal to the first line is left out.
     """
     out: list[str] = []
     quoted: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ def statements(program: Program, text: PythonPrinter, line: Line, indent: str = 
 def branch(
     stmt: If, text: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
 ) -> list[str]:
-    """An if with its arms; an empty first arm turns the condition around."""
+    """Return an `if` with its arms. An empty first arm negates the condition."""
     deeper = indent + "    "
     condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
     if not then:

@@ -1,7 +1,7 @@
-"""The phases of a rule with reductions as Python lines, for one tensor or for a share of a list.
+"""Print the phases of a rule with reductions as Python, for one tensor or for lists of tensors.
 
-Whole tensors keep their names; in a trip over them a name ends in `_block`, for a large tensor goes
-by in blocks. Both forms print the same small values: of one tensor, or stacked along a new axis.
+A large tensor is swept in blocks. A whole tensor keeps its name, and its block's name ends in
+`_block`. The small values of a list of tensors are stacked along a new first axis.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"
 
 
 def _lists(plan: Plan) -> list[str]:
-    """What a share has a list of, in order."""
+    """Return the tensors that a share of the bucket has lists of, in order."""
     states = (s.symbol for s in plan.algorithm.states if s.shape != "scalar")
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
 
 def phases(plan: Plan, form: PhaseSyntax) -> Body:
-    """Every phase of a bucket whose tensors have one shape."""
+    """Print every phase of a bucket whose tensors have one shape."""
     lists = ", ".join(map(plural, _lists(plan)))
     whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
@@ -66,13 +66,13 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
 @dataclass
 class _Printer:
     plan: Plan
-    kinds: Mapping[Ref, Kind]  # a reduction's number as the number it is
+    kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
     form: PhaseSyntax
-    whole: bool  # a matrix word takes whole tensors: nothing goes by in blocks
-    reads: set[str] = field(default_factory=set)  # by the lines printed so far
+    whole: bool  # matrix ops take whole tensors: no blocks
+    reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
 
     def lines(self) -> Iterator[str]:
-        """What stands inside the loop over tensors or shares."""
+        """Yield the lines inside the loop over tensors or shares."""
         if asks_blocked(self.plan):
             yield self.form.blocked
         yield from (f"{name} = None" for name in self._now_and_then())
@@ -93,16 +93,16 @@ class _Printer:
 
     @property
     def takes_again(self) -> bool:
-        """Whether a trip needs a list as it was, by whose name an earlier one called another."""
+        """Tell whether a sweep reads a list whose name an earlier sweep has reassigned."""
         return self.form.in_lists and any(map(self._called_anew, self.plan.sweeps))
 
     def _is_plain(self, sweep: Sweep) -> bool:
-        """Whether a trip goes over whole tensors, with nothing small beside them."""
+        """Tell whether a sweep runs on whole tensors, without small values."""
         small = any(map(self._is_small, _touched(sweep)))
         return self.whole and not small and not self._changes_what_follows(sweep)
 
     def _changes_what_follows(self, sweep: Sweep) -> bool:
-        """Whether its own gradient would be taken for the given one by a later trip over lists."""
+        """Tell whether a sweep over lists changes the gradient that a later sweep reads."""
         later = self.plan.sweeps[self.plan.sweeps.index(sweep) + 1 :]
         grad = self.plan.algorithm.grad
         changed = any(a.target.name == grad for a in assigns(sweep.body))
@@ -119,12 +119,12 @@ class _Printer:
         yield from self.form.lines(self._trip(sweep))
 
     def _shared_again(self, sweep: Sweep) -> Iterator[str]:
-        """The lists as they were, where an earlier trip called a value of its own so."""
+        """Restore the lists whose names an earlier sweep has reassigned."""
         for name in self._called_anew(sweep):
             yield f"{plural(name)} = share[{_lists(self.plan).index(name)}]"
 
     def _called_anew(self, sweep: Sweep) -> list[str]:
-        """The streams of a trip by whose names an earlier one has called values of its own."""
+        """Return the streams of a sweep whose names an earlier sweep has reassigned."""
         position = self.plan.sweeps.index(sweep)
         before = [trip for trip in self.plan.sweeps[:position] if self._is_plain(trip)]
         stored = {known.name for trip in before for known in trip.streams if known.stored}
@@ -132,7 +132,7 @@ class _Printer:
         return [s.name for s in sweep.streams if s.name in anew and s.role != "local"]
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
-        """Empty sums, then the trip, one block after the other."""
+        """Initialize the sums, then loop over the blocks."""
         if self.form.in_lists:
             yield from self._shared_again(sweep)
         for stmt in sweep.reductions:
@@ -160,10 +160,10 @@ class _Printer:
         yield from (f"    {line}" for line in self.form.lines(trip))
         large = live_tensors(trip, [f"{name}_block" for name in streams])
         if large and portioned and sweep.reductions:
-            yield f"del {', '.join(map(plural, large))}  # nothing large waits for others"
+            yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"
 
     def _taken_streams(self, sweep: Sweep) -> list[Stream]:
-        """Return the streams a trip goes over, first one that is there and of the usual type."""
+        """Return the streams of a sweep, starting with one that always exists, in param's dtype."""
         taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
         state = taken[0].state if taken else None
         if not taken or (state is not None and (state.when or state.dtype)):
@@ -171,7 +171,7 @@ class _Printer:
         return taken
 
     def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
-        """One trip; what goes by in blocks is called so."""
+        """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
 
         def called(ref: Ref) -> Ref:
             return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
@@ -187,18 +187,18 @@ class _Printer:
         return trip
 
     def _finish(self, body: Program) -> Iterator[str]:
-        """Small values, as their text says it; row and column state is stored at once."""
+        """Print a finish: its small values, then the stores of row and column states."""
         text = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
         needed = collective_points(body) if self.form.over_ranks else {}
-        in_lists = self.form.in_lists  # where a stacked state is a copy
+        in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
 
         def line(stmt: Assign) -> str:
             value = text.text(self._spread(use_tensor_logic(stmt.value, self._is_late)))
             if self._is_small(stmt.target) and not self._is_late(stmt.value):
                 value = f"number({self._like()}, {value}{self.form.count})"
             if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
-                value += ".clone()"  # the state itself gets another value
+                value += ".clone()"  # the state is overwritten later
             asked = self._completed(needed.get(stmt.target, ()))
             return "\n".join([f"{stmt.target.name} = {value}", *asked])
 
@@ -210,7 +210,7 @@ class _Printer:
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
     def _spread(self, value: Expr) -> Expr:
-        """Return a value in which a choice between a late and another number is a tensor too."""
+        """Return a value with both sides of a `where` as tensors if one is a reduced number."""
         spread = rebuild(value, self._spread)
         match value:
             case Call("where", (condition, *arms)) if not self._is_late(condition) and any(
@@ -229,14 +229,14 @@ class _Printer:
         return self.plan.algorithm.state(ref.name) is not None
 
     def _completed(self, reductions: Sequence[Assign]) -> list[str]:
-        """Asking the other processes for their parts of these sums."""
+        """Return the line that requests the completion of these reductions over the ranks."""
         asked = (
             collective_requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
         )
         return [f"yield [{', '.join(asked)}]"] if asked else []
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
-        """A matrix word of one tensor, or of a share."""
+        """Print the call of a matrix op on one tensor or on a share."""
         yield from map(comment, call.quote)
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
@@ -248,13 +248,13 @@ class _Printer:
             yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
         else:
             yield f"{target} = {matrix_call(Call(call.word, call.args))}"
-        if not self._is_only_added(call.target):  # arithmetic of two types is not for every word
+        if not self._is_only_added(call.target):  # some ops need equal dtypes
             same = f"{target}.to({self._like()}.dtype)"
             made = f"[{same} for {target} in {plural(target)}]" if self.form.in_lists else same
             yield f"{self._listed(target)} = {made}"
 
     def _is_only_added(self, target: Ref) -> bool:
-        """Whether a tensor is scaled and added to others, and nothing else is done with it."""
+        """Tell whether a tensor is only scaled and added to other tensors."""
         for value in (e for sweep in self.plan.sweeps for e in expressions(sweep.body)):
             terms = value.terms if isinstance(value, Linear) else ()
             alone = sum(term == Term(term.coefficient, (target,)) for term in terms)
@@ -264,7 +264,7 @@ class _Printer:
         return True
 
     def _like(self) -> str:
-        """A tensor of the shape that all of the bucket have."""
+        """Return the text of a tensor with the bucket's shape."""
         whole = self._spelt(self.form.whole, self.plan.algorithm.param)
         return f"{whole}[0]" if self.form.in_lists else whole
 
@@ -279,7 +279,7 @@ class _Printer:
         return plural(name) if self.form.in_lists else name
 
     def _whole(self, stream: Stream) -> str:
-        """A whole tensor, or a list; an empty list and None stand for a state that is not there."""
+        """Return the text of a whole tensor or list; a missing state is None or an empty list."""
         if stream.role == "local":
             return self._listed(stream.name)
         spelt = self._spelt(self.form.whole, stream.name)
@@ -290,7 +290,7 @@ class _Printer:
         )
 
     def _now_and_then(self) -> list[str]:
-        """Small values that are made on one side of a branch: on the other one they are None."""
+        """Return the small values that only one arm of a branch assigns; they start as None."""
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
         always = {name for body in finishes for name in _always(body)}
@@ -299,7 +299,7 @@ class _Printer:
         return [name for name in names if name in read and name not in always | states]
 
     def _small(self, name: str) -> str:
-        """A small value where a trip goes over it."""
+        """Return the text of a small value as an argument of the loop over blocks."""
         spelt = self._spelt(self.form.small, name)
         sometimes = self.form.in_lists and name in self._now_and_then()
         return f"[] if {name} is None else {spelt}" if sometimes else spelt
@@ -309,13 +309,13 @@ class _Printer:
 
 
 def matrix_call(call: Call) -> str:
-    """A matrix word of one tensor: the runtime's functions take and return lists."""
+    """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
     first, *rest = (_TEXT.text(arg) for arg in call.args)
     return f"{call.word}({', '.join([f'[{first}]', *rest])})[0]"
 
 
 def _always(program: Program) -> set[str]:
-    """The names that a program assigns whichever way it goes."""
+    """Return the names that a program assigns on every path."""
     found: set[str] = set()
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -326,7 +326,7 @@ def _always(program: Program) -> set[str]:
 
 
 def _touched(sweep: Sweep) -> Iterator[Ref]:
-    """Every name a trip reads or reduces to, in order."""
+    """Yield every name that a sweep reads or reduces to, in order."""
     yield from (stmt.target for stmt in sweep.reductions)
     for expr in expressions(sweep.body):
         yield from reads(expr)

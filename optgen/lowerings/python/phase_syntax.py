@@ -1,4 +1,4 @@
-"""How the Python lowerings spell phases: one tensor, a share of a list, or parts of tensors."""
+"""Syntax of phases in Python: for one tensor, for lists of tensors, or for shards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from optgen.passes.instructions import Instruction
 
 @dataclass(frozen=True)
 class PhaseSyntax:
-    """How one lowering spells what the other spells differently.
+    """Syntax that differs between the Python lowerings.
 
-    `whole` and `small` are a whole tensor and a small value where a trip goes over them, `read` and
-    `write` a row or column state, all with `{0}` for the name and `{1}` for its list. `param` is
-    whose properties count. `over_ranks`: what is summed here is completed by other processes.
+    `whole` and `small` are the texts of a whole tensor and of a small value where a sweep loops
+    over them. `read` and `write` are those of a row or column state. In all four, `{0}` is the name
+    and `{1}` its list. `param` is the parameter whose properties are read. With `over_ranks`, other
+    ranks must complete every reduction.
     """
 
     loop: str

@@ -1,4 +1,4 @@
-"""The scalar program as Python lines, for a bucket or for one parameter."""
+"""Print the scalar program as Python, for a bucket or for one parameter."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from optgen.passes.rewrite import filter_assigns
 
 @dataclass(frozen=True)
 class ScalarText:
-    """How one form reads and writes what is one number per parameter.
+    """Texts that read and write the step and scalar states.
 
-    `param` is the parameter whose properties count: those of a bucket are alike. `own` is the 0-dim
-    tensor a scalar state is in, `read` its number, `store` writes it and gives its number back;
-    these have `{0}` for the list of them, `store` has `{1}` for the new value.
+    `param` is the parameter whose properties are read; all parameters of a bucket have the same.
+    `own` is the 0-dim tensor of a scalar state, `read` is its value, and `store` writes a new value
+    and returns it. `{0}` is the list of the state's tensors, and `{1}` the new value.
     """
 
     param: str
@@ -48,14 +48,14 @@ BUCKET = ScalarText(
 ONE_PARAM = ScalarText(
     "params[index]",
     "advance_one(state_steps[index], capturable)",
-    "{0}[index].clone()",  # autograd may need what the state was
+    "{0}[index].clone()",  # autograd may need the old value
     "read_one({0}[index], capturable)",
     "store_one({0}[index], {1}, capturable)",
 )
 
 
 def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
-    """The scalars that are read by the lines below them, the step count first."""
+    """Return the lines of the scalar program that later lines need, the step count first."""
     states = {s.symbol for s in plan.algorithm.scalar_states()}
     plan = replace(plan, scalars=_read_in(reuse_item_names(plan.scalars), states.union(reads)))
     later = {r.name for r in _reads(plan) if r.version > 0}
@@ -77,9 +77,9 @@ def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[s
 
 
 def _read_in(program: Program, needed: set[str]) -> Program:
-    """The program without what nobody reads: of two weights a lerp is told one.
+    """Return the program without unread names; for example a lerp reads one weight of two.
 
-    The items of a tuple stay, which are written in one line.
+    The items of a tuple stay, because one line unpacks them.
     """
     read = needed | names_read(program)
     kept = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
@@ -91,7 +91,7 @@ def _reads(plan: Plan) -> Iterator[Ref]:
 
 
 def _old_values(plan: Plan) -> dict[str, Assign]:
-    """The scalar states whose old value is only read to be kept under another name."""
+    """Return the scalar states whose old value is only read once, by a copy, with that copy."""
     reads = Counter(r for r in _reads(plan) if r.version == 0)
     branches = tuple(s for s in plan.scalars if isinstance(s, If))
     kept = {s.symbol for s in plan.algorithm.scalar_states()}
@@ -105,7 +105,7 @@ def _old_values(plan: Plan) -> dict[str, Assign]:
 
 
 def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
-    """Counting the step, and reading scalar states whose old value the rule asks for."""
+    """Return the lines that advance the step and read the old values of scalar states."""
     lines = []
     if plan.algorithm.step:
         counted = Ref(plan.algorithm.step) in set(_reads(plan))
@@ -122,12 +122,12 @@ def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> lis
 
 
 def _but(program: Program, name: str) -> Program:
-    """Return the program without what it assigns to a name."""
+    """Return the program without the assignments to a name."""
     return filter_assigns(program, lambda a: a.target.name != name)
 
 
 def _unpacked(lines: list[str], plan: Plan) -> list[str]:
-    """`beta1 = betas[0]` and `beta2 = betas[1]` in one line, as the author wrote them."""
+    """Merge `beta1 = betas[0]` and `beta2 = betas[1]` into the author's one line."""
     items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and is_item(a.value)}  # type: dict[str, list[Assign]]
     for stmt in assigns(plan.scalars):
         if stmt.quote and is_item(stmt.value):

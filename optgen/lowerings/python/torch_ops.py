@@ -1,4 +1,4 @@
-"""Operations as torch calls: methods of one tensor, or `_foreach_` functions of a list."""
+"""Print operations as torch calls: methods of a tensor, or `_foreach_` functions of lists."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _PER_TENSOR -= {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Every operation as a method call; operations on one result are chained."""
+    """Return every operation as a method call. Operations on one result are chained."""
     return _lines(program, _forloop_steps)
 
 
 def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Every operation as one call for the whole list."""
+    """Return every operation as one call for the whole list."""
     return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
 
 
@@ -99,7 +99,7 @@ def _forloop_steps(ops: Ops) -> list[str]:
 
 
 def _reduced(step: Reduce) -> str:
-    """One block's part of a reduction, joined to what the blocks before it left."""
+    """Return the line that accumulates one block's reduction into the target."""
     part = f"{reduction(step)}({step.source})"
     if step.word == "max_abs":
         return f"torch.maximum({step.target}, {part}, out={step.target})"
@@ -107,13 +107,13 @@ def _reduced(step: Reduce) -> str:
 
 
 def reduction(step: Reduce) -> str:
-    """The function of optgen.runtime.reductions that reduces one tensor."""
+    """Return the function of optgen.runtime.reductions that reduces one tensor."""
     name = "total" if step.word == "sum" else step.word
     return f"{step.word}_of_squares" if step.squared else name
 
 
 def _chains(op: Op) -> bool:
-    """Whether it is a method, and of a value that none of its arguments names."""
+    """Tell whether an operation can be a chained method call: its source is no argument too."""
     return op.word not in ("maximum", "minimum") and op.source not in op.args
 
 
@@ -147,7 +147,7 @@ def _operand(operand: Operand) -> str:
 
 
 def _condition(operand: Operand) -> str:
-    """A truth value as the tensor that torch wants."""
+    """Return a condition's text as a tensor, which torch needs."""
     return operand if isinstance(operand, str) else f"torch.tensor({_TEXT.text(operand)})"
 
 
@@ -179,7 +179,7 @@ def _listed(operand: Operand) -> str:
 
 
 def _per_tensor(op: Op) -> str:
-    """A word torch has no `_foreach_` function for: one call a tensor."""
+    """Return a list comprehension for an op without a `_foreach_` function."""
     if op.word == "new_full":
         params = plural(str(op.source))
         one = f"{params}[0].new_full((), {_operand(op.args[0])})"
