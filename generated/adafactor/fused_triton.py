@@ -332,7 +332,7 @@ def adafactor_factored_matrices1(
         col_var = lerp(col_var, grad_sq_col_sum / row_count, w)
         tl.store(col_vars + lanes, col_var.to(COL_VAR_T), mask)
         tl.store(column_values + all_columns + lanes, col_var, mask)
-    tl.debug_barrier()  # what other threads have stored is read now
+    tl.debug_barrier()  # the next loop reads stores of other threads
     for first in range(0, height, HEIGHT):
         lanes = first + lines(height, DEPTH, HEIGHT)
         mask = lines_inside(left, height - first, DEPTH, HEIGHT)

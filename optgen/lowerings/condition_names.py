@@ -28,7 +28,7 @@ _SPOKEN = {
 _LONGEST = 32  # characters of a name
 
 
-def names(*conditions: Expr) -> Iterator[str]:
+def candidate_names(*conditions: Expr) -> Iterator[str]:
     """Yield candidate names: each condition in words if short enough, then condition1, 2, ..."""
     for name in map(_spoken, conditions):
         if len(name) <= _LONGEST and name.isidentifier():

@@ -39,7 +39,7 @@ from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
 from optgen.passes.rewrite import map_expressions
 from optgen.passes.select_instructions import select_instructions
-from optgen.passes.specialize_shape import Facts, cases
+from optgen.passes.specialize_shape import Facts, fact_combinations
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
@@ -53,7 +53,7 @@ def lower(algorithm: Algorithm) -> Context:
         return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     functions = []
-    for facts in cases(algorithm):
+    for facts in fact_combinations(algorithm):
         functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
         if not algorithm.is_function:  # neither autograd nor a capture follows a function
             functions.append(_functional(planned(facts, "whole")))

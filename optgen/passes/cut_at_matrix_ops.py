@@ -14,11 +14,11 @@ from optgen.ir.errors import RuleError
 from optgen.ir.kinds import Axes, Home
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.plan import reads
-from optgen.passes.cut_phases import Cut, cut
+from optgen.passes.cut_phases import RulePhases, cut_into_phases
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
 
-def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[Cut, bool]:
+def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
     """Return the phases of an SSA rule with named reductions, and whether they store early.
 
     If states are stored late, a later sweep recomputes them, and for that it may need a number that
@@ -35,13 +35,13 @@ def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[
         return _uncrossed(algorithm, kinds, True), True
 
 
-def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> Cut:
+def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
     """Cut the rule, and delay the small values that cross a matrix op until none does."""
     rule = _Rule(algorithm, kinds)
     floors: dict[Ref, int] = {}
     while True:
         depths = depths_of(algorithm, kinds, floors)
-        pieces = cut(algorithm, kinds, depths, early)
+        pieces = cut_into_phases(algorithm, kinds, depths, early)
         later = rule.floors(pieces, depths)
         if not later:
             return pieces
@@ -72,7 +72,7 @@ class _Rule:
                 self._enter(stmt.then, (*conditions, stmt.condition))
                 self._enter(stmt.orelse, (*conditions, stmt.condition))
 
-    def floors(self, pieces: Cut, depths: Depths) -> Mapping[Ref, int]:
+    def floors(self, pieces: RulePhases, depths: Depths) -> Mapping[Ref, int]:
         """Return the least depth of each value that must be computed after a matrix op."""
         found: dict[Ref, int] = {}
         for depth, calls in enumerate(pieces.calls):
@@ -83,7 +83,7 @@ class _Rule:
                         found[root] = max(least, found.get(root, 0))
         return found
 
-    def _crossing(self, pieces: Cut, depths: Depths, depth: int) -> Iterator[Ref]:
+    def _crossing(self, pieces: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
         """Yield small values that are made before a matrix op of this depth and read after it."""
         programs = (*pieces.sweeps[depth:], *pieces.finishes[depth:])
         read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))

@@ -20,7 +20,7 @@ from optgen.passes.rewrite import filter_assigns
 
 
 @dataclass(frozen=True)
-class Cut:
+class RulePhases:
     """Programs of one rule, cut at its reductions. All five tuples have one entry per sweep.
 
     A sweep's entry in `finishes` computes the small values that are known before the sweep, and its
@@ -40,15 +40,15 @@ class Cut:
         return len(self.sweeps) == 1 and not any(self.finishes)
 
 
-def cut(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool) -> Cut:
+def cut_into_phases(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool) -> RulePhases:
     """Return the phases of an SSA rule with named reductions."""
     return _Cutter(algorithm, kinds, depths).cut(early)
 
 
-def uncut(algorithm: Algorithm) -> Cut:
+def as_one_phase(algorithm: Algorithm) -> RulePhases:
     """Return the whole rule as one sweep."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
-    return Cut((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
+    return RulePhases((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
 
 
 @dataclass
@@ -72,13 +72,13 @@ class _Cutter:
     def _kept(self) -> set[str]:
         return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
 
-    def cut(self, early: bool) -> Cut:
+    def cut(self, early: bool) -> RulePhases:
         stored = self._stored_early() if early else self._stored_late({})
         known = [self._stored_before(stored, sweep) for sweep in range(self.last)]
         needed = [
             self._needed(self._roots(sweep, stored), known[sweep]) for sweep in range(self.last)
         ]
-        return Cut(
+        return RulePhases(
             tuple(self._sweep(sweep, needed[sweep] - known[sweep]) for sweep in range(self.last)),
             tuple(self._finish(depth) for depth in range(self.last)),
             tuple(tuple(self._calls(sweep)) for sweep in range(self.last)),
@@ -92,7 +92,7 @@ class _Cutter:
         def belongs(stmt: Assign) -> bool:
             if self._is_made_between(stmt):
                 return self._is_reduction(stmt) and self.depths[stmt.target] == sweep + 1
-            return stmt.target in needed and self._is_whole(stmt.target)
+            return stmt.target in needed and self._is_tensor(stmt.target)
 
         return filter_assigns(self.rule, belongs)
 
@@ -113,14 +113,14 @@ class _Cutter:
 
     def _handed(self, sweep: int) -> tuple[str, ...]:
         calls = self._calls(sweep + 1) if sweep + 1 < self.last else ()
-        return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._whole(stmt)))
+        return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._tensors_read(stmt)))
 
     def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
         """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
         roots = {self.final[name] for name, at in stored.items() if at == sweep}
         for stmt in assigns(self.rule):
             if self._is_made_between(stmt) and self.depths[stmt.target] == sweep + 1:
-                roots |= set(self._whole(stmt))
+                roots |= set(self._tensors_read(stmt))
         return roots
 
     def _needed(self, roots: Iterable[Ref], known: set[Ref]) -> set[Ref]:
@@ -133,12 +133,12 @@ class _Cutter:
                 continue
             needed.add(ref)
             if ref not in known:
-                waiting += [r for s in self.made.get(ref, ()) for r in self._whole(s)]
+                waiting += [r for s in self.made.get(ref, ()) for r in self._tensors_read(s)]
         return needed
 
-    def _whole(self, stmt: Assign) -> Iterator[Ref]:
+    def _tensors_read(self, stmt: Assign) -> Iterator[Ref]:
         """Yield the tensors that a statement reads."""
-        return (ref for ref in reads(stmt.value) if self._is_whole(ref))
+        return (ref for ref in reads(stmt.value) if self._is_tensor(ref))
 
     def _stored_late(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return the sweep that stores each name: the last that needs its old value."""
@@ -150,7 +150,9 @@ class _Cutter:
 
     def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
         roots = self._roots(sweep, stored)
-        needed = self._needed(roots, self._stored_before(stored, sweep) | self._called(sweep))
+        needed = self._needed(
+            roots, self._stored_before(stored, sweep) | self._matrix_results(sweep)
+        )
         waiting = {n: ref for n, ref in self.final.items() if n not in stored}
         return {
             name
@@ -180,19 +182,19 @@ class _Cutter:
     def _stored_before(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
         """Return what a sweep finds in memory: stored new values, and results of matrix ops."""
         found = {self.final[name] for name, at in stored.items() if at < sweep}
-        return found | self._called(sweep)
+        return found | self._matrix_results(sweep)
 
-    def _called(self, sweep: int) -> set[Ref]:
+    def _matrix_results(self, sweep: int) -> set[Ref]:
         return {s.target for depth in range(sweep + 1) for s in self._calls(depth)}
 
     def _is_made_between(self, stmt: Assign) -> bool:
         return needs_sweep(stmt.value, self.kinds)
 
     def _is_matrix_word(self, stmt: Assign) -> bool:
-        return self._is_made_between(stmt) and self._is_whole(stmt.target)
+        return self._is_made_between(stmt) and self._is_tensor(stmt.target)
 
     def _is_reduction(self, stmt: Assign) -> bool:
-        return self._is_made_between(stmt) and not self._is_whole(stmt.target)
+        return self._is_made_between(stmt) and not self._is_tensor(stmt.target)
 
-    def _is_whole(self, ref: Ref) -> bool:
+    def _is_tensor(self, ref: Ref) -> bool:
         return self.kinds[ref].axes is Axes.TENSOR

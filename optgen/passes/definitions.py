@@ -40,8 +40,8 @@ def _on_every_path(program: Program) -> set[Ref]:
     return found
 
 
-def written_out(expr: Expr, known: dict[Ref, Expr]) -> Expr:
+def expand_definitions(expr: Expr, known: dict[Ref, Expr]) -> Expr:
     """Return an expression with every known name replaced by its definition, recursively."""
     if isinstance(expr, Ref) and expr in known:
-        return written_out(known[expr], known)
-    return rebuild(expr, lambda e: written_out(e, known))
+        return expand_definitions(known[expr], known)
+    return rebuild(expr, lambda e: expand_definitions(e, known))

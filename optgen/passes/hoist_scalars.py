@@ -36,7 +36,7 @@ from optgen.ir.words import WORDS
 from optgen.passes.scalar_arithmetic import negate, unsigned
 from optgen.passes.scalar_names import scalar_name
 
-_TOTAL = ("+", "-", "*", "neg", "item")
+_ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
 
 
 def hoist_scalars(plan: Plan) -> Plan:
@@ -160,10 +160,12 @@ class _Hoister:
         """Name a scalar and its nameable parts, and add their statements in the right place."""
         parts = rebuild(expr, lambda e: self._part(e, scope))
         own = scalar_name(parts)
-        total = self._is_total(expr)
-        ref = Ref(self._free((own,) if own else hints, parts, _Scope() if total else scope))
+        always_defined = self._is_always_defined(expr)
+        ref = Ref(
+            self._free((own,) if own else hints, parts, _Scope() if always_defined else scope)
+        )
         self.kinds[ref] = self._kind(expr)
-        if total:
+        if always_defined:
             self.first.append(Assign(ref, parts))
             self.known[expr] = ref
         else:
@@ -181,9 +183,9 @@ class _Hoister:
             return self._name(expr, (), scope)
         return rebuild(expr, lambda e: self._part(e, scope))
 
-    def _is_total(self, expr: Expr) -> bool:
+    def _is_always_defined(self, expr: Expr) -> bool:
         """Tell whether a scalar can be evaluated for all inputs, outside of every branch."""
-        plain = all(not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr))
+        plain = all(not isinstance(e, Call) or e.word in _ALWAYS_DEFINED for e in walk(expr))
         return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:

@@ -144,7 +144,7 @@ class Symbols:
         return (state.symbol for state in self.algorithm.states)
 
     def _is_given(self, name: str) -> bool:
-        """Whether a name is not the author's own choice but what everybody calls the thing."""
+        """Tell whether a name is a conventional one, not the author's own choice."""
         declared = name == self.algorithm.param or self.algorithm.hyper(name) is not None
         return declared and name in _CUSTOM
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from optgen.ir.nodes import Assign, Const, Expr, If, Linear, Program, Ref, Term
 from optgen.ir.plan import Plan
 from optgen.passes.algebra import sums_to_one
-from optgen.passes.definitions import definitions, written_out
+from optgen.passes.definitions import definitions, expand_definitions
 from optgen.passes.scalar_arithmetic import ONE
 
 
@@ -40,7 +40,7 @@ def _blended(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
         case _:
             return value
     own, other = (first, second) if _is(name, first) else (second, first)
-    kept, weight = (written_out(t.coefficient, known) for t in (own, other))
+    kept, weight = (expand_definitions(t.coefficient, known) for t in (own, other))
     if not _is(name, own) or not sums_to_one(kept, weight):
         return value
     difference = Linear((Term(ONE, other.factors), Term(Const(-1), own.factors)))

@@ -25,7 +25,7 @@ from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.ir.words import MATRIX_WORDS
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
-from optgen.passes.cut_phases import Cut, uncut
+from optgen.passes.cut_phases import RulePhases, as_one_phase
 from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
 from optgen.passes.drop_redundant_stores import drop_redundant_stores
 from optgen.passes.drop_unused_hypers import drop_unused_hypers
@@ -38,7 +38,7 @@ from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.specialize_shape import Facts, cases, specialize
+from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
 from optgen.passes.split_scalars import Splitter, is_self_copy
 from optgen.passes.ssa import to_ssa
@@ -54,7 +54,7 @@ Order: TypeAlias = Literal["late", "early", "whole"]
 
 def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
     """Return one plan for each combination of shape predicates that the rule reads."""
-    return tuple(plan(algorithm, facts, order) for facts in cases(algorithm))
+    return tuple(plan(algorithm, facts, order) for facts in fact_combinations(algorithm))
 
 
 def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
@@ -124,19 +124,19 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
 
 def _cut(
     algorithm: Algorithm, order: Order, apart: bool
-) -> tuple[Algorithm, dict[Ref, Kind], Cut, bool]:
+) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
     """Return the rule in SSA form, its kinds, its phases, and whether they store early."""
     versioned = split_live_ranges(
         drop_redundant_stores(name_reductions(to_ssa(algorithm, apart))), tensors=apart
     )
     kinds = kinds_of(versioned)
     if order == "whole":
-        return versioned, kinds, uncut(versioned), False
+        return versioned, kinds, as_one_phase(versioned), False
     return versioned, kinds, *cut_at_matrix_ops(versioned, kinds, order == "early")
 
 
 def _split(
-    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind], early: bool
+    algorithm: Algorithm, pieces: RulePhases, kinds: dict[Ref, Kind], early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
     """Return the scalar program, and each sweep's tensor statements in linear form."""
     if pieces.is_whole:
@@ -156,7 +156,7 @@ def _split(
     return scalars, tuple(sweeps)
 
 
-def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple[Phase, ...]:
+def _phases(algorithm: Algorithm, pieces: RulePhases, programs: list[Program]) -> tuple[Phase, ...]:
     """Return the phases in order: for each sweep its matrix ops, its `Finish`, and the sweep.
 
     Empty phases are left out. A `Finish` reads no small value from before the matrix ops of its
@@ -187,7 +187,7 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
 
 
 def _trimmed(
-    programs: tuple[Program, ...], pieces: Cut, algorithm: Algorithm
+    programs: tuple[Program, ...], pieces: RulePhases, algorithm: Algorithm
 ) -> tuple[Program, ...]:
     """Return the phases without dead code: a sweep keeps what it reads, reduces or stores."""
     count = len(pieces.sweeps)

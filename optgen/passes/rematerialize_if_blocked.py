@@ -1,8 +1,7 @@
 """Rematerialize an earlier sweep's locals only if the tensor is swept in blocks.
 
 After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
-After a sweep in blocks, only the locals of the last block are left, so the next sweep recomputes
-them.
+After a sweep in blocks, only the last block's locals are left, so the next sweep recomputes them.
 """
 
 from __future__ import annotations
@@ -20,35 +19,35 @@ BLOCKED = Ref("blocked")
 def rematerialize_if_blocked(plan: Plan) -> Plan:
     """Return the plan with recomputed locals inside a branch on `blocked`."""
     kept = {plan.algorithm.param, plan.algorithm.grad, *(s.symbol for s in plan.algorithm.states)}
-    left: dict[str, Ref] = {}  # name -> version that its variable holds
+    available: dict[str, Ref] = {}  # name -> version that its variable holds
     phases: list[Phase] = []
     for phase in plan.phases:
         if isinstance(phase, Sweep):
-            phase = replace(phase, body=_questioned(phase, set(left.values())))
+            phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
             made = {a.target.name: a.target for a in assigns(phase.body)}
-            left |= {name: ref for name, ref in made.items() if name not in kept}
+            available |= {name: ref for name, ref in made.items() if name not in kept}
             if not phase.body:
                 continue
         phases.append(phase)
     return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
 
 
-def _questioned(sweep: Sweep, left: set[Ref]) -> Program:
+def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
     """Return the sweep's body: first the branch that recomputes locals, then the rest."""
-    needed, needed_alone = _needed(sweep, left), _needed(sweep, set())
-    anew = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
+    needed, needed_alone = _needed(sweep, available), _needed(sweep, set())
+    recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
     rest = filter_assigns(sweep.body, lambda a: a.target in needed)
     made_by_rest = {a.target for a in assigns(rest)}
-    reads_rest = any(ref in made_by_rest for expr in expressions(anew) for ref in refs(expr))
-    if not anew:
+    reads_rest = any(ref in made_by_rest for expr in expressions(recomputed) for ref in refs(expr))
+    if not recomputed:
         return rest
     if reads_rest:
         return filter_assigns(sweep.body, lambda a: a.target in needed_alone)
-    return (If(BLOCKED, anew), *rest)
+    return (If(BLOCKED, recomputed), *rest)
 
 
-def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
-    """Return the names that a sweep must compute even if the locals in `left` are available.
+def _needed(sweep: Sweep, available: set[Ref]) -> set[Ref]:
+    """Return the names that a sweep must compute even if some locals are `available`.
 
     An arm that does not assign a name implicitly reads the name's old version. So if one version
     of a name is needed, all are.
@@ -58,7 +57,7 @@ def _needed(sweep: Sweep, left: set[Ref]) -> set[Ref]:
     needed = {a.target for a in roots}
     while True:
         read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
-        names = {ref.name for ref in needed | (read - left)}
+        names = {ref.name for ref in needed | (read - available)}
         more = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
         if not more:
             return needed

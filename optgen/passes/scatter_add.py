@@ -17,7 +17,7 @@ from optgen.passes.maximize import add_maximize
 
 
 class Form(Enum):
-    """The form of a value as a function of the parameter and its gradient."""
+    """Form of a value as a function of the parameter and its gradient."""
 
     NUMBER = "one number for all elements"
     GRADIENT = "a multiple of the gradient"
@@ -34,7 +34,7 @@ def is_scatter_add(algorithm: Algorithm) -> bool:
     if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
         return False
     flags = {state.when for state in algorithm.states if not state.rows}
-    if None in flags:  # a sparse gradient is always taken as a dense one
+    if None in flags:  # a state that always exists needs dense gradients
         return False
     untrue = {flag for flag in flags if flag} | {h.name for h in algorithm.hypers if not h.rows}
     forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}

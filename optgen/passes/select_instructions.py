@@ -25,7 +25,7 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Plan, Sweep, is_reduction
 from optgen.passes.algebra import sums_to_one
-from optgen.passes.definitions import definitions, written_out
+from optgen.passes.definitions import definitions, expand_definitions
 from optgen.passes.instruction_builder import ALWAYS_NEW, InstructionBuilder
 from optgen.passes.instructions import Alias, Branch, Instruction, Ops, Reduce
 
@@ -37,9 +37,9 @@ def select_instructions(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
 
 @dataclass
 class _Selector(InstructionBuilder):
-    aliases: dict[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # names that may share a tensor with a name
+    """Instruction selector; `aliases` maps a name to the names that may share its tensor."""
+
+    aliases: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,7 +188,7 @@ class _Selector(InstructionBuilder):
         """Return the weight if the terms are (1 - weight) * own + weight * other, else None."""
         match others:
             case (Term(weight, (_,), ()),):
-                a, b = (written_out(c, self.known) for c in (own.coefficient, weight))
+                a, b = (expand_definitions(c, self.known) for c in (own.coefficient, weight))
                 return weight if sums_to_one(a, b) else None
         return None
 

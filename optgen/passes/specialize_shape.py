@@ -22,7 +22,7 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
     return tuple(fact for fact in FACTS if fact in asked)
 
 
-def cases(algorithm: Algorithm) -> Iterator[Facts]:
+def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
     """Yield every combination of answers, True first; one empty mapping if the rule reads none."""
     asked = facts_asked(algorithm)
     for answers in product((True, False), repeat=len(asked)):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, rebuild
 from optgen.ir.plan import Plan
-from optgen.passes.definitions import definitions, written_out
+from optgen.passes.definitions import definitions, expand_definitions
 from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
 from optgen.passes.rewrite import map_expressions
 
@@ -54,7 +54,7 @@ class _Proof:
 
     def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
         """Tell whether the Python operator gives the IEEE result within the bounds."""
-        a, b = (written_out(expr, self.known) for expr in (a, b))
+        a, b = (expand_definitions(expr, self.known) for expr in (a, b))
         if word != "**":
             return self._is_above_zero(b) or _is_other_than_zero(b)
         base, power = range_of(a, self.ranges), range_of(b, self.ranges)

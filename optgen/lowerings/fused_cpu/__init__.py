@@ -22,7 +22,7 @@ from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
 from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.phased_file import phased_context
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
-from optgen.lowerings.fused_cpu.template_variants import call
+from optgen.lowerings.fused_cpu.template_variants import dispatch_call
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.passes.encode_choices import encode_choices
 from optgen.passes.factor_out_divisors import factor_out_divisors
@@ -137,7 +137,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     given = ["hypers", "scalars", "fresh", "n", *arrays]
-    chosen = call("sweep", ["S"], printer.flags, given, "hypers", 8)
+    chosen = dispatch_call("sweep", ["S"], printer.flags, given, "hypers", 8)
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),

@@ -18,7 +18,7 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan
 from optgen.ir.variables import is_free, plural
 from optgen.ir.words import CONDITIONS, PROPERTIES
-from optgen.lowerings.condition_names import is_rare, names
+from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import WIDTH, folded, indented, listed
@@ -229,10 +229,10 @@ class LoopPrinter:
         text = f"{'rare' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         taken -= _asked(inner)
-        for name in map(variable, names(inner, expr)):
+        for name in map(variable, candidate_names(inner, expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
-        raise AssertionError("names() is infinite")
+        raise AssertionError("candidate_names() is infinite")
 
     def _answer(self, condition: Expr) -> str | None:
         """Return the text of a named condition, uniform or per element; else None."""

@@ -19,7 +19,7 @@ from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 from optgen.lowerings.fused_cpu.statements import Statements
 from optgen.lowerings.fused_cpu.sweep_printer import NUMBERS, Sum, SweepPrinter
-from optgen.lowerings.fused_cpu.template_variants import call, case
+from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
 from optgen.lowerings.fused_cpu.value_limit import check_values
 
 _COLUMN = 8
@@ -195,7 +195,7 @@ class PhasedRule:
     def _column(self, name: str, step: Step) -> LoopArray:
         own, when = self.body.axes[name], self._whens.get(name)
         readers = [s.word for s in self.body.steps if s.word and s.swept and name in s.reads]
-        # A row value is one number in the loop, unless it is broadcast. A column value never is.
+        # A column value varies along a loop over elements, so it is never one number there.
         fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
         left = step.swept and "sum" in readers and "max_abs" not in readers
         kind = "S" if name in self.streams and own is Axes.TENSOR else NUMBERS
@@ -266,20 +266,20 @@ class PhasedRule:
             if step.axes is Axes.NONE:
                 given = ("named()" if n == "numbers" else n for n in self._taken(step))
                 call = listed(f"return {step.name}(", (f"given.{n}" for n in given), ");", 16)
-                lines += case(_step_name(step), call)
+                lines += switch_case(_step_name(step), call)
         return lines
 
     def _runs(self, *, swept: bool) -> list[str]:
         loops = (step for step in self._loops() if step.axes is not Axes.NONE)
         steps = (step for step in loops if (step.axes is Axes.TENSOR) is swept)
-        return [line for step in steps for line in case(_step_name(step), self._call(step))]
+        return [line for step in steps for line in switch_case(_step_name(step), self._call(step))]
 
     def _call(self, step: Step) -> list[str]:
         """Return the lines that call a loop's instantiation for the values of its flags."""
         printer = self._printer(step)
         arguments = printer.arguments("at", "given.")
         first = [*_types(step), *(name for name in self._templates(printer) if name == "SPREAD")]
-        return call(step.name, first, printer.flags, arguments, "given.hypers", 16)
+        return dispatch_call(step.name, first, printer.flags, arguments, "given.hypers", 16)
 
 
 def _types(step: Step) -> list[str]:

@@ -9,7 +9,7 @@ from optgen.lowerings.fused_cpu.expression_printer import variable
 from optgen.lowerings.fused_cpu.line_layout import indented, listed
 
 
-def call(
+def dispatch_call(
     function: str,
     first: Sequence[str],
     flags: Iterable[str],
@@ -28,7 +28,7 @@ def call(
     return [*listed(before, variants, "};", column), *after]
 
 
-def case(name: str, lines: list[str]) -> list[str]:
+def switch_case(name: str, lines: list[str]) -> list[str]:
     """Return a case of a switch, on one line if it fits."""
     head = f"case {name}:"
     if len(lines) == 1 and len(head) + len(lines[0]) < 88:

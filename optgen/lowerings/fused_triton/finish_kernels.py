@@ -17,11 +17,16 @@ from optgen.lowerings.fused_triton.address_lines import (
 )
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
-from optgen.lowerings.fused_triton.kernels import Context, Kernels, summed
+from optgen.lowerings.fused_triton.kernels import Context, Kernels, reduction_context
 from optgen.lowerings.fused_triton.properties import load_properties
-from optgen.lowerings.fused_triton.split_finishes import sums_left
+from optgen.lowerings.fused_triton.split_finishes import partial_sums
 from optgen.lowerings.fused_triton.sweep_printer import offset, print_numbers
-from optgen.lowerings.fused_triton.workspace_slots import LINES, is_by_matrix, made_small, read_by
+from optgen.lowerings.fused_triton.workspace_slots import (
+    LINES,
+    is_by_matrix,
+    names_read_by,
+    small_values_made,
+)
 
 _ARGUMENTS = ("rows", "shapes", "scalars", "values", "partials")
 
@@ -62,7 +67,7 @@ class FinishKernel:
             "arguments": arguments,
             "types": [*types, *flags],
             "flag_values": flags,
-            "parts": len(sums_left(plan, self.finish)),
+            "parts": len(partial_sums(plan, self.finish)),
             "combines": self._combines(),
         }
 
@@ -99,7 +104,7 @@ class FinishKernel:
             case Sweep() as sweep:
                 return self.kernels.reduced(sweep, Axes.NONE)
             case Finish() as finish:
-                return [summed(a) for a in sums_left(self.kernels.plan, finish)]
+                return [reduction_context(a) for a in partial_sums(self.kernels.plan, finish)]
         return []
 
     def _given(self) -> list[str]:
@@ -118,12 +123,12 @@ class FinishKernel:
         plan = self.kernels.plan
         position = next(n for n, phase in enumerate(plan.phases) if phase is finish)
         earlier = (p for p in plan.phases[:position] if isinstance(p, Finish))
-        return sum(len(sums_left(plan, p)) for p in earlier)
+        return sum(len(partial_sums(plan, p)) for p in earlier)
 
     def _names(self) -> list[str]:
         """Return the numbers that this kernel knows: combined from partials, or computed."""
-        left = {a.target for a in sums_left(self.kernels.plan, self.finish)}
-        own = [r for r in made_small(self.finish) if self._is_number(r)]
+        left = {a.target for a in partial_sums(self.kernels.plan, self.finish)}
+        own = [r for r in small_values_made(self.finish) if self._is_number(r)]
         own_names = (variable(r.name) for r in own if r not in left)
         return list(dict.fromkeys([*(s["name"] for s in self._sums()), *own_names]))
 
@@ -132,7 +137,7 @@ class FinishKernel:
 
     def _left(self) -> list[str]:
         """Return the lines that store this program's partials of sums over all matrices."""
-        left = sums_left(self.kernels.plan, self.finish)
+        left = partial_sums(self.kernels.plan, self.finish)
         return [
             f"tl.store({times('parts', n, 'groups')} + group, {variable(a.target.name)})"
             for n, a in enumerate(left, self._first_part(self.finish))
@@ -152,7 +157,7 @@ class FinishKernel:
 
     def _factors(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""
-        asked = {r.name for r in (*made_small(self.finish), *read_by(self.finish))}
+        asked = {r.name for r in (*small_values_made(self.finish), *names_read_by(self.finish))}
         return [
             self.kernels.place(s.symbol) | {"shape": s.shape}
             for s in self.kernels.plan.algorithm.factor_states()

@@ -17,7 +17,7 @@ from optgen.ir.words import WORDS
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
-from optgen.lowerings.fused_triton.split_finishes import defined, guarded
+from optgen.lowerings.fused_triton.split_finishes import always_assigned, with_conditions
 from optgen.lowerings.fused_triton.workspace_slots import LINES, Slots
 from optgen.lowerings.python.literals import comment
 from optgen.passes.rewrite import filter_assigns
@@ -44,7 +44,7 @@ class FinishPrinter:
         before: dict[Ref, int] | None = None
         while self._stages != before:  # both arms may assign a name: repeat to a fixed point
             before = dict(self._stages)
-            for stmt, conditions in guarded(self._body):
+            for stmt, conditions in with_conditions(self._body):
                 self._enter(stmt, conditions)
 
     def crossing(self) -> Iterator[Ref]:
@@ -61,7 +61,7 @@ class FinishPrinter:
         lines = [*self._loads(), *self._straight(-1)]
         for stage in range(self._last + 1):
             if stage:
-                lines.append("tl.debug_barrier()  # what other threads have stored is read now")
+                lines.append("tl.debug_barrier()  # the next loop reads stores of other threads")
             for axis in LINES:
                 lines += self._loop(axis, stage)
             lines += self._straight(stage)
@@ -161,8 +161,8 @@ class FinishPrinter:
         A state that some path does not assign keeps its value, so it counts as read.
         """
         made = {a.target for a in assigns(body)}
-        read = [r for s, cs in guarded(body) for e in (*cs, s.value) for r in reads(e)]
-        given = defined(body)
+        read = [r for s, cs in with_conditions(body) for e in (*cs, s.value) for r in reads(e)]
+        given = always_assigned(body)
         read += [Ref(r.name) for r in made if r.name in self._states and r.name not in given]
         return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
 
@@ -189,7 +189,9 @@ class FinishPrinter:
         """Initialize names that a branch may leave unassigned."""
         held = {r.name for r, made in self._stages.items() if made < stage}
         read = (r for e in expressions(self._body) for r in reads(e))
-        held |= {r.name for r in read if r not in self._stages} | defined(body) | self._states
+        held |= (
+            {r.name for r in read if r not in self._stages} | always_assigned(body) | self._states
+        )
         given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
         return [
             f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"

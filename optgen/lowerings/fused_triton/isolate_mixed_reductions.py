@@ -12,7 +12,7 @@ from dataclasses import replace
 from optgen.ir.kinds import Axes, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
-from optgen.lowerings.fused_triton.split_finishes import waiting
+from optgen.lowerings.fused_triton.split_finishes import dependents
 from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.linear import Linearizer
 from optgen.passes.ranges import declared_ranges
@@ -35,7 +35,7 @@ def _parted(plan: Plan, body: Program) -> Iterator[Phase]:
     if not wide:
         yield Finish(body)
         return
-    late = waiting(body, wide)
+    late = dependents(body, wide)
     early = filter_assigns(body, lambda a: a.target not in late | wide)
     if early:
         yield Finish(early)

@@ -18,7 +18,7 @@ from optgen.lowerings.fused_triton.address_lines import (
 )
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
-from optgen.lowerings.fused_triton.split_finishes import defined, entering
+from optgen.lowerings.fused_triton.split_finishes import always_assigned, read_before_assigned
 from optgen.lowerings.fused_triton.sweep_printer import (
     flags_of,
     print_loads,
@@ -31,8 +31,8 @@ from optgen.lowerings.fused_triton.workspace_slots import (
     LINES,
     SMALL,
     Slots,
-    made_small,
-    read_by,
+    names_read_by,
+    small_values_made,
 )
 from optgen.lowerings.python.literals import comment
 
@@ -72,7 +72,7 @@ class Kernels:
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
         """Return the template's variables for a sweep's kernel and its tile function."""
-        streams, small = touched(sweep), list(self._small_read(sweep))
+        streams, small = used_streams(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
             "sort": "sweep",
@@ -150,7 +150,9 @@ class Kernels:
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
         """Return the reductions of a sweep whose results have these axes."""
-        return [summed(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes]
+        return [
+            reduction_context(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes
+        ]
 
     def place(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
@@ -166,8 +168,8 @@ class Kernels:
 
     def _small_read(self, sweep: Sweep) -> Iterator[Context]:
         """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
-        made = made_small(sweep)
-        for ref in dict.fromkeys(read_by(sweep)):
+        made = small_values_made(sweep)
+        for ref in dict.fromkeys(names_read_by(sweep)):
             axes = self.plan.kinds[ref].axes
             if axes in SMALL and ref not in made:
                 yield {
@@ -180,7 +182,7 @@ class Kernels:
                 }
 
 
-def summed(stmt: Assign) -> Context:
+def reduction_context(stmt: Assign) -> Context:
     """Return the template's variables for a reduction."""
     return {
         "name": variable(stmt.target.name),
@@ -199,13 +201,13 @@ def _of_group(arg: Expr) -> str:
     raise NotImplementedError("fused Triton: an argument of a matrix op must be a name or number")
 
 
-def touched(sweep: Sweep) -> list[Stream]:
+def used_streams(sweep: Sweep) -> list[Stream]:
     """Return the streams that a sweep reads or stores.
 
     A name that some path does not assign keeps its value, so it counts as read.
     """
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
-    read |= {ref.name for ref in made} - defined(sweep.body)
-    read |= entering(sweep.body)
+    read |= {ref.name for ref in made} - always_assigned(sweep.body)
+    read |= read_before_assigned(sweep.body)
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

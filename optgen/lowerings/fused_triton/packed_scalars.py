@@ -13,7 +13,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import is_free
 from optgen.ir.words import CONDITIONS
-from optgen.lowerings.condition_names import names
+from optgen.lowerings.condition_names import candidate_names
 from optgen.lowerings.fused_triton.expression_printer import constant, variable
 
 
@@ -124,7 +124,7 @@ class PackedScalars:
                 taken = {r.name for r in self._plan.kinds} - {state}
             case _:
                 taken = {r.name for r in self._plan.kinds}
-        for name in map(variable, names(expr)):
+        for name in map(variable, candidate_names(expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
                 return name
-        raise AssertionError("names() is infinite")
+        raise AssertionError("candidate_names() is infinite")

@@ -15,17 +15,17 @@ from optgen.lowerings.fused_triton.address_lines import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
 from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
-from optgen.lowerings.fused_triton.kernels import Kernels, touched
+from optgen.lowerings.fused_triton.kernels import Kernels, used_streams
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.prologue import Prologue
-from optgen.lowerings.fused_triton.split_finishes import split_finishes, sums_left
+from optgen.lowerings.fused_triton.split_finishes import partial_sums, split_finishes
 from optgen.lowerings.fused_triton.workspace_slots import (
     SMALL,
     Slots,
     allocate_slots,
     is_by_matrix,
-    made_small,
-    read_by,
+    names_read_by,
+    small_values_made,
 )
 
 Context = dict[str, Any]
@@ -99,11 +99,11 @@ def _crossing(plan: Plan) -> Iterator[Ref]:
     Sums are combined by the finish that follows, so they count from there.
     """
     for i, phase in enumerate(plan.phases):
-        left = sums_left(plan, phase) if isinstance(phase, Finish) else ()
+        left = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
         handed = {a.target for a in left}
-        for ref in made_small(phase):
+        for ref in small_values_made(phase):
             after = i + 1 + (isinstance(phase, Sweep) or ref in handed)
-            if any(ref in read_by(p) for p in plan.phases[after:]):
+            if any(ref in names_read_by(p) for p in plan.phases[after:]):
                 yield ref
 
 
@@ -111,7 +111,7 @@ def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
     sweeps, finishes, unscaled = count(1), count(1), False
     for i, phase in enumerate(plan.phases):
         if isinstance(phase, Sweep):
-            reads = any(s.role == "grad" for s in touched(phase))
+            reads = any(s.role == "grad" for s in used_streams(phase))
             context = kernels.sweep(phase, unscales=reads and not unscaled)
             yield context | {"number": next(sweeps)}
             unscaled |= reads

@@ -67,20 +67,20 @@ def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
         if not isinstance(phase, Sweep):
             continue
         sums = [a.target for a in phase.reductions if plan.kinds[a.target].axes is axes]
-        read = {ref for later in plan.phases[position:] for ref in read_by(later)}
+        read = {ref for later in plan.phases[position:] for ref in names_read_by(later)}
         held = {slot for ref, slot in places.items() if ref in read}
         first = next(n for n in count() if held.isdisjoint(range(n, n + len(sums))))
         places |= {ref: first + slot for slot, ref in enumerate(sums)}
     return places
 
 
-def read_by(phase: Phase) -> Iterator[Ref]:
+def names_read_by(phase: Phase) -> Iterator[Ref]:
     """Yield every name that a phase reads, repeats included."""
     exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
     return (ref for expr in exprs for ref in reads(expr))
 
 
-def made_small(phase: Phase) -> dict[Ref, None]:
+def small_values_made(phase: Phase) -> dict[Ref, None]:
     """Return the names that a `Finish` assigns or a sweep reduces, in order."""
     match phase:
         case Sweep():
@@ -92,5 +92,5 @@ def made_small(phase: Phase) -> dict[Ref, None]:
 
 def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
     """Tell whether a phase reads or makes a row, a column or a number per matrix."""
-    names = (ref for phase in phases for ref in (*made_small(phase), *read_by(phase)))
+    names = (ref for phase in phases for ref in (*small_values_made(phase), *names_read_by(phase)))
     return any(plan.kinds[ref].axes in SMALL for ref in names)

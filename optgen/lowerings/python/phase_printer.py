@@ -56,7 +56,7 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole)
     if form.over_ranks:
-        opening = [f"share = {lists}"] if printer.takes_again else []
+        opening = [f"share = {lists}"] if printer.rereads_lists else []
         return Body([*opening, *printer.lines()], frozenset(printer.reads))
     opening = [f"{lists} = share"] if form.in_lists else []
     lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
@@ -75,7 +75,7 @@ class _Printer:
         """Yield the lines inside the loop over tensors or shares."""
         if asks_blocked(self.plan):
             yield self.form.blocked
-        yield from (f"{name} = None" for name in self._now_and_then())
+        yield from (f"{name} = None" for name in self._sometimes_assigned())
         for state in self.plan.algorithm.states:
             if state.shape in ("row", "col"):
                 line = f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
@@ -92,9 +92,9 @@ class _Printer:
                     yield from self._call(phase)
 
     @property
-    def takes_again(self) -> bool:
+    def rereads_lists(self) -> bool:
         """Tell whether a sweep reads a list whose name an earlier sweep has reassigned."""
-        return self.form.in_lists and any(map(self._called_anew, self.plan.sweeps))
+        return self.form.in_lists and any(map(self._reassigned_streams, self.plan.sweeps))
 
     def _is_plain(self, sweep: Sweep) -> bool:
         """Tell whether a sweep runs on whole tensors, without small values."""
@@ -111,30 +111,30 @@ class _Printer:
 
     def _over_whole(self, sweep: Sweep) -> Iterator[str]:
         if self.form.in_lists:
-            yield from self._shared_again(sweep)
+            yield from self._restored_lists(sweep)
         else:
             for stream in sweep.streams:
                 if stream.role != "local":
                     yield f"{stream.name} = {self._whole(stream)}"
-        yield from self.form.lines(self._trip(sweep))
+        yield from self.form.lines(self._instructions(sweep))
 
-    def _shared_again(self, sweep: Sweep) -> Iterator[str]:
+    def _restored_lists(self, sweep: Sweep) -> Iterator[str]:
         """Restore the lists whose names an earlier sweep has reassigned."""
-        for name in self._called_anew(sweep):
+        for name in self._reassigned_streams(sweep):
             yield f"{plural(name)} = share[{_lists(self.plan).index(name)}]"
 
-    def _called_anew(self, sweep: Sweep) -> list[str]:
+    def _reassigned_streams(self, sweep: Sweep) -> list[str]:
         """Return the streams of a sweep whose names an earlier sweep has reassigned."""
         position = self.plan.sweeps.index(sweep)
-        before = [trip for trip in self.plan.sweeps[:position] if self._is_plain(trip)]
-        stored = {known.name for trip in before for known in trip.streams if known.stored}
-        anew = {a.target.name for trip in before for a in assigns(trip.body)} - stored
-        return [s.name for s in sweep.streams if s.name in anew and s.role != "local"]
+        before = [other for other in self.plan.sweeps[:position] if self._is_plain(other)]
+        stored = {known.name for other in before for known in other.streams if known.stored}
+        reassigned = {a.target.name for other in before for a in assigns(other.body)} - stored
+        return [s.name for s in sweep.streams if s.name in reassigned and s.role != "local"]
 
     def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
         """Initialize the sums, then loop over the blocks."""
         if self.form.in_lists:
-            yield from self._shared_again(sweep)
+            yield from self._restored_lists(sweep)
         for stmt in sweep.reductions:
             empty = _EMPTY[self.kinds[stmt.target].axes]
             yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
@@ -156,9 +156,9 @@ class _Printer:
         names = ", ".join(taken) + "," * (len(taken) == 1)
         blocks = self.form.uncut if self.whole else self.form.blocks
         yield f"for {names} in {blocks}({', '.join(given)}):"
-        trip = self._trip(sweep, {*streams, *along})
-        yield from (f"    {line}" for line in self.form.lines(trip))
-        large = live_tensors(trip, [f"{name}_block" for name in streams])
+        instructions = self._instructions(sweep, {*streams, *along})
+        yield from (f"    {line}" for line in self.form.lines(instructions))
+        large = live_tensors(instructions, [f"{name}_block" for name in streams])
         if large and portioned and sweep.reductions:
             yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"
 
@@ -170,7 +170,7 @@ class _Printer:
             return [Stream(self.plan.algorithm.param, "param", False), *taken]
         return taken
 
-    def _trip(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
+    def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
 
         def called(ref: Ref) -> Ref:
@@ -182,9 +182,9 @@ class _Printer:
             rename_program(sweep.body, called),
         )
         kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
-        trip = select_instructions(replace(self.plan, kinds=kinds), renamed)
-        self.reads |= {*numbers_read(trip)}
-        return trip
+        instructions = select_instructions(replace(self.plan, kinds=kinds), renamed)
+        self.reads |= {*numbers_read(instructions)}
+        return instructions
 
     def _finish(self, body: Program) -> Iterator[str]:
         """Print a finish: its small values, then the stores of row and column states."""
@@ -289,7 +289,7 @@ class _Printer:
             else spelt
         )
 
-    def _now_and_then(self) -> list[str]:
+    def _sometimes_assigned(self) -> list[str]:
         """Return the small values that only one arm of a branch assigns; they start as None."""
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
@@ -301,7 +301,7 @@ class _Printer:
     def _small(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""
         spelt = self._spelt(self.form.small, name)
-        sometimes = self.form.in_lists and name in self._now_and_then()
+        sometimes = self.form.in_lists and name in self._sometimes_assigned()
         return f"[] if {name} is None else {spelt}" if sometimes else spelt
 
     def _spelt(self, spelling: str, name: str) -> str:
