@@ -46,7 +46,7 @@ def _spoken(expr: Expr) -> str:
             return f"{_SPOKEN.get(word, word)}_{_spoken(a)}"
         case Call(word, args):
             return f"_{_SPOKEN.get(word, word)}_".join(map(_spoken, args))
-    raise TypeError(f"no condition: {expr!r}")
+    raise TypeError(f"not a condition: {expr!r}")
 
 
 def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:

@@ -140,7 +140,7 @@ class _Inverter:
                 above += [self._power(d, -power) for d in divisors]
                 scale = self._number(coefficient, power)
                 return Linear((Term(scale, tuple(f for a in above for f in _factors(a)), ()),))
-        raise TypeError(f"no product of rows and columns: {expr!r}")
+        raise TypeError(f"not a product of rows and columns: {expr!r}")
 
     def _number(self, expr: Expr, power: Fraction) -> Expr:
         """Return the power of a scalar that is known before the loop."""

@@ -166,7 +166,7 @@ class _Typesetter:
                 if word == "*" and texts[1][0].isdigit():
                     return rf"{texts[0]} \cdot {texts[1]}", level
                 return _short_power(WORDS[word].latex.format(*texts)), level
-        raise TypeError(f"a rule has no {type(expr).__name__}")
+        raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
     def _fact(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
         """Typeset a predicate. A state in a predicate has no time index."""

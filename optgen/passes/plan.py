@@ -66,8 +66,8 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     Raises:
         RuleError: The rule cannot be cut at a matrix op.
     """
-    assumed = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
-    named = rename(expand_reductions(name_properties(fold_constants(assumed))))
+    specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
+    named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
         made = _planned(named, order, apart=False)
     except (CyclicDependencyError, StaleReadError):

@@ -1,4 +1,4 @@
-"""Which conditions of a whole tensor a kernel need not expect to hold."""
+"""Test which uniform conditions a kernel may assume to be rarely true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule too large for a C++ kernel's sets of values is refused with its place and a way out."""
+"""Test the error for a rule with more values than a C++ kernel's sets can hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sentence about a hyperparameter stands in a docstring only where the rule shows it."""
+"""Test that a hyperparameter gets the description of a role only if the rule shows it."""
 
 from __future__ import annotations
 

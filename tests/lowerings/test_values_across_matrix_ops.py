@@ -1,4 +1,4 @@
-"""Numbers and rows that are read after a matrix word, through every lowering."""
+"""Test numbers and rows that are read after a matrix op, in every lowering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing small crosses a matrix word: what is read after it is reduced after it."""
+"""Test that small values read after a matrix op are also reduced after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules with reductions and matrix words: where they are cut, and that it keeps the meaning."""
+"""Test where rules with reductions and matrix ops are cut, and that cutting keeps their meaning."""
 
 from __future__ import annotations
 

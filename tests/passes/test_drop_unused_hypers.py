@@ -1,4 +1,4 @@
-"""A hyperparameter that no lowering reads is not handed to one."""
+"""Test that lowerings do not receive hyperparameters that the rule never reads."""
 
 from __future__ import annotations
 

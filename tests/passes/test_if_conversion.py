@@ -1,4 +1,4 @@
-"""Which branches get a second form. What it computes is tested in lowerings/test_capturable.py."""
+"""Test which branches get a second form. lowerings/test_capturable.py tests what it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names as letters: what carries its time in its name, beside names that do not."""
+"""Test the letters of names that include the time, beside names that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sums become a step towards the other value, and what they are then."""
+"""Test which running averages are rewritten in lerp form, and their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A root over a root becomes the root of a quotient where neither can be of a negative number."""
+"""Test that a root over a root is merged only if both operands are provably nonnegative."""
 
 from __future__ import annotations
 

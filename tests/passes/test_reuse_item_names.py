@@ -1,4 +1,4 @@
-"""A number of a tuple is asked for by its name, where that name has one value."""
+"""Test that a tuple item is replaced by its name only if the name is assigned once."""
 
 from optgen.ir.nodes import Assign, Call, Const, If, Program, Ref
 from optgen.passes.reuse_item_names import reuse_item_names

@@ -1,4 +1,4 @@
-"""Which rules only add multiples of a sparse gradient to their parameter."""
+"""Test which rules only scatter-add multiples of a sparse gradient to their parameter."""
 
 import pytest
 

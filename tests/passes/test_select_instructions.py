@@ -1,4 +1,4 @@
-"""In-place code writes where it may, and only there; the instructions, as short lines."""
+"""Test the selected instructions, and that in-place operations write only where they may."""
 
 from __future__ import annotations
 

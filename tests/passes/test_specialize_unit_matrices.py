@@ -1,4 +1,4 @@
-"""For matrices of one element a rule with rows and columns is elementwise."""
+"""Test that a rule with rows and columns is elementwise for 1 x 1 matrices."""
 
 from __future__ import annotations
 

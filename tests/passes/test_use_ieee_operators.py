@@ -1,4 +1,4 @@
-"""Python's operators stay where the bounds of the hyperparameters rule out what Python refuses."""
+"""Test that an operator stays if the hyperparameters' bounds prove that Python cannot raise."""
 
 from __future__ import annotations
 

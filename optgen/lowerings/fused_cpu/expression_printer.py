@@ -145,7 +145,7 @@ class ExpressionPrinter:
                 return f"{self(values)}[{self(index)}]", _ATOM
             case Call(word, args) if word in CALLS:
                 return CALLS[word].format(*map(self._argument, args)), _ATOM
-        raise TypeError(f"no expression of a plan: {expr!r}")
+        raise TypeError(f"cannot print as C++: {expr!r}")
 
     def _argument(self, expr: Expr) -> str:
         """Return an argument's text. Functions need arguments of one type, so literals are cast."""
@@ -162,7 +162,7 @@ class ExpressionPrinter:
         if isinstance(value, float):
             text = _NOT_FINITE.get(repr(value), repr(value))
             return f"C({text})" if self.tensors else text
-        raise TypeError(f"no number: {value!r}")
+        raise TypeError(f"not a number or a bool: {value!r}")
 
     def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
         match b:

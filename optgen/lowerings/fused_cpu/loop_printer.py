@@ -210,7 +210,7 @@ class LoopPrinter:
             case Call("and" | "or" as word, (a, b)):
                 (both, left), (also, right) = self._condition(a), self._condition(b)
                 return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
-        raise TypeError(f"no condition of a sweep: {expr!r}")
+        raise TypeError(f"not a compile-time condition: {expr!r}")
 
     def _is_settled(self, expr: Expr) -> bool:
         """Tell whether a condition depends on a flag that decides which streams exist."""

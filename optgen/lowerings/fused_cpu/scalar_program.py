@@ -94,7 +94,7 @@ class ScalarProgram:
         if ref.version == last:
             return variable(ref.name)
         if ref.version:
-            raise TypeError(f"`{ref.name}` changes again after the sweep's value of it is known")
+            raise TypeError(f"`{ref.name}` is overwritten after the version that a sweep reads")
         return f"old_{ref.name}"
 
     def _read(self, expr: Expr) -> str | None:

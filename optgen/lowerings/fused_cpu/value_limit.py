@@ -16,9 +16,8 @@ def check_values(algorithm: Algorithm, values: int, steps: int) -> None:
     """
     most = max(values, steps)
     if most > MOST_VALUES:
-        message = (
-            f"a kernel has at most {MOST_VALUES} reductions and values between them, not {most}"
-        )
+        limit = f"a kernel has at most {MOST_VALUES} reductions and values between them"
+        message = f"{limit}; this rule has {most}"
         raise RuleError(
             algorithm.place, message, "reduce fewer values to numbers, rows and columns"
         )

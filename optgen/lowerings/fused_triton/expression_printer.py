@@ -143,7 +143,7 @@ class ExpressionPrinter:
                 texts = (self.condition(a) for a in args[:asked])
                 text = CALLS[word].format(*texts, *(self.argument(a) for a in args[asked:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
-        raise TypeError(f"no expression of a plan: {expr!r}")
+        raise TypeError(f"cannot print in Triton: {expr!r}")
 
     def condition(self, expr: Expr) -> str:
         """Return a condition's text, by its name if it has one."""

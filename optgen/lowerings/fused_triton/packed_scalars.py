@@ -97,7 +97,7 @@ class PackedScalars:
                 return f"not {self.condition(inner)}"
             case Ref(flag) | Call("truth", (Ref(flag),)):
                 return constant(flag)
-        raise TypeError(f"no condition of a sweep: {expr!r}")
+        raise TypeError(f"not a condition of a sweep: {expr!r}")
 
     def _flag(self, expr: Expr) -> tuple[str, Expr]:
         """Return the name and expression of a condition; the name is "" for a constexpr."""

@@ -145,4 +145,4 @@ def _tuple_name(value: Expr) -> str:
     match value:
         case Call("item", (Ref(name), _)):
             return name
-    raise TypeError(f"{value} unpacks no tuple")
+    raise TypeError(f"not an item of a tuple: {value!r}")
