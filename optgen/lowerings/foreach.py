@@ -35,7 +35,7 @@ from optgen.passes.select_instructions import select_instructions
 from optgen.passes.truths_to_bool import truths_to_bool
 from optgen.passes.use_ieee_operators import use_ieee_operators
 
-ALIVE = 4  # lists of temporaries that optgen.runtime.slices assumes, unless told otherwise
+ALIVE = 4  # lists of temporaries that optgen.runtime.slices reckons with, unless told otherwise
 _PASSES: tuple[PlanPass, ...] = (
     merge_square_roots,
     fold_denominators,

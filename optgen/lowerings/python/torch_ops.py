@@ -107,7 +107,7 @@ def _reduced(step: Reduce) -> str:
 
 
 def reduction(step: Reduce) -> str:
-    """Return the function of optgen.runtime.reductions that reduces one tensor."""
+    """The function of optgen.runtime.reductions that reduces one tensor."""
     name = "total" if step.word == "sum" else step.word
     return f"{step.word}_of_squares" if step.squared else name
 
