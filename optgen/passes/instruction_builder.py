@@ -73,7 +73,7 @@ class InstructionBuilder:
             name = self._sum(expr.terms, name)
         else:
             assert isinstance(expr, Call)
-            self._word(expr, name)
+            self._opaque_op(expr, name)
         self.made[expr] = name
         return name
 
@@ -170,7 +170,7 @@ class InstructionBuilder:
         name = name or _operand_name(factor)
         return self.made.get(factor) or self._materialise(factor, self._temporary(name))
 
-    def _word(self, call: Call, name: str) -> None:
+    def _opaque_op(self, call: Call, name: str) -> None:
         """Build an op other than + - * /; its first operand is built into the result's variable."""
         first, *others = call.args
         match call.word:
@@ -184,12 +184,12 @@ class InstructionBuilder:
             case "where":
                 self._where(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
-                self._word(Call(_MIRRORED[word], (*others, first)), name)
+                self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if self._is_of_another_type(call):
                 self._materialise(lerp_terms(call, self._is_tensor), name)
             case "lerp" if not all(map(self._is_tensor, call.args[:2])):
                 start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
-                self._word(Call("lerp", (start, end, call.args[2])), name)
+                self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
             case _:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first

@@ -15,9 +15,9 @@ Operand: TypeAlias = str | Expr
 
 @dataclass(frozen=True)
 class Op:
-    """Operation `target = source.word(args, scalar)`; with `inplace`, target is source."""
+    """Operation `target = source.function(args, scalar)`; with `inplace`, target is source."""
 
-    word: str
+    function: str
     target: str
     source: Operand
     args: tuple[Operand, ...] = ()
@@ -37,7 +37,7 @@ class Alias:
 class Reduce:
     """Reduction of one block, accumulated into `target`; `squared` reduces the squares."""
 
-    word: str
+    function: str
     target: str
     source: str
     squared: bool

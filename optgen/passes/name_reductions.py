@@ -79,7 +79,7 @@ class _Namer:
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
         """Rewrite a statement's value. A reduction may stay its value unless already known."""
         if is_matrix_op(value):
-            inner = self._word(value, known)
+            inner = self._matrix_op(value, known)
         else:
             inner = rebuild(self._called(value, known), lambda child: self._reduced(child, known))
         return known.get(inner, inner) if ends_phase(inner) else inner
@@ -91,25 +91,25 @@ class _Namer:
         """Name the matrix ops of an expression. They come first, before its reductions."""
         if not is_matrix_op(expr):
             return rebuild(expr, lambda child: self._called(child, known))
-        return self._named(self._word(expr, known), known)
+        return self._named(self._matrix_op(expr, known), known)
 
     def _reduced(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         expr = rebuild(expr, lambda child: self._reduced(child, known))
         return self._named(expr, known) if ends_phase(expr) else expr
 
-    def _word(self, word: Expr, known: dict[Expr, Ref]) -> Expr:
+    def _matrix_op(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
         """Return a matrix op of a local; any other operand is assigned to a local first."""
-        word = rebuild(word, lambda child: self._inner(child, known))
-        assert isinstance(word, Call)
-        first, *rest = word.args
+        op = rebuild(op, lambda child: self._inner(child, known))
+        assert isinstance(op, Call)
+        first, *rest = op.args
         # A sweep lies between two matrix ops. It stores the first one's result for the second.
         if not isinstance(first, Ref) or first.name in self.declared | self.results:
             local = Ref(self._free(_spoken(first) + "_matrix"))
             self.made.append(Assign(local, first))
-            word = replace(word, args=(local, *rest))
-        if word not in known:
+            op = replace(op, args=(local, *rest))
+        if op not in known:
             _forget(known)
-        return word
+        return op
 
     def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
         if expr not in known:

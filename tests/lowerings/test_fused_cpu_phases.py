@@ -100,7 +100,7 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
         Step("sweep1", Axes.TENSOR, 0, reads=("factor",), writes=("square",)),
-        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), word="sum"),
+        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), reduction="sum"),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
     ]
     parts = PassScheduler(steps, rows, WHOLE_MATRICES)

@@ -38,7 +38,7 @@ def lines(rule: str) -> list[str]:
         else " ".join(
             [
                 "" if s.inplace else f"{s.target} =",
-                f"{s.word}{'_' if s.inplace else ''}",
+                f"{s.function}{'_' if s.inplace else ''}",
                 *(o if isinstance(o, str) else "#" for o in (s.source, *s.args)),
             ]
         ).strip()

@@ -127,7 +127,7 @@ class PassScheduler:
 
     def _is_swept(self, step: Step) -> bool:
         """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
-        if not step.word:
+        if not step.reduction:
             return step.axes in self.axes
         makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
         return next(makers, self.streams.get(step.reads[0])) in self.axes

@@ -37,7 +37,7 @@ class Step:
     takes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     body: Program = ()
-    word: str = ""  # of a reduction: "sum" or "max_abs"
+    reduction: str = ""  # "sum" or "max_abs"; "" for a loop
     swept: bool = False  # reads or writes elements
 
 
@@ -164,7 +164,7 @@ class PhaseSteps:
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
         word = "max_abs" if stmt.value.word == "max_abs" else "sum"
-        step = Step(name, axes, self.sweep, reads=(source,), word=word, swept=swept)
+        step = Step(name, axes, self.sweep, reads=(source,), reduction=word, swept=swept)
         if axes is Axes.NONE:
             self.numbers.append(name)
             self.steps.append(replace(step, gives=(name,)))

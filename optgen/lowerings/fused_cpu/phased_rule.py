@@ -92,7 +92,7 @@ class PhasedRule:
 
     def _is_total(self, step: Step) -> bool:
         """Tell whether a step is a sum over all elements, which its loop accumulates."""
-        return step.swept and step.word == "sum" and step.axes is Axes.NONE
+        return step.swept and step.reduction == "sum" and step.axes is Axes.NONE
 
     def _values(self) -> list[str]:
         own = [n for n in self._values_with_axes if n not in self.streams]
@@ -120,14 +120,14 @@ class PhasedRule:
         operands in one place.
         """
         swept = axes is not Axes.MATRIX
-        return [s for s in self.body.steps if s.word and s.swept >= swept and s.axes is axes]
+        return [s for s in self.body.steps if s.reduction and s.swept >= swept and s.axes is axes]
 
     def _steps(self) -> list[str]:
         named = [_step_name(step) for step in self.body.steps]
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
-            kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.word]
+            kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.reduction]
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
@@ -136,7 +136,7 @@ class PhasedRule:
 
     def _number(self, step: Step) -> int:
         """Return a reduction's index among those to the same axes, or its number's index."""
-        if step.word and step.axes is Axes.NONE:
+        if step.reduction and step.axes is Axes.NONE:
             return self.body.numbers.index(step.gives[0])
         counted = self._reductions(step.axes)
         return counted.index(step) if step in counted else 0
@@ -166,7 +166,7 @@ class PhasedRule:
         return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
 
     def _loops(self) -> Iterator[Step]:
-        return (step for step in self.body.steps if not step.word)
+        return (step for step in self.body.steps if not step.reduction)
 
     def _functions(self) -> Iterator[list[str]]:
         for step in self._loops():
@@ -189,12 +189,17 @@ class PhasedRule:
         return [
             Sum(step.name, step.reads[0], step.axes)
             for step in self.body.steps
-            if loop.swept and step.word == "sum" and step.swept and step.reads[0] in loop.writes
+            if loop.swept
+            and step.reduction == "sum"
+            and step.swept
+            and step.reads[0] in loop.writes
         ]
 
     def _column(self, name: str, step: Step) -> LoopArray:
         own, when = self.body.axes[name], self._whens.get(name)
-        readers = [s.word for s in self.body.steps if s.word and s.swept and name in s.reads]
+        readers = [
+            s.reduction for s in self.body.steps if s.reduction and s.swept and name in s.reads
+        ]
         # A column value varies along a loop over elements, so it is never one number there.
         fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
         left = step.swept and "sum" in readers and "max_abs" not in readers
@@ -292,7 +297,7 @@ def _touched(step: Step) -> set[str]:
 
 
 def _step_name(step: Step) -> str:
-    return f"{'MAKE' if step.word else 'RUN'}_{step.name.upper()}"
+    return f"{'MAKE' if step.reduction else 'RUN'}_{step.name.upper()}"
 
 
 def _set(names: Iterable[str]) -> str:

@@ -101,31 +101,31 @@ def _forloop_steps(ops: Ops) -> list[str]:
 def _reduced(step: Reduce) -> str:
     """Return the line that accumulates one block's reduction into the target."""
     part = f"{reduction(step)}({step.source})"
-    if step.word == "max_abs":
+    if step.function == "max_abs":
         return f"torch.maximum({step.target}, {part}, out={step.target})"
     return f"{step.target}.add_({part})"
 
 
 def reduction(step: Reduce) -> str:
     """The function of optgen.runtime.reductions that reduces one tensor."""
-    name = "total" if step.word == "sum" else step.word
-    return f"{step.word}_of_squares" if step.squared else name
+    name = "total" if step.function == "sum" else step.function
+    return f"{step.function}_of_squares" if step.squared else name
 
 
 def _chains(op: Op) -> bool:
     """Tell whether an operation can be a chained method call: its source is no argument too."""
-    return op.word not in ("maximum", "minimum") and op.source not in op.args
+    return op.function not in ("maximum", "minimum") and op.source not in op.args
 
 
 def _call(op: Op) -> str:
-    name = _METHODS.get(op.word, op.word)
-    if op.word == "where":
+    name = _METHODS.get(op.function, op.function)
+    if op.function == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
-    if op.word == "new_full":
+    if op.function == "new_full":
         return f"{op.source}.new_full((), {_operand(op.args[0])})"
-    if op.word == "full_like":
+    if op.function == "full_like":
         return f"torch.full_like({op.source}, {_operand(op.args[0])})"
-    if op.word in ("maximum", "minimum") and op.inplace:
+    if op.function in ("maximum", "minimum") and op.inplace:
         return f"torch.{name}({op.source}, {_operand(op.args[0])}, out={op.source})"
     if not isinstance(op.source, str):
         return f"torch.{name}({', '.join([_operand(op.source), *map(_operand, op.args)])})"
@@ -133,12 +133,12 @@ def _call(op: Op) -> str:
 
 
 def _method(op: Op) -> str:
-    name = _METHODS.get(op.word, op.word)
-    arguments = [_condition(a) if op.word in ("and", "or") else _operand(a) for a in op.args]
-    if op.word == "add" and is_number(op.scalar, -1):
+    name = _METHODS.get(op.function, op.function)
+    arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
+    if op.function == "add" and is_number(op.scalar, -1):
         name = "sub"
-    elif op.word in _SCALED and not is_number(op.scalar, 1):
-        arguments.append(f"{_SCALED[op.word]}={_TEXT.text(op.scalar)}")
+    elif op.function in _SCALED and not is_number(op.scalar, 1):
+        arguments.append(f"{_SCALED[op.function]}={_TEXT.text(op.scalar)}")
     return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
 
 
@@ -154,19 +154,19 @@ def _condition(operand: Operand) -> str:
 def _foreach(step: Step) -> str:
     if isinstance(step, Reduce):
         parts = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
-        joined = "maximum" if step.word == "max_abs" else "add"
+        joined = "maximum" if step.function == "max_abs" else "add"
         return f"torch._foreach_{joined}_({plural(step.target)}, {parts})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
-    name = _METHODS.get(step.word, step.word)
+    name = _METHODS.get(step.function, step.function)
     if name in _PER_TENSOR or not isinstance(step.source, str):
         return _per_tensor(step)
     arguments = [plural(step.source), *(_listed(a) for a in step.args)]
-    if step.word == "add" and is_number(step.scalar, -1):
+    if step.function == "add" and is_number(step.scalar, -1):
         name = "sub"
-    elif step.word == "add" and not is_number(step.scalar, 1):
+    elif step.function == "add" and not is_number(step.scalar, 1):
         arguments.append(f"alpha={_TEXT.text(step.scalar)}")
-    elif step.word in _SCALED and not is_number(step.scalar, 1):
+    elif step.function in _SCALED and not is_number(step.scalar, 1):
         arguments.append(_TEXT.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
         return f"scale_({', '.join(arguments)})"
@@ -180,7 +180,7 @@ def _listed(operand: Operand) -> str:
 
 def _per_tensor(op: Op) -> str:
     """Return a list comprehension for an op without a `_foreach_` function."""
-    if op.word == "new_full":
+    if op.function == "new_full":
         params = plural(str(op.source))
         one = f"{params}[0].new_full((), {_operand(op.args[0])})"
         return f"{plural(op.target)} = [{one}] * len({params})"
