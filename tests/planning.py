@@ -10,7 +10,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.join_roots import join_roots
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
 from optgen.spec.read import read_specs
 
@@ -27,6 +27,6 @@ CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,
     "hoisted": lambda a: hoist_scalars(plan(a)),
-    "folded": lambda a: fold_denominators(join_roots(plan(a))),
-    "folded and hoisted": lambda a: hoist_scalars(fold_denominators(join_roots(plan(a)))),
+    "folded": lambda a: fold_denominators(merge_square_roots(plan(a))),
+    "folded and hoisted": lambda a: hoist_scalars(fold_denominators(merge_square_roots(plan(a)))),
 }

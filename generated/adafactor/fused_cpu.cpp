@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, beta2_decay, eps[2], d, weight_decay, maximize;
     };
@@ -22,17 +22,17 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && !one_by_one(sizes); }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double eps2, rho, w, floor, inverse_floor, decay;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double param_sq_sum, alpha, u_sq_sum, step_size;
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum {
         GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, GRAD_SQ_COL_SUM, ROW_VAR_COL_SUM, ROW_FACTOR_RSQRT,
         COL_VAR_RSQRT, VALUES };
@@ -197,7 +197,7 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
     static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 1;
     static constexpr int MATRIX_REDUCTIONS = 1;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
@@ -444,8 +444,8 @@ struct AdafactorFactoredNotOneByOneRule : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<AdafactorFactoredNotOneByOneRule>& given,
@@ -474,17 +474,17 @@ struct AdafactorFactoredOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return factored(sizes) && one_by_one(sizes); }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double w, floor, floor_sq, eps2, rho, decay;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -514,7 +514,7 @@ struct AdafactorFactoredOneByOneRule : Rule {
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
@@ -647,8 +647,8 @@ struct AdafactorFactoredOneByOneRule : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<AdafactorFactoredOneByOneRule>& given,
@@ -672,17 +672,17 @@ struct AdafactorNotFactoredRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !factored(sizes); }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double w, floor_sq, eps2, rho, decay;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
         double param_sq_sum, u_sq_sum, step_size;
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, COLUMN, TENSOR};
     enum { RUN_SWEEP1, MAKE_PARAM_SQ_SUM, MAKE_U_SQ_SUM, RUN_NUMBERS1, RUN_SWEEP2, STEP_COUNT };
@@ -712,7 +712,7 @@ struct AdafactorNotFactoredRule : Rule {
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, beta2_decay = hypers.beta2_decay;
         const double weight_decay = hypers.weight_decay;
@@ -832,8 +832,8 @@ struct AdafactorNotFactoredRule : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<AdafactorNotFactoredRule>& given,
@@ -855,7 +855,7 @@ struct AdafactorNotFactoredRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// What the runtime is to know: the rule asks for shapes, and walks matrices.
+// Read by the runtime: the rule needs shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, lr_decay, weight_decay, eps, maximize;
     };
@@ -19,12 +19,12 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the sweep.
+    // Results of the scalar program that the sweep reads.
     struct Scalars {
         double rate;
     };
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
         const double step = cells[STEP].value;
@@ -33,8 +33,8 @@ struct Rule {
         return {rate};
     }
 
-    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
-    // several float32 numbers at once, of which n is a multiple.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
+    // of float32, whose length divides n.
     template <class S>
     APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,
@@ -87,7 +87,7 @@ extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* t
     optgen::step<optgen::Rule>(*table, *threads);
 }
 
-// A library of its own, built when a gradient is sparse: together they would take twice as long.
+// A separate library, built when a gradient is sparse: compiling both takes twice as long.
 #else
 #include "optgen/runtime/fused_cpu/include/rows.h"
 

@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, maximize;
     };
@@ -19,12 +19,12 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the sweep.
+    // Results of the scalar program that the sweep reads.
     struct Scalars {
         double one_minus_beta1, beta2, step_size;
     };
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr;
         const double step = cells[STEP].value;
@@ -37,8 +37,8 @@ struct Rule {
         return {one_minus_beta1, beta2, step_size};
     }
 
-    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
-    // several float32 numbers at once, of which n is a multiple.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
+    // of float32, whose length divides n.
     template <class S>
     APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,

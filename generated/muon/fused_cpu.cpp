@@ -11,7 +11,7 @@ struct Rule {
     enum { CELLS };
     static constexpr bool HAS_STEP = false;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, weight_decay, momentum, nesterov, ns_coefficients[3], eps, ns_steps;
         double adjust_lr_fn, maximize;
@@ -23,16 +23,16 @@ struct MuonBefore : Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = false;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double one_minus_momentum;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -53,7 +53,7 @@ struct MuonBefore : Rule {
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double momentum = hypers.momentum;
         const double one_minus_momentum = 1 - momentum;
@@ -99,8 +99,8 @@ struct MuonBefore : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<MuonBefore>& given,
@@ -119,16 +119,16 @@ struct MuonAfter : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double decay, step_size;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -149,7 +149,7 @@ struct MuonAfter : Rule {
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes& sizes) {
         const double lr = hypers.lr, weight_decay = hypers.weight_decay;
         const double decay = 1 - lr * weight_decay;
@@ -193,8 +193,8 @@ struct MuonAfter : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<MuonAfter>& given,
@@ -209,9 +209,9 @@ struct MuonAfter : Rule {
 }  // namespace
 }  // namespace optgen
 
-// What the runtime is to know: the rule asks for shapes.
+// Read by the runtime: the rule needs shapes.
 extern "C" const bool optgen_shapes = true;
-// What it makes between the parts of a step, and the streams that are no states.
+// Matrix ops between the parts of a step, and the streams that are no states.
 extern "C" const char* const optgen_calls = "o = orthogonalize(u, ns_coefficients, ns_steps, eps)";
 extern "C" const char* const optgen_locals = "u o";
 

@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, MU_PRODUCT, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, betas[2], eps, weight_decay, momentum_decay, decoupled_weight_decay, maximize;
     };
@@ -19,13 +19,13 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the sweep.
+    // Results of the scalar program that the sweep reads.
     struct Scalars {
         double decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale;
         double scaled_eps;
     };
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, eps = hypers.eps, weight_decay = hypers.weight_decay;
         const double momentum_decay = hypers.momentum_decay;
@@ -56,8 +56,8 @@ struct Rule {
             decay, one_minus_beta1, beta2, one_minus_beta2, exp_avg_scale, grad_scale, scaled_eps};
     }
 
-    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
-    // several float32 numbers at once, of which n is a multiple.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
+    // of float32, whose length divides n.
     template <class S>
     APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,

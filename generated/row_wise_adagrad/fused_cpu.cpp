@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, lr_decay, weight_decay, eps, maximize;
     };
@@ -22,16 +22,16 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return !one_by_one(sizes); }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double rate;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { GRAD_SQ = STREAMS, GRAD_SQ_ROW_SUM, ROW_FACTOR, VALUES };
     static constexpr int AXES[] = {TENSOR, TENSOR, ROW, TENSOR, ROW, ROW};
     enum { RUN_SWEEP1, MAKE_GRAD_SQ_ROW_SUM, RUN_ROWS1, RUN_SWEEP2, STEP_COUNT };
@@ -113,7 +113,7 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
     static constexpr int ROW_REDUCTIONS = 1, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
         const double step = cells[STEP].value;
@@ -234,8 +234,8 @@ struct RowWiseAdagradNotOneByOneRule : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<RowWiseAdagradNotOneByOneRule>& given,
@@ -260,16 +260,16 @@ struct RowWiseAdagradOneByOneRule : Rule {
     static constexpr bool ASKS_SIZES = true, LAST_PART = true;
     static bool applies(const Sizes& sizes) { return one_by_one(sizes); }
 
-    // What the scalar program leaves for the loops.
+    // Results of the scalar program that the loops read.
     struct Scalars {
         double rate;
     };
 
-    // What is one number for a parameter and known only when its elements have been seen.
+    // Numbers of the whole parameter that are computed from reductions.
     struct Numbers {
     };
 
-    // Values that the steps read and write, what happens to them, and what happens together.
+    // Values of the steps, their axes, the steps, and the passes that run steps together.
     enum { VALUES = STREAMS };
     static constexpr int AXES[] = {TENSOR, TENSOR, TENSOR};
     enum { RUN_SWEEP1, STEP_COUNT };
@@ -290,7 +290,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
     static constexpr int ROW_REDUCTIONS = 0, COLUMN_REDUCTIONS = 0;
     static constexpr int MATRIX_REDUCTIONS = 0;
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar* cells, unsigned, const Sizes&) {
         const double lr = hypers.lr, lr_decay = hypers.lr_decay;
         const double step = cells[STEP].value;
@@ -338,8 +338,8 @@ struct RowWiseAdagradOneByOneRule : Rule {
         }
     }
 
-    // S: what streams are stored as; C: what is computed with, one number or several. SPREAD:
-    // values of rows and columns are there for every element, and all is one row.
+    // S: storage type of streams. C: compute type, one number or a vector. SPREAD: row and column
+    // values are broadcast to every element, and the tile is one row.
     template <class S, class C, bool SPREAD>
     static void run(
         int step, const Given<RowWiseAdagradOneByOneRule>& given,
@@ -356,7 +356,7 @@ struct RowWiseAdagradOneByOneRule : Rule {
 }  // namespace
 }  // namespace optgen
 
-// What the runtime is to know: the rule asks for shapes, and walks matrices.
+// Read by the runtime: the rule needs shapes, and works on matrices.
 extern "C" const bool optgen_shapes = true, optgen_by_matrix = true;
 
 extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* threads) {

@@ -11,7 +11,7 @@ struct Rule {
     enum { STEP, CELLS };
     static constexpr bool HAS_STEP = true;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double etas[2], step_sizes[2], maximize;
     };
@@ -19,12 +19,12 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the sweep.
+    // Results of the scalar program that the sweep reads.
     struct Scalars {
         double eta_plus, eta_minus, s_min, s_max;
     };
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         // eta_minus, eta_plus = etas
         const double eta_minus = hypers.etas[0];
@@ -35,8 +35,8 @@ struct Rule {
         return {eta_plus, eta_minus, s_min, s_max};
     }
 
-    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
-    // several float32 numbers at once, of which n is a multiple.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
+    // of float32, whose length divides n.
     template <class S>
     APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned, i64 n, S* __restrict params,

@@ -12,7 +12,7 @@ struct Rule {
     static constexpr bool ADDS = true;
     static constexpr bool HAS_STEP = false;
 
-    // A group's hyperparameters: a row of the table.
+    // Hyperparameters of a group: one row of the table.
     struct Hypers {
         double lr, momentum, dampening, weight_decay, nesterov, maximize;
     };
@@ -20,20 +20,20 @@ struct Rule {
     static constexpr bool ASKS_SIZES = false, LAST_PART = true;
     static bool applies(const Sizes&) { return true; }
 
-    // What the scalar program leaves for the sweep.
+    // Results of the scalar program that the sweep reads.
     struct Scalars {
         double one_minus_dampening;
     };
 
-    // What all elements of a parameter share, computed once a step in double.
+    // Scalar program: computed once per step and parameter, in double.
     static Scalars program(const Hypers& hypers, Scalar*, unsigned, const Sizes&) {
         const double dampening = hypers.dampening;
         const double one_minus_dampening = 1 - dampening;
         return {one_minus_dampening};
     }
 
-    // One trip through memory. S is the type stored in, C what is computed with: of 16-bit types
-    // several float32 numbers at once, of which n is a multiple.
+    // One pass over memory. S is the storage type, C the compute type: for 16-bit types a vector
+    // of float32, whose length divides n.
     template <class S, bool MOMENTUM>
     APART static void sweep(
         const Hypers& hypers, const Scalars& scalars, unsigned fresh, i64 n, S* __restrict params,
@@ -112,7 +112,7 @@ extern "C" void optgen_step(const optgen::Table* table, const optgen::Threads* t
     optgen::step<optgen::Rule>(*table, *threads);
 }
 
-// A library of its own, built when a gradient is sparse: together they would take twice as long.
+// A separate library, built when a gradient is sparse: compiling both takes twice as long.
 #else
 #include "optgen/runtime/fused_cpu/include/rows.h"
 

@@ -1,11 +1,11 @@
-"""One backend, one file or folder: what an algorithm's generated folder holds."""
+"""Lowerings: each module or folder here writes one file of `generated/<name>/`."""
 
-from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.function import FUNCTION
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_triton import FUSED_TRITON
+from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer import OPTIMIZER
 
 LOWERINGS: tuple[Lowering, ...] = (OPTIMIZER, FUNCTION, FORLOOP, FOREACH, FUSED_CPU, FUSED_TRITON)

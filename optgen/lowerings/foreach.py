@@ -1,4 +1,4 @@
-"""The foreach lowering: a whole list of tensors at a time, with the fewest `_foreach_` calls."""
+"""Lower to foreach: each operation is one `torch._foreach_*` call on a list of tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from functools import reduce
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering, PlanPass
-from optgen.lowerings.python.forms import FOREACH as SHARES
-from optgen.lowerings.python.forms import SHARDED
+from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,
     Function,
@@ -22,35 +20,36 @@ from optgen.lowerings.python.function import (
     python_file,
     unpacked,
 )
-from optgen.lowerings.python.phases import phases
-from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.python.phase_printer import phases
+from optgen.lowerings.python.phase_syntax import SHARDED, TENSOR_LISTS
+from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 from optgen.lowerings.python.torch_ops import foreach_lines
 from optgen.passes.fold_denominators import fold_denominators
-from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.hold_truths import hold_truths
 from optgen.passes.inline_scalars import inline_scalars
-from optgen.passes.inplace import to_inplace
-from optgen.passes.instructions import made, numbers_read
-from optgen.passes.join_roots import join_roots
+from optgen.passes.instructions import new_tensors, numbers_read
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
+from optgen.passes.select_instructions import select_instructions
+from optgen.passes.truths_to_bool import truths_to_bool
+from optgen.passes.use_ieee_operators import use_ieee_operators
 
 ALIVE = (
     4  # lists of temporaries that optgen.runtime.eager.slices reckons with, unless told otherwise
 )
 _PASSES: tuple[PlanPass, ...] = (
-    join_roots,
+    merge_square_roots,
     fold_denominators,
     hoist_scalars,
     inline_scalars,
-    guard_scalars,
-    hold_truths,
+    use_ieee_operators,
+    truths_to_bool,
 )
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """What templates/foreach.py.jinja lays out: a function for each kind of parameter."""
+    """Return the variables of templates/foreach.py.jinja: one function per kind of parameter."""
     made = (reduce(lambda p, change: change(p), _PASSES, p) for p in plans(algorithm, "early"))
     functions = []
     for plan in made:
@@ -60,23 +59,23 @@ def lower(algorithm: Algorithm) -> Context:
 
 
 def _sharded(plan: Plan) -> Iterator[Function]:
-    """The same for parts of parameters: none where every part goes by itself.
+    """Yield the `update` for sharded parameters, if it differs from the one for whole parameters.
 
-    Where there are phases it is a generator, and between them the processes complete what each has
-    summed; else only the sizes are those of the whole.
+    A rule with phases gets a generator: it yields the reductions that the ranks complete together.
+    An elementwise rule gets a function if it reads sizes, which must be those of the whole.
     """
     arguments, plan = keywords(plan), name_fresh(plan)
     body = phases(plan, SHARDED) if plan.is_cut else _loop(plan)
     scalars = scalar_lines(plan, replace(BUCKET, param=SHARDED.param), body.reads)
     if plan.is_cut:
-        about, returns = "it yields what the processes must complete together.", "Update"
+        about, returns = "yields the reductions that all ranks must complete.", "Update"
     elif any(SHARDED.param in line for line in scalars):
-        about, returns = "sizes are those of the whole.", "None"
+        about, returns = "reads the sizes of the whole parameters.", "None"
     else:
         return
     yield Function(
         function_name("update_sharded", plan.facts),
-        f"The same for parts of parameters: {about}",
+        f"Update one bucket of shards in place; {about}",
         list_names(plan.algorithm),
         (*arguments, "collectives: Collectives"),
         parted(scalars, body.lines),
@@ -86,12 +85,12 @@ def _sharded(plan: Plan) -> Iterator[Function]:
 
 def _loop(plan: Plan) -> Body:
     if plan.is_cut:
-        return phases(plan, SHARES)
+        return phases(plan, TENSOR_LISTS)
     (sweep,) = plan.sweeps
     names = [plural(s.name) for s in sweep.streams]
     lists = ", ".join(names)
-    program = to_inplace(plan, sweep)
-    alive = len(set(made(program))) + 1  # the next of a name is made beside the last
+    program = select_instructions(plan, sweep)
+    alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
     room = f", alive={alive}" if alive > ALIVE else ""
     lines = [f"{unpacked(names)} = cut", *foreach_lines(program)]
     header = f"for cut in cuts({lists}{room}):"

@@ -1,8 +1,8 @@
-"""The for-loop lowering: one tensor at a time, in place; and once more without changing anything.
+"""Lower to a for-loop: one tensor at a time, in an in-place and a functional form.
 
-The first form is what a person reads and every other lowering is tested against. The second is out
-of place up to its last copies, so that autograd (`differentiable`) or the capture of a graph
-(`capturable`) can follow it.
+The in-place form is the readable reference. Every other lowering is tested against it. The
+functional form is out of place up to its last copies, so that autograd (`differentiable`) or a
+graph capture (`capturable`) can follow it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuil
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
 from optgen.ir.words import MATRIX_WORDS
-from optgen.lowerings.base import Context, Lowering
-from optgen.lowerings.python.forms import FORLOOP as ONE_TENSOR
+from optgen.lowerings.lowering import Context, Lowering
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
     Body,
     Function,
@@ -27,35 +27,35 @@ from optgen.lowerings.python.function import (
     python_file,
     unpacked,
 )
-from optgen.lowerings.python.phases import matrix_call, phases
-from optgen.lowerings.python.scalars import ONE_BY_ONE, scalar_lines
+from optgen.lowerings.python.phase_printer import matrix_call, phases
+from optgen.lowerings.python.phase_syntax import ONE_TENSOR
+from optgen.lowerings.python.scalar_program import ONE_PARAM, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
-from optgen.lowerings.python.text import PythonText, statements
 from optgen.lowerings.python.torch_ops import forloop_lines
-from optgen.passes.assume import Facts, cases
-from optgen.passes.guard_scalars import guard_scalars
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.hold_truths import hold_truths
+from optgen.passes.if_conversion import if_convert
 from optgen.passes.inline_scalars import inline_scalars
-from optgen.passes.inplace import to_inplace
 from optgen.passes.instructions import numbers_read
 from optgen.passes.plan import Order, plan
 from optgen.passes.rewrite import map_expressions
-from optgen.passes.select_branches import select_branches
+from optgen.passes.select_instructions import select_instructions
+from optgen.passes.specialize_shape import Facts, fact_combinations
+from optgen.passes.truths_to_bool import truths_to_bool
+from optgen.passes.use_ieee_operators import use_ieee_operators
 
-_TEXT = PythonText({}, {"sum": "total"})
+_TEXT = PythonPrinter({}, {"sum": "total"})
 
 
 def lower(algorithm: Algorithm) -> Context:
-    """What templates/forloop.py.jinja lays out: both forms for each kind of parameter."""
+    """Return the variables of templates/forloop.py.jinja: both forms per kind of parameter."""
 
     def planned(facts: Facts, order: Order) -> Plan:
-        return guard_scalars(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
+        return use_ieee_operators(inline_scalars(hoist_scalars(plan(algorithm, facts, order))))
 
     functions = []
-    for facts in cases(algorithm):
-        functions.append(bucket_function(hold_truths(planned(facts, "early")), _loop))
-        if not algorithm.is_function:  # whose lists neither autograd nor a capture looks into
+    for facts in fact_combinations(algorithm):
+        functions.append(bucket_function(truths_to_bool(planned(facts, "early")), _loop))
+        if not algorithm.is_function:  # neither autograd nor a capture follows a function
             functions.append(_functional(planned(facts, "whole")))
     return python_file(algorithm, functions)
 
@@ -66,20 +66,20 @@ def _loop(plan: Plan) -> Body:
     (sweep,) = plan.sweeps
     names = unpacked([s.name for s in sweep.streams])
     lists = ", ".join(plural(s.name) for s in sweep.streams)
-    program = to_inplace(plan, sweep)
+    program = select_instructions(plan, sweep)
     lines = indented(forloop_lines(program), f"for {names} in slices({lists}):")
     return Body(lines, frozenset(numbers_read(program)))
 
 
 def _functional(plan: Plan) -> Function:
-    arguments, plan = keywords(plan), name_fresh(hold_truths(select_branches(plan)))
+    arguments, plan = keywords(plan), name_fresh(truths_to_bool(if_convert(plan)))
     program = _typed(plan)
-    opening = [*_reads(plan), *scalar_lines(plan, ONE_BY_ONE, names_read(program))]
+    opening = [*_reads(plan), *scalar_lines(plan, ONE_PARAM, names_read(program))]
     lines = parted(opening, statements(program, _TEXT, _line), [*_writes(plan)])
     lists = list_names(plan.algorithm)
     return Function(
         function_name("update_functional", plan.facts),
-        "The same, out of place up to the last copies: autograd or a graph capture can follow it.",
+        "Update out of place, except for the last copies; autograd or a graph capture can follow.",
         lists,
         (*arguments, "capturable: bool"),
         tuple(indented(lines, f"for index in range(len({lists[0]})):")),
@@ -87,7 +87,7 @@ def _functional(plan: Plan) -> Function:
 
 
 def _typed(plan: Plan) -> Program:
-    """The sweep, where a choice for each element between two numbers is one in its type."""
+    """Return the sweep with each `where` of two numbers cast to the sweep's dtype."""
     sweep = plan.sweeps[0]
 
     def typed(expr: Expr) -> Expr:
@@ -109,7 +109,7 @@ def _line(stmt: Assign) -> str:
 
 
 def _reads(plan: Plan) -> Iterator[str]:
-    """Print private copies of what the rule reads and replaces; the rest it only reads."""
+    """Yield the lines that read tensors; those that the rule overwrites are cloned."""
     for stream in _streams(plan):
         clone = ".clone()" if stream.stored else ""
         yield from _when(stream, f"{stream.name} = {plural(stream.name)}[index]{clone}")
@@ -122,7 +122,7 @@ def _writes(plan: Plan) -> Iterator[str]:
 
 
 def _streams(plan: Plan) -> tuple[Stream, ...]:
-    """Tensors as a whole plan has them, then row and column state."""
+    """Return the streams of the whole plan's only sweep, then the row and column states."""
     small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
     return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
 

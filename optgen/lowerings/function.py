@@ -1,4 +1,4 @@
-"""Algorithm -> the function over lists: its arguments, checks, docstring, and its rule as data."""
+"""Lower an `@elementwise` algorithm to a function over lists of tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Lowering
+from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer import rule_of
 from optgen.lowerings.optimizer.arguments import Argument, annotation
 from optgen.lowerings.optimizer.checks import checks
@@ -17,7 +17,7 @@ from optgen.passes.rename import rename
 
 
 def function_context(algorithm: Algorithm) -> Mapping[str, Any]:
-    """What the template lays out: arguments in the author's order, lists in that of the rule."""
+    """Return the template's variables: arguments in the author's order, lists in the rule's."""
     given = dict(zip(algorithm.tensors, map(plural, rename(algorithm).tensors), strict=True))
     hypers = [Argument(h.name, annotation(h), literal(h.default)) for h in algorithm.hypers]
     lists = {name: given[name] for name in algorithm.lists}

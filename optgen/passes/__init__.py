@@ -1,1 +1,1 @@
-"""One idea a file: Algorithm -> Algorithm, the plan, Plan -> Plan. The algebra stands here."""
+"""Compiler passes, one per file: Algorithm -> Algorithm, Algorithm -> Plan, Plan -> Plan."""

@@ -1,4 +1,4 @@
-"""Questions about scalars that SymPy answers: the coefficient field as a field."""
+"""Ask SymPy about scalar expressions. No other module imports SymPy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _FUNCTIONS = {
 
 
 def to_sympy(expr: Expr) -> sympy.Expr:
-    """A scalar expression in SymPy; what it has no word for becomes a symbol of its own.
+    """Convert a scalar expression to SymPy.
 
-    Symbols are real, and numbers exact fractions of what the author wrote.
+    An expression that SymPy cannot express becomes a symbol. Symbols are real. Numbers become exact
+    fractions of the decimal text in the spec.
     """
     match expr:
         case Const(bool() | str() | None as value):
@@ -52,5 +53,5 @@ def to_sympy(expr: Expr) -> sympy.Expr:
 
 
 def sums_to_one(a: Expr, b: Expr) -> bool:
-    """Whether two coefficients add up to 1 whatever the numbers in them are."""
+    """Tell whether two coefficients add up to 1 for all values of their names."""
     return bool(sympy.simplify(to_sympy(a) + to_sympy(b) - 1) == 0)

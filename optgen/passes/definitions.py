@@ -1,4 +1,4 @@
-"""What scalar names stand for: their definitions, written out in full."""
+"""Look up the definitions of scalar names, and substitute them into expressions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from optgen.ir.plan import Plan
 
 
 def definitions(plan: Plan) -> dict[Ref, Expr]:
-    """Return the definition of every scalar that has only one; several branches may repeat it.
+    """Return the definition of every scalar that has exactly one.
 
-    Where only one side of a branch changes a name, the other keeps the old value: that makes two.
+    Several branches may repeat the same definition. A name that only one side of a branch assigns
+    has two definitions, because the other side keeps the old value.
     """
     found: dict[Ref, Expr] = {}
     several: set[Ref] = set()
@@ -29,7 +30,7 @@ def definitions(plan: Plan) -> dict[Ref, Expr]:
 
 
 def _on_every_path(program: Program) -> set[Ref]:
-    """Return what is assigned whichever branch is taken."""
+    """Return the names that are assigned on every path."""
     found: set[Ref] = set()
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -39,8 +40,8 @@ def _on_every_path(program: Program) -> set[Ref]:
     return found
 
 
-def written_out(expr: Expr, known: dict[Ref, Expr]) -> Expr:
-    """An expression with every known name replaced by its definition, all the way down."""
+def expand_definitions(expr: Expr, known: dict[Ref, Expr]) -> Expr:
+    """Return an expression with every known name replaced by its definition, recursively."""
     if isinstance(expr, Ref) and expr in known:
-        return written_out(known[expr], known)
-    return rebuild(expr, lambda e: written_out(e, known))
+        return expand_definitions(known[expr], known)
+    return rebuild(expr, lambda e: expand_definitions(e, known))

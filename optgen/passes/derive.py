@@ -1,4 +1,4 @@
-"""A spec with `base=`: the base's rule and states, with changed defaults and fixed values."""
+"""Complete a spec with `base=`: copy the base's rule and states into the derived algorithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optgen.ir.algorithm import Algorithm
 
 
 def derive(algorithm: Algorithm, base: Algorithm) -> Algorithm:
-    """The derived algorithm whole: every hyperparameter of the base, in the base's order."""
+    """Return the complete derived algorithm, with all hyperparameters in the base's order."""
     return replace(
         algorithm,
         states=base.states,

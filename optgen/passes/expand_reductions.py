@@ -1,7 +1,7 @@
-"""Means, norms and the like in terms of four reductions: sum, row_sum, col_sum and max_abs.
+"""Expand means and norms into four primitive reductions: sum, row_sum, col_sum and max_abs.
 
-The rest is arithmetic with sizes of the parameter, which a plan does once per parameter between two
-trips through memory.
+What remains is arithmetic on the parameter's sizes. A plan does it once per parameter, between two
+sweeps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebui
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with no reduction but these four; with or without versions."""
+    """Return an algorithm, SSA or not, that has no reductions but these four."""
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     return replace(algorithm, rule=_program(algorithm, algorithm.rule, kinds))
 
@@ -43,7 +43,7 @@ def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
 
 
 def _count(axes: Axes, param: Ref) -> Expr:
-    """How many numbers there are of a value."""
+    """Return the expression for a value's number of elements."""
     sizes = {Axes.ROW: _size("cols", param), Axes.COLUMN: _size("rows", param)}
     sizes[Axes.MATRIX] = Call("*", (_size("rows", param), _size("cols", param)))
     every = _size("numel", param)

@@ -1,4 +1,4 @@
-"""Folds arithmetic on constants, and branches whose conditions are constants."""
+"""Fold arithmetic on constants, and branches with constant conditions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Expr, Program, Ref, Stmt
 from optgen.passes.fold_expression import fold, is_truth
-from optgen.passes.keep_axes import keep_axes
+from optgen.passes.preserve_axes import preserve_axes
 
 
 def fold_constants(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm with its expressions folded; an arm that is never taken is left out."""
+    """Return the algorithm with its expressions folded and its unreachable arms dropped."""
     kinds = declared_kinds(algorithm)
     kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     folder = _Folder(kinds, {name: kinds[name] for name in kept})
@@ -20,11 +20,11 @@ def fold_constants(algorithm: Algorithm) -> Algorithm:
 
 
 class _Folder:
-    """Folds statement by statement, and knows the kinds that names have by then."""
+    """Constant folder that tracks the kind of every name, statement by statement."""
 
     def __init__(self, kinds: dict[str, Kind], kept: dict[str, Kind]) -> None:
         self.kinds = dict(kinds)
-        self.kept = kept  # of p and of states: a number that is stored fills the tensor
+        self.kept = kept  # kinds of p and of states: storing a number fills the tensor
 
     def program(self, program: Program) -> Program:
         out: list[Stmt] = []
@@ -43,7 +43,7 @@ class _Folder:
         return tuple(out)
 
     def arms(self, then: Program, orelse: Program) -> tuple[Program, Program]:
-        """Return both arms folded; afterwards a name has the kinds of both arms joined."""
+        """Return both arms folded, and join the kinds that a name gets in either arm."""
         before = dict(self.kinds)
         then = self.program(then)
         made, self.kinds = self.kinds, before
@@ -53,7 +53,7 @@ class _Folder:
         return then, orelse
 
     def folded(self, expr: Expr) -> Expr:
-        return fold(keep_axes(expr, self.kind))
+        return fold(preserve_axes(expr, self.kind))
 
     def kind(self, ref: Ref) -> Kind:
         return self.kinds[ref.name]

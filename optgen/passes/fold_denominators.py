@@ -1,6 +1,6 @@
-"""a / (b / c + d) becomes a * c / (b + d * c): one scaling of a whole tensor less.
+"""Move scales out of denominators: a / (b / c + d) becomes a * c / (b + d * c).
 
-Rounding changes in the last digits; what is divided by is the same number up to them.
+This saves one multiplication per tensor element. Only rounding changes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from optgen.ir.kinds import kind_of
 from optgen.ir.nodes import Call, Const, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalars import ONE, multiply
+from optgen.passes.scalar_arithmetic import ONE, multiply
 
 
 def fold_denominators(plan: Plan) -> Plan:
-    """The same plan with the leading scale of every denominator moved into the coefficient.
+    """Return the plan with the leading scale of every denominator moved into the coefficient.
 
-    Where a coefficient is a number that a reduction makes it stays: only the scalar program
+    A term whose coefficient depends on a reduction stays as it is, because only the scalar program
     multiplies numbers.
     """
 

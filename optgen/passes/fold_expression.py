@@ -1,4 +1,4 @@
-"""Folds arithmetic on constants: no printer meets it, or a minus in front of a minus."""
+"""Fold constants and double negations in one expression. Printers rely on this."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from optgen.ir.nodes import Call, Const, Expr, rebuild
 from optgen.ir.words import WORDS
 
 _FOLDED = ("arithmetic", "comparison", "function")
-_LARGEST_INT = 2**31  # every printed language has the whole numbers below it
+_LARGEST_INT = 2**31  # integers below it exist in every printed language
 
 
 def fold(expr: Expr) -> Expr:
-    """Return an expression with all that follows from its numbers and truth values worked out."""
+    """Return an expression with all arithmetic and logic on constants evaluated."""
     expr = rebuild(expr, fold)
     match expr:
         case Const(int() as value) if abs(value) >= _LARGEST_INT:
@@ -35,7 +35,7 @@ def fold(expr: Expr) -> Expr:
 
 
 def _computed(call: Call) -> Const:
-    """Return what a word makes of numbers, in float64 as everywhere; a whole number stays one."""
+    """Evaluate an op on constants in float64; integer operands give an integer where exact."""
     constants = [arg.value for arg in call.args if isinstance(arg, Const)]
     values = [value for value in constants if isinstance(value, int | float)]
     result = of_numbers(call.word, values)

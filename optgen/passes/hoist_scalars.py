@@ -1,8 +1,9 @@
-"""Arithmetic on scalars is done once per parameter, in float64, and has a name.
+"""Hoist scalar arithmetic out of sweeps into the scalar program, which runs once per parameter.
 
 After this pass a coefficient is a number, a name of the scalar program, or the negation of one. A
-number that a branch needs is computed in that branch of the scalar program, because only the side
-that is taken may be evaluated; plain sums and products, which always have a value, come first.
+number that a branch of a sweep needs is computed in the same branch of the scalar program, because
+only the side that is taken may be evaluated. Plain sums and products can always be evaluated, so
+they are computed outside of the branch.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
 from optgen.ir.variables import is_free
 from optgen.ir.words import WORDS
+from optgen.passes.scalar_arithmetic import negate, unsigned
 from optgen.passes.scalar_names import scalar_name
-from optgen.passes.scalars import negate, unsigned
 
-_TOTAL = ("+", "-", "*", "neg", "item")
+_ALWAYS_DEFINED = ("+", "-", "*", "neg", "item")
 
 
 def hoist_scalars(plan: Plan) -> Plan:
-    """The same plan, every coefficient of its sweeps named in its scalar program."""
+    """Return the plan with every coefficient of its sweeps named in its scalar program."""
     hoister = _Hoister(plan)
     scalars = plan.scalars
     phases: list[Phase] = []
@@ -57,19 +58,19 @@ def hoist_scalars(plan: Plan) -> Plan:
 
 @dataclass
 class _Scope:
-    """One block: the arms it lies in, what has a name there, and what it computes itself."""
+    """Scope of one block: its enclosing arms, its named expressions, and its new statements."""
 
     arms: tuple[tuple[Expr, bool], ...] = ()
     known: dict[Expr, Ref] = field(default_factory=dict)
     added: list[Stmt] = field(default_factory=list)
 
     def arm(self, condition: Expr, taken: bool, late: Collection[Ref]) -> _Scope:
-        """Return the scope of a side of a branch, without what is computed after the branch."""
+        """Return the scope of one arm of a branch, without names computed after the branch."""
         known = {expr: ref for expr, ref in self.known.items() if ref not in late}
         return _Scope((*self.arms, (condition, taken)), known)
 
     def excludes(self, arms: tuple[tuple[Expr, bool], ...]) -> bool:
-        """Whether no run takes both this block and another: they are sides of one branch."""
+        """Tell whether this block and the other lie in opposite arms of one branch."""
         return any((condition, not taken) in arms for condition, taken in self.arms)
 
 
@@ -90,7 +91,11 @@ class _Hoister:
         self.known: dict[Expr, Ref] = {}
 
     def block(self, scalars: Program, body: Program, scope: _Scope) -> tuple[Program, Program]:
-        """One block of a sweep and the block of the scalar program that goes with it."""
+        """Hoist from one block of a sweep into the matching block of the scalar program.
+
+        Returns:
+            The new block of the scalar program, and the new block of the sweep.
+        """
         new_scalars: list[Stmt] = list(scalars)
         new_body: list[Stmt] = []
         for stmt in body:
@@ -99,7 +104,7 @@ class _Hoister:
                 continue
             index, twin = _twin(stmt, new_scalars)
             late: set[Ref] = set()
-            if index is not None:  # its arms may read what was named so far
+            if index is not None:  # its arms may read names given so far
                 early = _with_operands(scope.added, new_scalars[index + 1 :])
                 if not _read(early) & {a.target for a in assigns((twin,))}:
                     new_scalars = [s for s in new_scalars if all(s is not e for e in early)]
@@ -119,7 +124,7 @@ class _Hoister:
         return (*new_scalars, *scope.added), tuple(new_body)
 
     def _value(self, stmt: Assign, scope: _Scope) -> Expr:
-        """The value of a statement with every scalar in it named."""
+        """Return the value of a statement with every scalar in it named."""
         target = stmt.target.name
 
         def named(expr: Expr, hints: tuple[str, ...]) -> Expr:
@@ -152,13 +157,15 @@ class _Hoister:
         return scope.known.get(expr) or self.known.get(expr)
 
     def _name(self, expr: Expr, hints: tuple[str, ...], scope: _Scope) -> Ref:
-        """Give a scalar a name, its nameable parts first, and a statement in the right place."""
+        """Name a scalar and its nameable parts, and add their statements in the right place."""
         parts = rebuild(expr, lambda e: self._part(e, scope))
         own = scalar_name(parts)
-        total = self._is_total(expr)
-        ref = Ref(self._free((own,) if own else hints, parts, _Scope() if total else scope))
+        always_defined = self._is_always_defined(expr)
+        ref = Ref(
+            self._free((own,) if own else hints, parts, _Scope() if always_defined else scope)
+        )
         self.kinds[ref] = self._kind(expr)
-        if total:
+        if always_defined:
             self.first.append(Assign(ref, parts))
             self.known[expr] = ref
         else:
@@ -176,13 +183,13 @@ class _Hoister:
             return self._name(expr, (), scope)
         return rebuild(expr, lambda e: self._part(e, scope))
 
-    def _is_total(self, expr: Expr) -> bool:
-        """Whether it has a value whatever the numbers are, and is known outside every branch."""
-        plain = all(not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr))
+    def _is_always_defined(self, expr: Expr) -> bool:
+        """Tell whether a scalar can be evaluated for all inputs, outside of every branch."""
+        plain = all(not isinstance(e, Call) or e.word in _ALWAYS_DEFINED for e in walk(expr))
         return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
-        """The first hint that is free here; a name may serve both sides of one branch."""
+        """Return the first hint that is free here. Opposite arms may share a name."""
         numbered = (f"{hints[-1]}{n}" for n in itertools.count(2))
         name = next(n for n in itertools.chain(hints, numbered) if self._is_free(n, expr, scope))
         self.given.setdefault(name, []).append((scope.arms, expr))
@@ -195,7 +202,7 @@ class _Hoister:
 
 
 def _is_truth(expr: Expr) -> bool:
-    """Whether it is true or false: only a number is worth a name."""
+    """Tell whether an expression is a truth value. Only numbers get names."""
     return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
 
 
@@ -204,7 +211,7 @@ def _is_condition(expr: Expr) -> bool:
 
 
 def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
-    """The if of the scalar program on the same condition in the spec, or an empty one."""
+    """Return the scalar program's branch on the same condition of the spec, or an empty branch."""
     for index, other in enumerate(scalars):
         if isinstance(other, If) and (other.condition, other.place) == (stmt.condition, stmt.place):
             return index, other
@@ -212,7 +219,7 @@ def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
 
 
 def _hints(target: str, term: Term) -> tuple[str, ...]:
-    """What a coefficient is called by its place: the decay of what is kept, a step, a weight."""
+    """Suggest names for a coefficient from its place: a decay, a step size, a weight."""
     names = [f.name for f in term.factors if isinstance(f, Ref)]
     if target in names:
         return ("decay",) if target == "param" else (f"{target}_decay",)
@@ -222,19 +229,19 @@ def _hints(target: str, term: Term) -> tuple[str, ...]:
 
 
 def _inner_hints(term: Term) -> tuple[str, ...]:
-    """What a scalar inside an operand is called: by what it scales, or by what it is made of."""
+    """Suggest names for a scalar inside an operand, from what it scales or is computed from."""
     names = [f.name for f in term.factors if isinstance(f, Ref)]
     names += [f"scaled_{r.name}" for r in refs(term.coefficient)]
     return (f"{names[0]}_scale",) if term.factors and names else (*names[:1], "scalar")
 
 
 def _read(stmts: list[Stmt]) -> set[Ref]:
-    """Return what statements read."""
+    """Return the names that statements read."""
     return {ref for expr in expressions(tuple(stmts)) for ref in refs(expr)}
 
 
 def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
-    """Return statements, and before them those of the later ones that they read."""
+    """Return the added statements, preceded by the later statements that they read."""
     needed = _read(added)
     found: list[Stmt] = []
     for stmt in reversed(later):
@@ -245,7 +252,10 @@ def _with_operands(added: list[Stmt], later: list[Stmt]) -> list[Stmt]:
 
 
 def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Program:
-    """Return the program with a statement right after its operands, but in no unpacked tuple."""
+    """Return the program with a statement inserted right after its operands.
+
+    The statements that unpack one tuple stay together.
+    """
     needed = set(refs(stmt.value))
     index = 0
     for position, other in enumerate(scalars, 1):

@@ -1,4 +1,4 @@
-"""A short scalar used once is written where it is used: `1 - beta1` says more than a name."""
+"""Inline short scalars that are used once: `1 - beta1` says more than a name."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from optgen.ir.nodes import (
 from optgen.ir.plan import Plan
 from optgen.passes.definitions import definitions
 from optgen.passes.rewrite import filter_assigns, map_values
-from optgen.passes.scalars import is_number
+from optgen.passes.scalar_arithmetic import is_number
 
 _LONGEST = 2  # operators
 
 
 def inline_scalars(plan: Plan) -> Plan:
-    """The same plan with the generator's own short scalars written into the one place they serve.
+    """Return the plan with short generated scalars inlined into the one place that reads them.
 
-    Names of the author stay; so does what a rewritten scalar state would change.
+    The author's names stay. A scalar also stays if a scalar state that it reads changes later.
     """
     inlined = _chosen(plan)
 
@@ -60,7 +60,7 @@ def _chosen(plan: Plan) -> dict[Ref, Expr]:
 
 
 def _is_worth_it(value: Expr, uses: int) -> bool:
-    """Torch divides as fast as it multiplies, so one over a name never needs a name of its own."""
+    """Tell whether to inline a value. torch divides as fast as it multiplies: inverses always."""
     return _is_inverse(value) or (uses == 1 and _is_short(value))
 
 
@@ -72,7 +72,7 @@ def _is_inverse(expr: Expr) -> bool:
 
 
 def _is_short(expr: Expr) -> bool:
-    """A sum or product of one or two operators; a quotient, or a kept old value, has its name."""
+    """Tell whether a value has one or two operators, all + - *. Quotients and copies stay named."""
     nodes = list(walk(expr))
     plain = all(isinstance(e, Const | Ref) or _is_operator(e) for e in nodes)
     return plain and 0 < sum(isinstance(e, Call) for e in nodes) <= _LONGEST

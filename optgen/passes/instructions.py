@@ -1,4 +1,4 @@
-"""Torch operations as data: what a sweep becomes before it is printed for one tensor or a list."""
+"""Instructions: torch operations as data, printed later for one tensor or for a list."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from optgen.ir.nodes import Expr, refs
-from optgen.passes.scalars import ONE
+from optgen.passes.scalar_arithmetic import ONE
 
 Operand: TypeAlias = str | Expr
-"""A tensor's variable, or a scalar expression."""
+"""Variable of a tensor, or a scalar expression."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """`target = source.word(args, scalar)`; in place where target is source."""
+    """Operation `target = source.function(args, scalar)`; with `inplace`, target is source."""
 
-    word: str
+    function: str
     target: str
     source: Operand
     args: tuple[Operand, ...] = ()
@@ -27,7 +27,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Alias:
-    """`target = source`: another name for the same tensors."""
+    """Second name for a tensor: `target = source`."""
 
     target: str
     source: str
@@ -35,9 +35,9 @@ class Alias:
 
 @dataclass(frozen=True)
 class Reduce:
-    """`source.word()` joins what `target` holds of the blocks before; `squared`: of its squares."""
+    """Reduction of one block, accumulated into `target`; `squared` reduces the squares."""
 
-    word: str
+    function: str
     target: str
     source: str
     squared: bool
@@ -48,7 +48,7 @@ Step: TypeAlias = Op | Alias | Reduce
 
 @dataclass(frozen=True)
 class Ops:
-    """What one statement of the plan became, under the spec's words for it."""
+    """Operations of one statement of the plan, with the spec's lines for it."""
 
     quote: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -56,7 +56,7 @@ class Ops:
 
 @dataclass(frozen=True)
 class Branch:
-    """An if whose condition has one answer for the whole bucket."""
+    """Branch whose condition is uniform over the bucket."""
 
     condition: Expr
     then: tuple[Instruction, ...]
@@ -66,17 +66,17 @@ class Branch:
 Instruction: TypeAlias = Ops | Branch
 
 
-def made(program: tuple[Instruction, ...]) -> Iterator[str]:
-    """The names of new tensors; a name keeps its tensor until it gets another one."""
+def new_tensors(program: tuple[Instruction, ...]) -> Iterator[str]:
+    """Yield the names of allocated tensors. A name keeps its tensor until it gets another."""
     for instruction in program:
         if isinstance(instruction, Branch):
-            yield from made((*instruction.then, *instruction.orelse))
+            yield from new_tensors((*instruction.then, *instruction.orelse))
         else:
             yield from (s.target for s in instruction.steps if isinstance(s, Op) and not s.inplace)
 
 
 def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
-    """The names that its scalar expressions and conditions read."""
+    """Yield the names that scalar expressions and conditions read."""
     for instruction in program:
         if isinstance(instruction, Branch):
             yield from (ref.name for ref in refs(instruction.condition))
@@ -87,9 +87,12 @@ def numbers_read(program: tuple[Instruction, ...]) -> Iterator[str]:
             yield from (ref.name for number in numbers for ref in refs(number))
 
 
-def left(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
-    """The names that hold new tensors at the end and surely exist then, as those `known` do."""
+def live_tensors(program: tuple[Instruction, ...], known: Collection[str]) -> list[str]:
+    """Return the names of allocated tensors that exist at the end on every path.
+
+    `known` are names that exist before the program.
+    """
     always = tuple(instruction for instruction in program if isinstance(instruction, Ops))
     others = [s.target for ops in always for s in ops.steps if isinstance(s, Alias)]
-    sure = {*known, *made(always), *others}
-    return [name for name in dict.fromkeys((*made(program), *others)) if name in sure]
+    sure = {*known, *new_tensors(always), *others}
+    return [name for name in dict.fromkeys((*new_tensors(program), *others)) if name in sure]

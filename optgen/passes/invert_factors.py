@@ -1,10 +1,11 @@
-"""g / sqrt(maximum(row * column, bound)) becomes g * minimum(row' * column', bound').
+"""Hoist divisions and roots of row and column factors out of sweeps.
 
-A divisor that is made of rows, columns and numbers only is taken to its power where these are: a
-root and a division for each row and each column instead of for each element. Only where all of it
-is provably never negative, since a root of a product is then the product of the roots, and
-whatever is larger has the smaller inverse. A row of zeros has the inverse inf, and a bound catches
-that as it caught the zero.
+`g / sqrt(maximum(row * column, bound))` becomes `g * minimum(row' * column', bound')`, where the
+primed values are inverse roots. A sweep then multiplies, and the `Finish` before it computes one
+root and one division per row and per column instead of one per element. The divisor must consist of
+rows, columns and numbers. It must be provably nonnegative: only then is the root of a product the
+product of the roots, and only then do inverses swap `maximum` and `minimum`. A row of zeros has the
+inverse inf, which the inverted bound catches as the bound caught the zero.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
 from optgen.ir.variables import is_free
+from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.ranges import Range, is_not_negative, range_of
 from optgen.passes.rewrite import map_values
-from optgen.passes.scalars import ONE
-from optgen.passes.signs import proven_ranges
+from optgen.passes.scalar_arithmetic import ONE
 
 _NAMES = {Fraction(1, 2): "sqrt", Fraction(-1, 2): "rsqrt", Fraction(-1): "inverse"}
 _INVERSE = Fraction(-1)
 
 
 def invert_factors(plan: Plan) -> Plan:
-    """The same plan; sweeps multiply by what rows and columns have inverted."""
+    """Return the plan with its sweeps multiplying by inverted rows and columns."""
     inverter = _Inverter(plan)
     phases: list[Phase] = []
     for phase in plan.phases:
@@ -73,7 +74,7 @@ class _Inverter:
         self.quote: tuple[str, ...] = ()
 
     def learn(self, body: Program) -> None:
-        """What a `Finish` makes: its range, and whether only a branch does."""
+        """Record the ranges of a `Finish`'s values, and which of them only a branch assigns."""
         for stmt in body:
             if isinstance(stmt, If):
                 self.branched |= {a.target for a in assigns((stmt,))}
@@ -81,7 +82,7 @@ class _Inverter:
                 self.ranges.setdefault(stmt.target, range_of(stmt.value, self.ranges))
 
     def sweep(self, body: Program) -> Program:
-        """The body of a sweep."""
+        """Return the body of a sweep with its row and column divisors inverted."""
 
         def changed(expr: Expr) -> Expr:
             expr = rebuild(expr, changed)
@@ -108,7 +109,7 @@ class _Inverter:
         return Axes.TENSOR not in axes and not axes.isdisjoint({Axes.ROW, Axes.COLUMN})
 
     def _can_be_parted(self, expr: Expr) -> bool:
-        """Whether it is roots, products and bounds of what is never negative."""
+        """Tell whether an expression is roots, products and bounds of nonnegative values."""
         if not is_not_negative(expr, self.ranges):
             return False
         if self._kind(expr).is_scalar:
@@ -139,10 +140,10 @@ class _Inverter:
                 above += [self._power(d, -power) for d in divisors]
                 scale = self._number(coefficient, power)
                 return Linear((Term(scale, tuple(f for a in above for f in _factors(a)), ()),))
-        raise TypeError(f"no product of rows and columns: {expr!r}")
+        raise TypeError(f"not a product of rows and columns: {expr!r}")
 
     def _number(self, expr: Expr, power: Fraction) -> Expr:
-        """The power of what is known before the loop."""
+        """Return the power of a scalar that is known before the loop."""
         match expr:
             case Const(1):
                 return expr
@@ -151,7 +152,7 @@ class _Inverter:
         return _plain_power(expr, power)
 
     def _named(self, ref: Ref, power: Fraction) -> Ref:
-        """The power of a row or a column, which the `Finish` before makes."""
+        """Return the name of a row's or a column's power; the `Finish` before computes it."""
         if power == 1:
             return ref
         if (ref, power) not in self.known:
@@ -169,7 +170,7 @@ class _Inverter:
 
 
 def _factors(expr: Expr) -> Iterator[Expr]:
-    """A product as its factors."""
+    """Yield the factors of a product."""
     match expr:
         case Linear((Term(Const(1), factors, ()),)):
             yield from factors

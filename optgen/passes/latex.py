@@ -1,4 +1,4 @@
-"""A rule as LaTeX: the spec's statements, in the author's order, in the letters of the papers."""
+"""Typeset a rule as LaTeX: the spec's statements in the author's order, with a paper's letters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.words import FACTS, PROPERTIES, WORDS
+from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
-from optgen.passes.symbols import Symbols, is_unpacking
 
-# How tightly a word holds together what it joins: its own level, and what its operands need.
-_LEVELS: dict[str, tuple[int, tuple[int, ...]]] = {
+# Precedence of each op, and the precedence that each of its operands needs.
+_PRECEDENCE: dict[str, tuple[int, tuple[int, ...]]] = {
     "or": (1, (1, 2)),
     "and": (2, (2, 3)),
     "not": (3, (8,)),
@@ -58,18 +58,18 @@ _SIGNS = str.maketrans(
     {sign: rf"\{sign}" for sign in "{}$&#%_"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 )
-"""The LaTeX of characters that would otherwise be commands."""
+"""LaTeX escapes of characters that would start a command."""
 
 
 def to_latex(algorithm: Algorithm) -> str:
-    """The whole rule as an `aligned` environment, one statement a line."""
+    """Return the whole rule as an `aligned` environment, with one statement per line."""
     lines = [rf"    &{line} \\" for line in _Typesetter(algorithm).lines()]
     lines[-1] = lines[-1].removesuffix(r" \\")
     return "\n".join([r"\begin{aligned}", *lines, r"\end{aligned}"])
 
 
 class _Typesetter:
-    """Writes statements in order; `written` are the names whose new value is known by then."""
+    """Typesetter of statements in order. `written` holds the names that already have new values."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = add_maximize(algorithm)
@@ -91,12 +91,12 @@ class _Typesetter:
         return rf"{self._ref(self.algorithm.grad)} \leftarrow {loss}"
 
     def _program(self, program: Program, depth: int, later: frozenset[str]) -> Iterator[str]:
-        """The lines of some statements; `later` are the names that statements after them read."""
+        """Yield the lines of a program; `later` are the names that later statements read."""
         for i, stmt in enumerate(program):
             if isinstance(stmt, If):
                 yield from self._if(stmt, depth, later | names_read(program[i + 1 :]))
                 continue
-            value = _without_properties(stmt.value)  # which have no time
+            value = _without_properties(stmt.value)  # properties do not depend on time
             self.kinds[stmt.target.name] = kind_of(value, lambda ref: self.kinds[ref.name])
             if not is_unpacking(stmt):
                 yield self._assign(stmt, depth)
@@ -108,7 +108,7 @@ class _Typesetter:
 
     def _if(self, stmt: If, depth: int, later: frozenset[str]) -> Iterator[str]:
         then, orelse = ({a.target.name for a in assigns(arm)} for arm in (stmt.then, stmt.orelse))
-        # What only one arm writes, and somebody reads, has its old value in the other.
+        # A name that only one arm writes keeps its old value in the other arm.
         for name in sorted((then ^ orelse) & self.timed & later - self.written):
             old = self._ref(name)
             self.written.add(name)
@@ -161,15 +161,15 @@ class _Typesetter:
             case Call(word, args) if word in _FACTS:
                 return self._fact(*_FACTS[word], args)
             case Call(word, args):
-                level, needs = _LEVELS.get(word, (_ATOM, (0,) * len(args)))
+                level, needs = _PRECEDENCE.get(word, (_ATOM, (0,) * len(args)))
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
                 if word == "*" and texts[1][0].isdigit():
                     return rf"{texts[0]} \cdot {texts[1]}", level
                 return _short_power(WORDS[word].latex.format(*texts)), level
-        raise TypeError(f"a rule has no {type(expr).__name__}")
+        raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
     def _fact(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
-        """Something that is so or not; a state, old or new, has no time."""
+        """Typeset a predicate. A state in a predicate has no time index."""
         timeless = [isinstance(a, Ref) and a.name in self.timed for a in args]
         names = [
             self.symbols.at(a.name) if apart and isinstance(a, Ref) else self._text(a, 5)
@@ -200,18 +200,18 @@ def _constant(value: float | int | bool | str | None) -> tuple[str, int]:
 
 
 def _plain(text: str) -> str:
-    """A text in LaTeX, where some signs begin a command."""
+    """Return a text with the characters escaped that start a LaTeX command."""
     return " ".join(text.translate(_SIGNS).split())
 
 
 def _short_power(text: str) -> str:
-    """x^2 for x^{2}, as anybody writes it."""
+    """Return x^2 for x^{2}."""
     head, _, last = text.rpartition("^")
     return f"{head}^{last[1]}" if head and len(last) == 3 and last[0] == "{" else text
 
 
 def _fold(program: Program, algorithm: Algorithm) -> Program:
-    """The statements that are left where the fixed hyperparameters are what they are."""
+    """Return the program without the branches that fixed hyperparameters decide."""
     out: list[Assign | If] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -229,7 +229,7 @@ def _fold(program: Program, algorithm: Algorithm) -> Program:
 
 
 def _decided(condition: Expr, algorithm: Algorithm) -> bool | None:
-    """Whether a condition holds, if fixed hyperparameters alone decide it."""
+    """Return a condition's value if fixed hyperparameters decide it, else None."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = algorithm.hyper(name)

@@ -1,7 +1,7 @@
-"""A tensor expression as a sum of terms, coefficient * tensors / tensors.
+"""Linear forms: tensor expressions as sums of terms `coefficient * tensors / tensors`.
 
-Everything but + - * / and squares is opaque. Like terms are collected, so `p - lr * w * p` becomes
-`(1 - lr * w) * p`; a scalar leaves a square root only where it is provably >= 0.
+All ops but + - * / and squares are opaque. Like terms are collected, so `p - lr * w * p` becomes
+`(1 - lr * w) * p`. A scalar is moved out of a square root only if it is provably nonnegative.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, rebuild
 from optgen.passes.ranges import Ranges, is_not_negative
-from optgen.passes.scalars import ONE, add, divide, is_number, multiply, negate, root
+from optgen.passes.scalar_arithmetic import ONE, add, divide, is_number, multiply, negate, root
 
 Terms = tuple[Term, ...]
 
 
 @dataclass(frozen=True)
 class Linearizer:
-    """Reads tensor expressions: `is_tensor` tells them from scalars, `expand` gives the terms of a
-    name that is to be written out, or None.
+    """Converter of tensor expressions to linear forms.
+
+    `is_tensor` tells tensors from scalars. `expand` returns the terms of a name that is to be
+    inlined, or None.
     """
 
     is_tensor: Callable[[Expr], bool]
@@ -27,11 +29,11 @@ class Linearizer:
     ranges: Ranges
 
     def linear(self, expr: Expr) -> Linear:
-        """The linear form of a tensor-valued expression."""
+        """Return the linear form of a tensor expression."""
         return Linear(self.terms(expr), expr.place)
 
     def terms(self, expr: Expr) -> Terms:
-        """The terms of an expression, like ones collected, in the order they first appear."""
+        """Return the terms of an expression, with like terms collected, in order of appearance."""
         if not self.is_tensor(expr):
             return (Term(expr),)
         match expr:
@@ -57,7 +59,7 @@ class Linearizer:
                 return (Term(ONE, (rebuild(expr, self._operand),)),)
 
     def _operand(self, expr: Expr) -> Expr:
-        """An argument of an opaque word: a plain name stays one, the rest gets its own form."""
+        """Convert an operand of an opaque op; a plain name stays a name."""
         return _as_factor(self.terms(expr)) if self.is_tensor(expr) else expr
 
     def _product(self, a: Terms, b: Terms) -> Terms:
@@ -99,12 +101,12 @@ def _is_scalar(terms: Terms) -> bool:
 
 
 def _single(terms: Terms) -> Term:
-    """One term: a longer sum becomes one opaque factor."""
+    """Return a sum as one term; a sum of several terms becomes one opaque factor."""
     return terms[0] if len(terms) == 1 else Term(ONE, (Linear(terms),))
 
 
 def _as_factor(terms: Terms) -> Expr:
-    """One expression: a plain factor as itself, anything else as a form of its own."""
+    """Return terms as one expression: a bare factor as itself, else a linear form."""
     match terms:
         case (Term(coefficient, (factor,), ()),) if is_number(coefficient, 1):
             return factor
@@ -116,9 +118,9 @@ def _scaled(terms: Terms, change: Callable[[Expr], Expr]) -> Terms:
 
 
 def _collect(terms: Terms) -> Terms:
-    """Add up the coefficients of terms that are otherwise alike.
+    """Add up the coefficients of like terms.
 
-    A tensor that cancels stays, times 0: what is no number, or infinite, must not vanish.
+    A tensor that cancels stays, times 0, because its NaN and infinite elements must not vanish.
     """
     sums: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], Expr] = {}
     for term in terms:

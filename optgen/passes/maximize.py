@@ -1,4 +1,4 @@
-"""Every optimizer can climb: `maximize` negates the gradient before the rule reads it."""
+"""Add the flag `maximize` to every optimizer: it negates the gradient before the rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optgen.ir.nodes import Assign, Call, If, Ref
 
 
 def add_maximize(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with the flag `maximize`; a function over lists has no gradient."""
+    """Return the algorithm with the flag `maximize`. A function over lists stays as it is."""
     if algorithm.is_function:
         return algorithm
     grad = Ref(algorithm.grad)

@@ -1,4 +1,4 @@
-"""The numbers of a tuple have names: between two trips only names and reductions are read."""
+"""Name the items of tuples: a `Finish` between two sweeps reads only names and reductions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optgen.passes.rewrite import map_expressions
 
 
 def name_items(algorithm: Algorithm) -> Algorithm:
-    """The same rule, without versions; an elementwise one, which has no such place, as it is."""
+    """Return a rule, not yet in SSA form, with named items. Elementwise rules have no `Finish`."""
     if algorithm.elementwise:
         return algorithm
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))

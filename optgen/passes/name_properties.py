@@ -1,4 +1,4 @@
-"""Names the properties of the parameter that conditions ask for: conditions read names only."""
+"""Name the parameter's properties that conditions read, since conditions may read only names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optgen.ir.words import PROPERTIES, WORDS
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
-    """Return the same rule, without versions; the names are given before its first statement."""
+    """Return a rule, not yet in SSA form, that assigns these names before its first statement."""
     taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
     names: dict[str, Assign] = {}
 

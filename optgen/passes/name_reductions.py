@@ -1,8 +1,8 @@
-"""Every reduction and every matrix word becomes a statement of its own, with a name.
+"""Give every reduction and every matrix op a statement and a name of its own.
 
-Both end a phase, so a plan cuts the rule at these statements. The same reduction of the same values
-is made once, but anew after a matrix word, which nothing small outlasts. What a matrix word takes
-has a name of its own too: the trip before stores it.
+Both end a phase, so a plan is cut at these statements. Equal reductions are computed once. After a
+matrix op they are computed again, because no small value is kept across it. The operand of a
+matrix op gets a name too: the sweep before the op stores it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optgen.ir.words import WORDS
 
 
 def name_reductions(algorithm: Algorithm) -> Algorithm:
-    """The same rule, with versions, in which these words stand alone behind the arrow."""
+    """Return an SSA rule in which each of these ops is the whole value of a statement."""
     declared = set(declared_kinds(algorithm))
     taken = {a.target.name for a in assigns(algorithm.rule)} | declared
     times = Counter(a.target for a in assigns(algorithm.rule))
@@ -29,18 +29,18 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
 
 
 def ends_phase(expr: Expr) -> bool:
-    """Whether a value is known only when a trip through memory has ended."""
+    """Tell whether a value is a reduction or a matrix op, known only when its phase has ended."""
     return isinstance(expr, Call) and WORDS[expr.word].sort in ("reduction", "matrix")
 
 
-def is_matrix_word(expr: Expr) -> bool:
-    """Whether a value is what a matrix word makes."""
+def is_matrix_op(expr: Expr) -> bool:
+    """Tell whether a value is the result of a matrix op."""
     return isinstance(expr, Call) and WORDS[expr.word].sort == "matrix"
 
 
 def _forget(known: dict[Expr, Ref]) -> None:
-    """What was reduced before a matrix word is reduced again after it."""
-    for expr in [e for e in known if not is_matrix_word(e)]:
+    """Drop the known reductions: after a matrix op they are computed again."""
+    for expr in [e for e in known if not is_matrix_op(e)]:
         del known[expr]
 
 
@@ -48,22 +48,22 @@ def _forget(known: dict[Expr, Ref]) -> None:
 class _Namer:
     taken: set[str]
     declared: set[str]
-    joined: set[Ref]  # what either arm of a branch gives a value
+    joined: set[Ref]  # names that both arms of a branch assign
     made: list[Assign] = field(default_factory=list)
-    results: set[str] = field(default_factory=set)  # names that matrix words give a value
+    results: set[str] = field(default_factory=set)  # names of matrix ops' results
 
     def program(self, program: Program, known: dict[Expr, Ref]) -> Program:
-        """A block; what an arm names is not known after it."""
+        """Rewrite a block. Names made in an arm are not known after the branch."""
         out: list[Stmt] = []
         for stmt in program:
             self.made = []
             if isinstance(stmt, Assign):
                 value = self._outer(stmt.value, known)
-                # A trip or a word is the only maker of its result: nobody else holds the tensor.
+                # A sweep or matrix op must be the only one that assigns its result.
                 shared = stmt.target in self.joined or stmt.target.name in self.declared
                 if ends_phase(value) and shared:
                     value = self._named(value, known)
-                if is_matrix_word(value):
+                if is_matrix_op(value):
                     self.results.add(stmt.target.name)
                 out += [replace(made, quote=stmt.quote, place=stmt.place) for made in self.made]
                 out.append(replace(stmt, value=value))
@@ -77,9 +77,9 @@ class _Namer:
         return tuple(out)
 
     def _outer(self, value: Expr, known: dict[Expr, Ref]) -> Expr:
-        """The value of a statement: a reduction may stay where it is, unless it was made before."""
-        if is_matrix_word(value):
-            inner = self._word(value, known)
+        """Rewrite a statement's value. A reduction may stay its value unless already known."""
+        if is_matrix_op(value):
+            inner = self._matrix_op(value, known)
         else:
             inner = rebuild(self._called(value, known), lambda child: self._reduced(child, known))
         return known.get(inner, inner) if ends_phase(inner) else inner
@@ -88,34 +88,34 @@ class _Namer:
         return self._reduced(self._called(expr, known), known)
 
     def _called(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
-        """An expression whose matrix words have names: they come first, whatever it reduces."""
-        if not is_matrix_word(expr):
+        """Name the matrix ops of an expression. They come first, before its reductions."""
+        if not is_matrix_op(expr):
             return rebuild(expr, lambda child: self._called(child, known))
-        return self._named(self._word(expr, known), known)
+        return self._named(self._matrix_op(expr, known), known)
 
     def _reduced(self, expr: Expr, known: dict[Expr, Ref]) -> Expr:
         expr = rebuild(expr, lambda child: self._reduced(child, known))
         return self._named(expr, known) if ends_phase(expr) else expr
 
-    def _word(self, word: Expr, known: dict[Expr, Ref]) -> Expr:
-        """A matrix word of a local: what else it takes becomes one."""
-        word = rebuild(word, lambda child: self._inner(child, known))
-        assert isinstance(word, Call)
-        first, *rest = word.args
-        # Between two words a trip stands: what one has made, it stores for the next.
+    def _matrix_op(self, op: Expr, known: dict[Expr, Ref]) -> Expr:
+        """Return a matrix op of a local; any other operand is assigned to a local first."""
+        op = rebuild(op, lambda child: self._inner(child, known))
+        assert isinstance(op, Call)
+        first, *rest = op.args
+        # A sweep lies between two matrix ops. It stores the first one's result for the second.
         if not isinstance(first, Ref) or first.name in self.declared | self.results:
             local = Ref(self._free(_spoken(first) + "_matrix"))
             self.made.append(Assign(local, first))
-            word = replace(word, args=(local, *rest))
-        if word not in known:
+            op = replace(op, args=(local, *rest))
+        if op not in known:
             _forget(known)
-        return word
+        return op
 
     def _named(self, expr: Expr, known: dict[Expr, Ref]) -> Ref:
         if expr not in known:
             known[expr] = Ref(self._name(expr))
             self.made.append(Assign(known[expr], expr))
-            if is_matrix_word(expr):
+            if is_matrix_op(expr):
                 self.results.add(known[expr].name)
         return known[expr]
 
@@ -131,7 +131,7 @@ class _Namer:
 
 
 def _spoken(expr: Expr) -> str:
-    """What is reduced, as a part of a name: grad_sq, row_var, update."""
+    """Return a part of a name that describes an expression: grad_sq, row_var, update."""
     match expr:
         case Ref(name):
             return name

@@ -1,4 +1,4 @@
-"""Algorithm -> Plan: the scalar program, and a sweep for each time a reduction ends one."""
+"""Plan an algorithm: a scalar program, and sweeps that are cut at reductions and matrix ops."""
 
 from __future__ import annotations
 
@@ -23,55 +23,57 @@ from optgen.ir.plan import (
 )
 from optgen.ir.verify import StaleReadError, verify_plan
 from optgen.ir.words import MATRIX_WORDS
-from optgen.passes.assume import Facts, assume, cases
-from optgen.passes.crossing import cut_apart
-from optgen.passes.drop_idle import drop_idle
-from optgen.passes.drop_unread import drop_unread
+from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
+from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
+from optgen.passes.cut_phases import RulePhases, as_one_phase
+from optgen.passes.dependency_depth import CyclicDependencyError, kinds_of
+from optgen.passes.drop_redundant_stores import drop_redundant_stores
+from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.expand_reductions import expand_reductions
-from optgen.passes.finish_small import finish_small
 from optgen.passes.fold_constants import fold_constants
-from optgen.passes.keep_scalars import keep_scalars
-from optgen.passes.levels import TangledError, kinds_of
+from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
 from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
-from optgen.passes.part_names import part_names
-from optgen.passes.phases import Cut, uncut
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.split import Splitter, is_self_copy
+from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
+from optgen.passes.split_live_ranges import split_live_ranges
+from optgen.passes.split_scalars import Splitter, is_self_copy
 from optgen.passes.ssa import to_ssa
 
 Order: TypeAlias = Literal["late", "early", "whole"]
-"""When sweeps store a state: the last one that needs its old value does, and whoever needs the new
-one computes it anew ("late"), or the first that knows the new one does, and whoever needs it reads
-it back ("early"). A "whole" plan is not cut: one sweep, a statement at a time over whole tensors.
+"""Choice of the sweep that stores a state.
+
+"late": the last sweep that needs the old value. Sweeps that need the new value recompute it.
+"early": the first sweep that knows the new value. Later sweeps read it back.
+"whole": the plan is not cut. It is one sweep, executed statement by statement on whole tensors.
 """
 
 
 def plans(algorithm: Algorithm, order: Order = "late") -> tuple[Plan, ...]:
-    """A plan for each kind of parameter the rule tells apart; one where it asks nothing."""
-    return tuple(plan(algorithm, facts, order) for facts in cases(algorithm))
+    """Return one plan for each combination of shape predicates that the rule reads."""
+    return tuple(plan(algorithm, facts, order) for facts in fact_combinations(algorithm))
 
 
 def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late") -> Plan:
-    """The plan of an algorithm for parameters of which these facts hold.
+    """Return the plan of an algorithm for parameters with these shape predicates.
 
-    Copies that only carry a name into the version of a join are left out: printers write all
-    versions of a name as one variable.
+    Copies of a name into the version of a join are dropped, because printers write all versions of
+    a name as one variable.
 
     Raises:
-        RuleError: a matrix word stands where no plan can cut the rule.
+        RuleError: The rule cannot be cut at a matrix op.
     """
-    assumed = assume(add_maximize(name_items(drop_unread(algorithm))), facts or {})
-    named = rename(expand_reductions(name_properties(fold_constants(assumed))))
+    specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
+    named = rename(expand_reductions(name_properties(fold_constants(specialized))))
     try:
         made = _planned(named, order, apart=False)
-    except (TangledError, StaleReadError):
+    except (CyclicDependencyError, StaleReadError):
         try:
             made = _planned(named, order, apart=True)
-        except TangledError as error:
+        except CyclicDependencyError as error:
             if refusal := _refusal(named.rule):
                 raise refusal from error
             raise
@@ -79,33 +81,33 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
 
 
 def _refusal(program: Program) -> RuleError | None:
-    """Return an error at the first matrix word, or None if the rule has none."""
+    """Return an error at the first matrix op, or None if the rule has none."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
             if isinstance(call, Call) and call.word in MATRIX_WORDS:
                 return RuleError(
                     call.place,
-                    f"`{call.word}` and what is read after it wait for each other",
-                    f"numbers, rows and columns do not outlast `{call.word}`: give a state of rows "
-                    "or columns its new value after it",
+                    f"`{call.word}` and a value that is read after it depend on each other",
+                    f"numbers, rows and columns are not kept across `{call.word}`: assign a row or "
+                    f"column state after `{call.word}`",
                 )
     return None
 
 
 def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
-    """The plan of a rule without versions.
+    """Return the plan of a rule that is not yet in SSA form.
 
-    With `apart` every value but the last of a name has a name of its own, and none is shared by the
-    arms of a branch: some rules need it, and the others get by with fewer tensors.
+    With `apart`, every version but the last of a name gets its own name, and the arms of a branch
+    share none. Some rules need that. The others need fewer tensors without it.
 
     Raises:
-        TangledError: values of both arms of a branch wait for one another.
-        StaleReadError: trips disagree about what a name stands for.
+        CyclicDependencyError: Values of both arms of a branch depend on one another.
+        StaleReadError: Sweeps disagree about the value of a name.
     """
     versioned, kinds, pieces, early = _cut(named, order, apart)
-    scalars, trips = _split(versioned, pieces, kinds, early)
+    scalars, sweeps = _split(versioned, pieces, kinds, early)
     between = (*pieces.finishes, *pieces.calls)
-    scalars, programs = keep_scalars(scalars, (*trips, *between), kinds)
+    scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
     programs = _without_unused(programs, versioned)
     programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
     scalars = used_scalars(scalars, programs, versioned)
@@ -114,94 +116,99 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     )
     phases = _phases(versioned, pieces, phased)
     made = Plan(versioned, scalars, phases, kinds)
-    made = made if order == "whole" else finish_small(made)
+    made = made if order == "whole" else hoist_between_sweeps(made)
     if made.is_cut:
-        verify_plan(made, hoisted=False)  # where trips disagree about a state, nothing is printed
+        verify_plan(made, hoisted=False)  # raises where sweeps disagree about a state
     return made
 
 
 def _cut(
     algorithm: Algorithm, order: Order, apart: bool
-) -> tuple[Algorithm, dict[Ref, Kind], Cut, bool]:
-    """The rule with versions, their kinds, its phases, and whether they store early."""
-    versioned = part_names(drop_idle(name_reductions(to_ssa(algorithm, apart))), tensors=apart)
+) -> tuple[Algorithm, dict[Ref, Kind], RulePhases, bool]:
+    """Return the rule in SSA form, its kinds, its phases, and whether they store early."""
+    versioned = split_live_ranges(
+        drop_redundant_stores(name_reductions(to_ssa(algorithm, apart))), tensors=apart
+    )
     kinds = kinds_of(versioned)
     if order == "whole":
-        return versioned, kinds, uncut(versioned), False
-    return versioned, kinds, *cut_apart(versioned, kinds, order == "early")
+        return versioned, kinds, as_one_phase(versioned), False
+    return versioned, kinds, *cut_at_matrix_ops(versioned, kinds, order == "early")
 
 
 def _split(
-    algorithm: Algorithm, pieces: Cut, kinds: dict[Ref, Kind], early: bool
+    algorithm: Algorithm, pieces: RulePhases, kinds: dict[Ref, Kind], early: bool
 ) -> tuple[Program, tuple[Program, ...]]:
-    """The scalar program, and the tensor statements of every trip in linear form."""
+    """Return the scalar program, and each sweep's tensor statements in linear form."""
     if pieces.is_whole:
         scalars, body = Splitter(algorithm, kinds).split(algorithm.rule)
         return scalars, (body,)
     numbers = filter_assigns(algorithm.rule, lambda a: kinds[a.target].is_scalar)
     splitter = Splitter(replace(algorithm, rule=numbers), kinds)
     scalars, _ = splitter.split(numbers)
-    trips: list[Program] = []
+    sweeps: list[Program] = []
     called = (a.value for call in pieces.calls for a in assigns(call))
-    held = frozenset(ref for word in called for ref in refs(word))  # a matrix word takes names
-    for trip in pieces.trips:
-        one = replace(algorithm, rule=trip)
-        trips.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(trip)[1])
+    held = frozenset(ref for word in called for ref in refs(word))  # matrix ops take names
+    for sweep in pieces.sweeps:
+        one = replace(algorithm, rule=sweep)
+        sweeps.append(Splitter(one, kinds, dict(splitter.ranges), held=held).split(sweep)[1])
         if early:
-            held |= {a.target for a in assigns(trips[-1])}
-    return scalars, tuple(trips)
+            held |= {a.target for a in assigns(sweeps[-1])}
+    return scalars, tuple(sweeps)
 
 
-def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple[Phase, ...]:
-    """Before each trip what is called and finished, then the trip; nothing that is empty.
+def _phases(algorithm: Algorithm, pieces: RulePhases, programs: list[Program]) -> tuple[Phase, ...]:
+    """Return the phases in order: for each sweep its matrix ops, its `Finish`, and the sweep.
 
-    Of what is finished at the level of a matrix word nothing was made before it: see `crossing`.
+    Empty phases are left out. A `Finish` reads no small value from before the matrix ops of its
+    sweep: see `cut_at_matrix_ops`.
     """
-    count = len(pieces.trips)
-    trips, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
+    count = len(pieces.sweeps)
+    sweeps, finishes, calls = programs[:count], programs[count : 2 * count], programs[2 * count :]
     called: dict[str, None] = {}
     phases: list[Phase] = []
-    for trip in range(count):
-        for stmt in assigns(calls[trip]):
+    for sweep in range(count):
+        for stmt in assigns(calls[sweep]):
             assert isinstance(stmt.value, Call)
             phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
             called[stmt.target.name] = None
-        if finishes[trip]:
-            phases.append(Finish(finishes[trip]))
-        if trips[trip]:
-            waiting = (e for program in calls[trip + 1 : trip + 2] for e in expressions(program))
-            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by words that are left
-            stored = pieces.stored[trip]
-            handed = tuple(name for name in pieces.handed[trip] if name in taken)
-            streams = streams_of_trip(algorithm, trips[trip], stored, handed, tuple(called))
-            phases.append(Sweep(streams, trips[trip]))
+        if finishes[sweep]:
+            phases.append(Finish(finishes[sweep]))
+        if sweeps[sweep]:
+            waiting = (e for program in calls[sweep + 1 : sweep + 2] for e in expressions(program))
+            taken = {ref.name for expr in waiting for ref in refs(expr)}  # by remaining matrix ops
+            stored = pieces.stored[sweep]
+            handed = tuple(name for name in pieces.handed[sweep] if name in taken)
+            streams = streams_of_trip(algorithm, sweeps[sweep], stored, handed, tuple(called))
+            phases.append(Sweep(streams, sweeps[sweep]))
     match phases:
-        case [Sweep(_, body)]:  # one trip is given every tensor, whether it reads it or not
+        case [Sweep(_, body)]:  # a single sweep gets every tensor, read or not
             return (Sweep(streams_of(algorithm, body), body),)
     return tuple(phases)
 
 
 def _trimmed(
-    programs: tuple[Program, ...], pieces: Cut, algorithm: Algorithm
+    programs: tuple[Program, ...], pieces: RulePhases, algorithm: Algorithm
 ) -> tuple[Program, ...]:
-    """The phases; a trip computes nothing but what it reads, reduces, stores and hands over."""
-    count = len(pieces.trips)
+    """Return the phases without dead code: a sweep keeps what it reads, reduces or stores."""
+    count = len(pieces.sweeps)
     calls = programs[2 * count :]
     taken = {ref.name for p in calls for expr in expressions(p) for ref in refs(expr)}
-    trips = (_trip(p, {*s, *taken}) for p, s in zip(programs, pieces.stored, strict=False))
-    return _without_unused((*trips, *programs[count:]), algorithm)
-
-
-def _trip(trip: Program, kept: Collection[str]) -> Program:
-    read = {ref for expr in expressions(trip) for ref in refs(expr)}
-    fewer = filter_assigns(
-        trip, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
+    sweeps = (
+        _needed_statements(p, {*s, *taken}) for p, s in zip(programs, pieces.stored, strict=False)
     )
-    return fewer if fewer == trip else _trip(fewer, kept)
+    return _without_unused((*sweeps, *programs[count:]), algorithm)
+
+
+def _needed_statements(sweep: Program, kept: Collection[str]) -> Program:
+    read = {ref for expr in expressions(sweep) for ref in refs(expr)}
+    fewer = filter_assigns(
+        sweep, lambda a: a.target.name in kept or a.target in read or is_reduction(a.value)
+    )
+    return fewer if fewer == sweep else _needed_statements(fewer, kept)
 
 
 def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tuple[Program, ...]:
-    """The phases without locals nobody reads."""
+    """Return the phases without locals that no phase reads."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
     read = {r for p in programs for e in expressions(p) for r in refs(e)}
     fewer = tuple(
@@ -211,7 +218,7 @@ def _without_unused(programs: tuple[Program, ...], algorithm: Algorithm) -> tupl
 
 
 def used_scalars(scalars: Program, programs: Iterable[Program], algorithm: Algorithm) -> Program:
-    """The scalar program without names that neither it nor a phase reads, down to the last."""
+    """Return the scalar program without names that neither it nor a phase reads, recursively."""
     kept = {s.symbol for s in algorithm.scalar_states()}
     read = {r for p in (scalars, *programs) for e in expressions(p) for r in refs(e)}
     fewer = filter_assigns(scalars, lambda a: a.target.name in kept or a.target in read)

@@ -1,7 +1,7 @@
-"""Interval arithmetic from the bounds of the hyperparameters.
+"""Interval arithmetic, starting from the bounds of the hyperparameters.
 
-It proves what is >= 0 and may be moved through a square root, and where scalar arithmetic stays
-within what Python computes.
+It proves which values are nonnegative and may be moved out of a square root, and which scalar
+operators cannot raise in Python.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 
 @dataclass(frozen=True)
 class Range:
-    """Every value lies in [low, high]."""
+    """Interval [low, high]."""
 
     low: float = -inf
     high: float = inf
 
     def union(self, other: Range) -> Range:
-        """An interval that holds both."""
+        """Return an interval that contains both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -33,7 +33,7 @@ Ranges = Mapping[Ref, Range]
 
 
 def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
-    """The ranges of what the signature declares: hyperparameters by their bounds, t from 1 on."""
+    """Return the ranges of declared names: hyperparameters from their bounds, t from 1."""
     ranges = {}
     for hyper in algorithm.hypers:
         low = hyper.bounds.ge if hyper.bounds.ge is not None else hyper.bounds.gt
@@ -45,7 +45,7 @@ def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
 
 
 def range_of(expr: Expr, ranges: Ranges) -> Range:
-    """An interval that holds every value of an expression, of each element if it is a tensor."""
+    """Return an interval that contains every value (of a tensor: every element)."""
     match expr:
         case Const(int() | float() as value):
             return Range(value, value)
@@ -84,7 +84,7 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
 
 
 def _term(term: Term, ranges: Ranges) -> Range:
-    """Only the sign of a product of tensors is followed; a factor squared has none."""
+    """Return a term's range. Of a product of tensors only the sign is tracked."""
     counted = Counter((*term.factors, *term.divisors))
     signed = [factor for factor, times in counted.items() if times % 2]
     if not counted:
@@ -117,10 +117,10 @@ def _lies_in(inner: Range, outer: Range) -> bool:
 
 
 def _between(low: float, high: float) -> Range:
-    """The interval; an end that is inf - inf is unknown."""
+    """Return the interval [low, high]; a NaN end (inf - inf) is unbounded."""
     return Range(-inf if isnan(low) else low, inf if isnan(high) else high)
 
 
 def is_not_negative(expr: Expr, ranges: Ranges) -> bool:
-    """Whether a value is provably >= 0."""
+    """Tell whether a value is provably >= 0."""
     return range_of(expr, ranges).low >= 0

@@ -1,4 +1,4 @@
-"""From the paper's letters to the names a reader of PyTorch knows."""
+"""Rename a paper's letters to the names that readers of PyTorch know."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from optgen.ir.variables import is_free
 
 
 def rename(algorithm: Algorithm) -> Algorithm:
-    """p, g, t and the state's letters become param, grad, step and the checkpoint's keys.
+    """Return the algorithm with p, g, t and the states renamed to param, grad, step and keys.
 
-    The lists of a function keep the author's names.
+    The keys are those of checkpoints. The lists of a function keep the author's names.
 
-    What a printer would confuse with another name steps aside: a state with `state_` in front (one
-    called `step_size` beside a hyperparameter `step_sizes`), a local of the rule with an underscore
-    or more behind. Hyperparameters keep their names, which callers know.
+    A name that a printer would confuse with another is changed: a state gets the prefix `state_`
+    (for example a state `step_size` beside a hyperparameter `step_sizes`), and a local gets
+    trailing underscores. Hyperparameters keep their names, because callers use them.
     """
     keys = {s.symbol: s.key for s in algorithm.states}
     wanted = {algorithm.param: "param", algorithm.grad: "grad"}
@@ -36,7 +36,7 @@ def rename(algorithm: Algorithm) -> Algorithm:
         names[name] = next(n for n in candidates if is_free(n, taken))
         taken.add(names[name])
         if names[name] != ideal:
-            taken.add(f"fresh_{ideal}")  # which the runtime calls by the key
+            taken.add(f"fresh_{ideal}")  # the runtime builds this name from the key
     return replace(
         algorithm,
         param=names[algorithm.param],

@@ -1,4 +1,4 @@
-"""Rebuilding programs statement by statement."""
+"""Rebuild programs statement by statement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, Stmt, rebuild
 
 
 def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
-    """The same program with the value of every assignment replaced by `change` of it."""
+    """Return the program with `change` applied to the value of every assignment."""
     return tuple(
         replace(stmt, value=change(stmt.value))
         if isinstance(stmt, Assign)
@@ -21,7 +21,7 @@ def map_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
 
 
 def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program:
-    """The same program with every value and every condition replaced by `change` of it."""
+    """Return the program with `change` applied to every value and every condition."""
     return tuple(
         replace(stmt, value=change(stmt.value))
         if isinstance(stmt, Assign)
@@ -36,7 +36,7 @@ def map_expressions(program: Program, change: Callable[[Expr], Expr]) -> Program
 
 
 def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
-    """The same program with only the assignments to keep; an if left without any goes too."""
+    """Return the program with only the assignments to keep, without branches left empty."""
     out: list[Stmt] = []
     for stmt in program:
         if isinstance(stmt, Assign):
@@ -49,7 +49,7 @@ def filter_assigns(program: Program, keep: Callable[[Assign], bool]) -> Program:
 
 
 def read_instead(expr: Expr, names: Mapping[Ref, Ref]) -> Expr:
-    """Return an expression that reads other names; whether a state is fresh is asked of itself."""
+    """Return an expression with its names replaced, except the state names in `fresh`."""
     match expr:
         case Ref():
             return names.get(expr, expr)

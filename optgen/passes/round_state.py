@@ -1,9 +1,9 @@
-"""Where the computation of a scalar state rounds: as torch's for-loop does, along its tensor.
+"""Insert the roundings of a scalar state's computation, where torch's for-loop rounds.
 
-Torch keeps such a state in a 0-dim tensor of its own dtype, and whatever is computed with that
-tensor is such a tensor again. In an assignment to the state, an operation one of whose operands
-derives from the state is therefore done in the state's dtype, on operands of that dtype; all else
-is a Python float. Outside of assignments to it the state is read as a float.
+torch keeps a scalar state in a 0-dim tensor, and every result computed with that tensor is a 0-dim
+tensor of the same dtype. So in an assignment to the state, an operation with an operand that
+derives from the state runs in the state's dtype, on operands of that dtype. All other operations
+run on Python floats. Outside of assignments to the state, the state is read as a float.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from optgen.ir.nodes import Call, Const, Expr, Ref, refs
 from optgen.ir.words import CONDITIONS
 
 ROUNDED = "rounded"
-"""The word that printers of a compiled language are asked for, and for no other."""
+"""Op that rounds to the state's dtype. Only printers of compiled languages meet it."""
 
-_WHOLE = 256  # up to here every number type has every whole number
+_WHOLE = 256  # every dtype has all integers up to here
 
 
 def round_state(value: Expr, state: str) -> Expr:
-    """The value assigned to a scalar state, with every rounding written out."""
+    """Return the value assigned to a scalar state, with every rounding explicit."""
     if isinstance(value, Call) and derives(value, state):
         value = replace(value, args=_operands(value, state))
     return value if _is_exact(value, state) else Call(ROUNDED, (value,))
 
 
 def derives(expr: Expr, state: str) -> bool:
-    """Whether an expression is computed from the state."""
+    """Tell whether an expression is computed from the state."""
     return any(ref.name == state for ref in refs(expr))
 
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
-    """Return the operands of a word of which one derives from the state: numbers are rounded."""
+    """Return the rounded operands of an op, one of which derives from the state."""
     asked = CONDITIONS.get(call.word, 0)
     conditions = (_condition(arg, state) for arg in call.args[:asked])
     return (*conditions, *(round_state(arg, state) for arg in call.args[asked:]))
 
 
 def _condition(expr: Expr, state: str) -> Expr:
-    """Return a truth value as it is; what it compares is rounded where the state is compared."""
+    """Return a condition, with its comparisons of the state made in the state's dtype."""
     if isinstance(expr, Call) and derives(expr, state):
         return replace(expr, args=_operands(expr, state))
     return expr
 
 
 def _is_exact(expr: Expr, state: str) -> bool:
-    """Whether rounding to the state's type changes nothing: the state, or a small whole number."""
+    """Tell whether rounding changes nothing: for the state itself, and for small integers."""
     match expr:
         case Ref(name):
             return name == state

@@ -1,4 +1,4 @@
-"""What the field calls a number: a name for a scalar expression that says what it is."""
+"""Derive descriptive names for scalar expressions, such as `bias_correction2`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from optgen.ir.words import WORDS
 
 
 def scalar_name(expr: Expr) -> str:
-    """A name read off the expression, or "" where its place in the rule says more."""
+    """Return a name derived from the expression, or "" if its place in the rule says more."""
     match expr:
         case Call("-", (Const(1), Call("**", (Ref(base), Ref("step"))))):
             digits = base.lstrip("abcdefghijklmnopqrstuvwxyz_")

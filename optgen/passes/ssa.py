@@ -1,7 +1,8 @@
-"""Every assignment gets a version of its own, so that a name and a version say which value.
+"""Convert a rule to SSA form: every assignment gets its own version of its name.
 
-Both arms of a branch end in the same version of a name they assign: on each path every version is
-assigned exactly once, and a printer may still print all versions of a name as one variable.
+Both arms of a branch end in the same version of each name that they assign; this replaces phi
+nodes. So every version is assigned exactly once on each path, and a printer can still print all
+versions of a name as one variable.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from optgen.ir.words import PROPERTIES
 
 
 def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
-    """The same algorithm with versions in its rule; inputs are version 0.
+    """Return the algorithm with its rule in SSA form; inputs are version 0.
 
-    With `apart` the last value of an arm keeps its version, and a copy carries it to that of the
-    join: then no version is made in both arms.
+    With `apart`, an arm's last value keeps its own version, and a copy assigns it to the version of
+    the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
     return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart)))
 
 
 class _Count(Counter[str]):
-    """Counts the versions of names."""
+    """Counter of the versions of names."""
 
     def __init__(self, apart: bool) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ def _versioned(program: Program, current: dict[str, int], count: _Count) -> Prog
 
 
 def _read(expr: Expr, current: dict[str, int]) -> Expr:
-    """The expression with versions, but for names of which no value is asked, as of a property."""
+    """Return an expression with versions, except in `fresh` and in properties of a parameter."""
     match expr:
         case Ref():
             return _at(expr, current)
@@ -82,7 +83,7 @@ def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
 
 
 def _ending_in(arm: Program, last: Ref, joined: Ref, copied: bool) -> Program:
-    """The arm with its last version of a name called `joined`, or with a copy behind it."""
+    """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
     if copied:
         return (*arm, Assign(joined, last))
     return rename_program(

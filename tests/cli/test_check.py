@@ -36,8 +36,8 @@ def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
         result = run(command[0], "both.py", *command[1:])
 
         assert result.exit_code == 3, result.output
-        assert "both.py:8:5: what is computed here is read before `orthogon" in result.stderr
-        assert "hint: numbers, rows and columns do not outlast" in result.stderr
+        assert "both.py:8:5: the value computed here is read both before" in result.stderr
+        assert "hint: numbers, rows and columns are not kept across" in result.stderr
 
 
 def test_check_reports_every_file(outside: Path) -> None:

@@ -17,7 +17,7 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 @pytest.fixture
 def broken(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder where a pass fails at the first statement of heavy.py that stores a tensor."""
-    monkeypatch.setattr("optgen.passes.inplace._InPlace._update", _explode)
+    monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _explode)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
     return outside
@@ -82,9 +82,9 @@ def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_text_that_is_no_python_is_not_written(
     outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optgen.lowerings.python.text import PythonText
+    from optgen.lowerings.python.expression_printer import PythonPrinter
 
-    monkeypatch.setattr(PythonText, "text", lambda *_: ")(")
+    monkeypatch.setattr(PythonPrinter, "text", lambda *_: ")(")
     (outside / "root.py").write_text(RULE.replace("lr * b", "lr**2 * b"))
 
     result = run("build", "root.py", "--out", "made")

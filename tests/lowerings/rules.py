@@ -7,7 +7,7 @@ import textwrap
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.lowerings.base import Lowering
+from optgen.lowerings.lowering import Lowering
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 

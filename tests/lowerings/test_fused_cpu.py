@@ -12,9 +12,9 @@ from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
 from optgen.ir.words import BY_ELEMENT, WORDS
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.lowerings.fused_cpu.expressions import Printer, variable
-from optgen.lowerings.fused_cpu.text import declared, folded, listed
-from optgen.passes.flatten import Flatten
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
+from optgen.passes.flatten_branches import BranchFlattener
 from optgen.runtime.fused_cpu.build import compiler
 from optgen.runtime.fused_cpu.build.source import complete
 from optgen.spec import Spec
@@ -170,7 +170,7 @@ def test_every_word_is_printed() -> None:
         if name == "fresh":
             continue  # a condition of the sweep, not an expression
         for tensors in (False, True):
-            text = Printer(tensors)(Call(name, (a, b, c)[: WORDS[name].arity]))
+            text = ExpressionPrinter(tensors)(Call(name, (a, b, c)[: WORDS[name].arity]))
             assert "a" in text
 
 
@@ -192,7 +192,7 @@ def test_every_word_is_printed() -> None:
     ],
 )
 def test_an_expression_reads_as_a_person_would_write_it(expression: Linear, text: str) -> None:
-    assert Printer(tensors=True)(expression) == text
+    assert ExpressionPrinter(tensors=True)(expression) == text
 
 
 def test_branches_stand_side_by_side() -> None:
@@ -201,7 +201,7 @@ def test_branches_stand_side_by_side() -> None:
 
     settled = If(Ref("S"), (If(Ref("a"), (assign("x"),), (assign("y"),)),))
     outer = If(Ref("b"), (assign("u"), settled, assign("v")), (assign("w"),))
-    flat = Flatten(lambda condition: condition == Ref("S"))((settled, outer))
+    flat = BranchFlattener(lambda condition: condition == Ref("S"))((settled, outer))
 
     def names(program: tuple[Stmt, ...]) -> list[str]:
         return [a.target.name for a in assigns(program)]

@@ -15,15 +15,15 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
-from optgen.lowerings.fused_cpu.passes import (
+from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_COLUMNS,
     WHOLE_MATRICES,
     WHOLE_ROWS,
-    Parts,
     Pass,
+    PassScheduler,
     shared_passes,
 )
-from optgen.lowerings.fused_cpu.steps import Step, Steps
+from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.build import compiler
 from optgen.runtime.fused_cpu.build.source import complete
@@ -84,11 +84,11 @@ def test_what_runs_together(path: str, golden: Golden) -> None:
     shapes = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
     states = {s.symbol: shapes[s.shape] for s in plan.algorithm.states if s.shape in shapes}
     streams = {"param": Axes.TENSOR, "grad": Axes.TENSOR, **states}
-    steps = Steps(plan, streams).steps
+    steps = PhaseSteps(plan, streams).steps
     blocks = {"large matrices": shared_passes(steps, streams)}
     kinds = {"small": WHOLE_MATRICES, "tall": WHOLE_ROWS, "flat": WHOLE_COLUMNS}
     for kind, axes in kinds.items():
-        parts = Parts(steps, streams, axes)
+        parts = PassScheduler(steps, streams, axes)
         blocks[f"{kind} matrices"] = parts.passes()
         blocks[f"{kind} matrices whose rows are kept unrounded"] = parts.exact_passes()
     golden.check("\n".join(line for n, p in blocks.items() for line in (f"{n}:", *described(p))))
@@ -100,12 +100,12 @@ def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),
         Step("sweep1", Axes.TENSOR, 0, reads=("factor",), writes=("square",)),
-        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), word="sum"),
+        Step("square_sum", Axes.NONE, 0, reads=("square",), gives=("square_sum",), reduction="sum"),
         Step("sweep2", Axes.TENSOR, 1, ("factor",), ("param",), takes=("square_sum",)),
     ]
-    parts = Parts(steps, rows, WHOLE_MATRICES)
+    parts = PassScheduler(steps, rows, WHOLE_MATRICES)
     assert parts.exact_passes() == []
-    assert Parts(steps, rows, WHOLE_COLUMNS).passes()
+    assert PassScheduler(steps, rows, WHOLE_COLUMNS).passes()
     first, second = parts.passes()
     assert [step.name for step in first.steps] == ["rows1", "sweep1", "square_sum"]
     assert [step.name for step in second.steps] == ["rows1", "sweep2"]

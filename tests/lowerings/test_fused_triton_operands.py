@@ -15,7 +15,7 @@ from lowerings.test_fused_triton_words import WRITTEN, meaning, sentence
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
-from optgen.lowerings.fused_triton.expressions import Printer
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter
 from optgen.runtime.fused_triton.bucket import exact
 from optgen.runtime.fused_triton.interpreter import as_devices_do
 
@@ -85,7 +85,7 @@ CASES = {word.name: cases(word.name) for word in WRITTEN}
 
 def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
     places = {each: "first" if kind == "number" else "lanes" for each, kind in kinds.items()}
-    text = Printer(nothing, tensors=True)(expr)
+    text = ExpressionPrinter(nothing, tensors=True)(expr)
     return KERNEL.format(name=name, text=text, **places)
 
 
@@ -182,7 +182,7 @@ def test_every_case_compiles(word: str, capability: int, kind: str, tmp_path: Pa
 
     lines = [kernel("everything", *CASES[word][0]).rpartition("    made")[0]]
     for expr, _ in CASES[word]:
-        text = Printer(nothing, tensors=True)(expr)
+        text = ExpressionPrinter(nothing, tensors=True)(expr)
         lines.append(f"    made = tl.zeros((SIZE,), dtype) + ({text})")
         lines.append("    tl.store(outs + lanes, made.to(outs.dtype.element_ty))")
     path = tmp_path / "compiled_operands.py"

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.words import BY_ELEMENT, WORDS
-from optgen.lowerings.fused_triton.expressions import CALLS, RESERVED, Printer, variable
+from optgen.lowerings.fused_triton.expression_printer import (
+    CALLS,
+    RESERVED,
+    ExpressionPrinter,
+    variable,
+)
 from optgen.runtime.fused_triton.bucket import exact
 from optgen.runtime.fused_triton.interpreter import as_devices_do
 
@@ -57,7 +62,10 @@ def nothing(expr: Expr) -> None:
     return None
 
 
-TENSORS, SCALARS = Printer(nothing, tensors=True), Printer(nothing, tensors=False)
+TENSORS, SCALARS = (
+    ExpressionPrinter(nothing, tensors=True),
+    ExpressionPrinter(nothing, tensors=False),
+)
 
 
 def sentence(word: str) -> Expr:

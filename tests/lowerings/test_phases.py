@@ -17,10 +17,10 @@ from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate, exists, facts_of
 from optgen.ir.words import WORDS
-from optgen.lowerings.base import Lowering
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
-from optgen.passes.assume import facts_asked
+from optgen.lowerings.lowering import Lowering
+from optgen.passes.specialize_shape import facts_asked
 from optgen.runtime.eager import blocks, slices
 
 FORMS = {

@@ -1,9 +1,9 @@
-"""Plan -> C++: one call for all tensors, one loop over elements for each set of streams.
+"""Lower to C++: one call updates all tensors of all groups.
 
-The loop is written once, for every type of storage and every combination of the flags that decide
-which streams there are. Whatever else a rule branches on is one value for a whole tensor: a branch
-between vectors, or a select where a compiler makes the vectors. What is not arithmetic stands in
-headers, runtime/fused_cpu/kernel.h for one sweep, schedule.h for rules with phases.
+Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
+other conditions are uniform over a tensor. They become branches between vectors, or selects where
+the compiler vectorizes. Code that is the same for every rule is in headers: kernel.h for
+elementwise rules and schedule.h for rules with phases, both in runtime/fused_cpu.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from optgen.ir.algorithm import Algorithm, Hyper
 from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan, Sweep
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Context, Lowering
-from optgen.lowerings.fused_cpu.calls import call
-from optgen.lowerings.fused_cpu.columns import sweep_loop
-from optgen.lowerings.fused_cpu.expressions import constant, variable
-from optgen.lowerings.fused_cpu.loops import LoopPrinter
-from optgen.lowerings.fused_cpu.phased import phased
-from optgen.lowerings.fused_cpu.program import ScalarProgram
-from optgen.lowerings.fused_cpu.text import comment, declared, laid_out, listed
-from optgen.passes.adds_gradient import adds_gradient
+from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed
+from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
+from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
+from optgen.lowerings.fused_cpu.phased_file import phased_context
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+from optgen.lowerings.fused_cpu.template_variants import dispatch_call
+from optgen.lowerings.lowering import Context, Lowering
+from optgen.passes.encode_choices import encode_choices
+from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
-from optgen.passes.join_roots import join_roots
-from optgen.passes.number_choices import number_choices
-from optgen.passes.one_by_one import one_by_one
+from optgen.passes.lerp_form import use_lerp_form
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
-from optgen.passes.share_divisors import share_divisors
-from optgen.passes.take_differences import take_differences
+from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
 
 _PASSES = (
-    number_choices,
-    take_differences,
+    encode_choices,
+    use_lerp_form,
     invert_factors,
-    join_roots,
+    merge_square_roots,
     fold_denominators,
-    share_divisors,
+    factor_out_divisors,
     hoist_scalars,
 )
 
@@ -50,7 +50,7 @@ _AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 
 def context(algorithm: Algorithm) -> Context:
-    """What the templates lay out: every block of text at its place."""
+    """Return the variables of the templates, as indented blocks of text."""
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
@@ -69,7 +69,7 @@ def context(algorithm: Algorithm) -> Context:
         **(
             _one_sweep(planned[0], fresh)
             if len(planned) == 1 and _is_elementwise(planned[0])
-            else phased(planned, streams, fresh)
+            else phased_context(planned, streams, fresh)
         ),
     }
 
@@ -83,19 +83,19 @@ FUSED_CPU = Lowering(
 
 
 def _plans(algorithm: Algorithm) -> Iterator[Plan]:
-    """A plan for each kind of parameter; matrices of one element have one of their own."""
+    """Yield a plan per kind of parameter. A plan with rows or columns gets a 1 x 1 variant."""
     for general in plans(algorithm):
         axes = {kind.axes for kind in general.kinds.values()}
         if axes.isdisjoint({Axes.ROW, Axes.COLUMN}) or general.calls:
             yield general
             continue
-        alone = plan(one_by_one(algorithm), general.facts)
+        alone = plan(specialize_unit_matrices(algorithm), general.facts)
         yield replace(general, facts={**general.facts, "one_by_one": False})
         yield replace(alone, facts={**general.facts, "one_by_one": True})
 
 
 def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
-    """What the table has a column for: parameter, gradient, states, what matrix words take."""
+    """Return the table's streams with their axes: parameter, gradient, states, matrix operands."""
     first = planned[0].algorithm
     symbols = {s.key: s.symbol for plan in planned for s in plan.algorithm.states}
     states = {symbols[s.key]: _AXES[s.shape] for s in algorithm.states if s.shape != "scalar"}
@@ -110,19 +110,19 @@ def _streams(algorithm: Algorithm, planned: list[Plan]) -> dict[str, Axes]:
 
 
 def _only_read(algorithm: Algorithm) -> list[str]:
-    """Return which streams a rule only reads, if it is more than the second one."""
+    """Declare the read-only streams, if there are any besides the gradient."""
     others = [state.symbol for state in algorithm.tensor_states() if not state.written]
     bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
     return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
 
 
 def _adds(algorithm: Algorithm) -> list[str]:
-    """Declare that values of a sparse gradient need not be summed by row first, if so."""
-    return ["static constexpr bool ADDS = true;"] if adds_gradient(algorithm) else []
+    """Declare that values of a sparse gradient can be added without summing rows, if so."""
+    return ["static constexpr bool ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:
-    """What the table has after the streams: single numbers."""
+    """Return the names of the table's scalar cells, which follow its streams."""
     scalar = [constant(s.symbol) for s in plan.algorithm.scalar_states()]
     return ["STEP", *scalar] if plan.algorithm.step else scalar
 
@@ -137,7 +137,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
     printer = LoopPrinter(plan, sweep_loop(sweep), program)
     arrays = [f"streams[{constant(s.name)}]" for s in sweep.streams]
     given = ["hypers", "scalars", "fresh", "n", *arrays]
-    chosen = call("sweep", ["S"], printer.flags, given, "hypers", 8)
+    chosen = dispatch_call("sweep", ["S"], printer.flags, given, "hypers", 8)
     blocks = {
         "scalars": (2, declared("double", program.fields.values(), 8)),
         "program": (2, program.lines()),
@@ -149,7 +149,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
         "call": (2, chosen),
     }
     return {
-        "form": "fused_cpu_sweep.cpp.jinja",
+        "form": "fused_cpu_elementwise.cpp.jinja",
         "header": "kernel.h",
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
@@ -164,7 +164,7 @@ def _member(hyper: Hyper) -> str:
 
 
 def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:
-    """The parameters of the sweep; what it does not read has no name."""
+    """Return the parameters of the sweep function; unread ones have no name."""
     given = {"hypers": "const Hypers&", "scalars": "const Scalars&", "fresh": "unsigned"}
     lists = (
         f"{'' if stream.stored else 'const '}S* __restrict {variable(plural(stream.name))}"

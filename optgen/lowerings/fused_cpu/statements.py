@@ -1,4 +1,4 @@
-"""Programs as C++ statements: one variable for all versions of a name, the spec's line above."""
+"""Print programs as C++ statements. All versions of a name share one variable."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from optgen.ir.nodes import (
     names_read,
 )
 from optgen.ir.words import WORDS
-from optgen.lowerings.fused_cpu.expressions import variable
-from optgen.lowerings.fused_cpu.text import comment, folded, indented
+from optgen.lowerings.fused_cpu.expression_printer import variable
+from optgen.lowerings.fused_cpu.line_layout import comment, folded, indented
 
 
 @dataclass
 class Statements:
-    """Prints the statements of one function.
+    """Printer of the statements of one function, each below the spec's line for it.
 
-    `value` prints what is assigned, `condition` what stands behind `if`. Names already declared are
-    assigned to; others get a declaration in the block that all their readers see.
+    `value` prints the right-hand side of an assignment. `condition` prints an `if` with its
+    condition. A name that is not yet declared gets a declaration in the innermost block that
+    contains all its readers.
     """
 
     type: str
@@ -37,10 +38,10 @@ class Statements:
     program: Program
     declared: frozenset[str]
     kept: frozenset[str] = frozenset()  # read after the program
-    masks: frozenset[str] = frozenset()  # answers of a type of their own, given once
+    masks: frozenset[str] = frozenset()  # truth values per element, assigned once
 
     def lines(self, column: int) -> list[str]:
-        """The whole program; its lines will stand at that column."""
+        """Return the lines of the whole program, to be indented to `column`."""
         return self._block(self.program, set(self.declared), self.kept, column)
 
     def _block(
@@ -85,7 +86,7 @@ class Statements:
 
 
 def masks(program: Program) -> frozenset[str]:
-    """Return the names that are given one value, true or false for each element."""
+    """Return the names that are assigned once, to a truth value per element."""
     times = Counter(a.target.name for a in assigns(program))
     answers = (a.target.name for a in assigns(program) if _is_truth(a.value))
     return frozenset(name for name in answers if times[name] == 1)
@@ -103,7 +104,7 @@ def _assigned(stmt: If) -> list[str]:
 
 
 def _always_assigns(stmt: If, name: str) -> bool:
-    """Whether every path through a branch assigns a name."""
+    """Tell whether every path through a branch assigns a name."""
     return all(
         any(
             s.target.name == name if isinstance(s, Assign) else _always_assigns(s, name)

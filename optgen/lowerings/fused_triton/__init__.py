@@ -1,8 +1,8 @@
-"""Plan -> two Triton kernels: a float64 prologue for the scalars, one sweep for all tensors.
+"""Lower to Triton: a float64 prologue kernel for scalars, and one kernel per phase.
 
-What the sweep reads of the scalar program travels in a row of numbers per tensor. A flag that
-decides which streams there are is a constexpr; every other condition is a number of that row, so
-that no value of a hyperparameter ever compiles a kernel anew.
+An elementwise rule has one phase. The prologue packs the scalars that the phases read into an
+array per tensor. A flag that decides which streams exist is a constexpr. Every other condition is
+one of the packed scalars, so no value of a hyperparameter causes a recompilation.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from typing import Any
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan, Stream
 from optgen.ir.variables import plural
-from optgen.lowerings.base import Lowering
-from optgen.lowerings.fused_triton.expressions import variable
+from optgen.lowerings.fused_triton.expression_printer import variable
+from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.kernels import ARGUMENTS
-from optgen.lowerings.fused_triton.phases import addresses_of, is_elementwise, plan_context
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
+from optgen.lowerings.fused_triton.phased_file import addresses_of, is_elementwise, plan_context
 from optgen.lowerings.fused_triton.prologue import Prologue
-from optgen.lowerings.fused_triton.row import Row
-from optgen.lowerings.fused_triton.sweep import (
+from optgen.lowerings.fused_triton.sweep_printer import (
     flags_of,
     print_loads,
     print_numbers,
     print_stores,
     print_sweep,
 )
-from optgen.lowerings.fused_triton.sweep_products import sweep_products
+from optgen.lowerings.lowering import Lowering
+from optgen.passes.encode_choices import encode_choices
+from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.join_roots import join_roots
-from optgen.passes.number_choices import number_choices
+from optgen.passes.lerp_form import use_lerp_form
+from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
-from optgen.passes.share_divisors import share_divisors
-from optgen.passes.take_differences import take_differences
 
 _PASSES = (
-    sweep_products,
-    number_choices,
-    take_differences,
-    join_roots,
+    isolate_mixed_reductions,
+    encode_choices,
+    use_lerp_form,
+    merge_square_roots,
     fold_denominators,
-    share_divisors,
+    factor_out_divisors,
     hoist_scalars,
 )
 
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
-    """What the template of an algorithm's file lays out."""
+    """Return the variables of the file's template."""
     found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
     if len(found) == 1 and is_elementwise(found[0]):
-        return {"template": "fused_triton_elements.py.jinja"} | context(found[0])
+        return {"template": "fused_triton_elementwise.py.jinja"} | context(found[0])
     made = [plan_context(plan, addresses_of(algorithm)) for plan in found]
     return {
         "template": "fused_triton_phases.py.jinja",
@@ -63,24 +63,24 @@ def lower(algorithm: Algorithm) -> Mapping[str, Any]:
 
 
 def context(plan: Plan) -> dict[str, Any]:
-    """What the template lays out of an elementwise rule."""
+    """Return the template's variables for an elementwise rule."""
     (sweep,) = plan.sweeps
-    row = Row(plan, (sweep.body,), sweep.streams)
-    prologue = Prologue(plan, row, len(sweep.streams))
+    packed = PackedScalars(plan, (sweep.body,), sweep.streams)
+    prologue = Prologue(plan, packed, len(sweep.streams))
     return {
         "algorithm": plan.algorithm,
         "streams": [_stream(s) for s in sweep.streams],
         "flags": flags_of(sweep.streams),
-        "row": list(row.entries),
+        "packed_scalars": list(packed.entries),
         "plan": {
             "scalar_types": prologue.scalar_types(),
             "width": prologue.width,
             "prologue": prologue.lines(),
             "prologue_shapes": False,
-            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler has a say
+            "scaled": not plan.algorithm.is_function,  # whether a gradient scaler may be used
         },
-        "loads": [*print_loads(sweep.streams), *print_numbers(row, sweep.body)],
-        "body": print_sweep(sweep.body, row),
+        "loads": [*print_loads(sweep.streams), *print_numbers(packed, sweep.body)],
+        "body": print_sweep(sweep.body, packed),
         "stores": print_stores(sweep.streams),
     }
 
@@ -94,5 +94,5 @@ FUSED_TRITON = Lowering(
 
 
 def _stream(stream: Stream) -> dict[str, str]:
-    """What kernels call a stream's address and its type."""
+    """Return the kernel's names for a stream's pointer and its dtype."""
     return {"list": variable(plural(stream.name)), "type": f"{stream.name.upper()}_T"}

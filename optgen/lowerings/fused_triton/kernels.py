@@ -1,4 +1,4 @@
-"""The kernels of one phase each: what the templates lay out of a sweep and of a finish."""
+"""Describe the kernels of sweeps, and the calls of matrix ops, for the templates."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, reads
 from optgen.ir.variables import plural
-from optgen.lowerings.fused_triton.expressions import variable
-from optgen.lowerings.fused_triton.places import (
+from optgen.lowerings.fused_triton.address_lines import (
     needed,
-    tile_places,
+    tile_addresses,
     tile_stores,
     uses,
 )
-from optgen.lowerings.fused_triton.row import Row
-from optgen.lowerings.fused_triton.slots import (
-    LINES,
-    SMALL,
-    Slots,
-    made_small,
-    read_by,
-)
-from optgen.lowerings.fused_triton.split_finishes import defined, entering
-from optgen.lowerings.fused_triton.sweep import (
+from optgen.lowerings.fused_triton.expression_printer import variable
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
+from optgen.lowerings.fused_triton.split_finishes import always_assigned, read_before_assigned
+from optgen.lowerings.fused_triton.sweep_printer import (
     flags_of,
     print_loads,
     print_numbers,
     print_stores,
     print_sweep,
     print_zeros,
+)
+from optgen.lowerings.fused_triton.workspace_slots import (
+    LINES,
+    SMALL,
+    Slots,
+    names_read_by,
+    small_values_made,
 )
 from optgen.lowerings.python.literals import comment
 
@@ -51,28 +51,28 @@ ARGUMENTS = {
     "values": "work.values",
     "partials": "work.partials",
 }
-"""What a launch hands over for each argument of a kernel."""
+"""Launch expression of each kernel argument."""
 _MASK = {Axes.ROW: "in_rows", Axes.COLUMN: "in_columns", Axes.MATRIX: "in_batch"}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Prints the phases of a plan.
+    """Printer of a plan's phases.
 
-    `addresses` are the rows of addresses in the table, in its order, with what lies between them;
-    the `locals` stand at its end.
+    `addresses` names the rows of the bucket's table in order: addresses, scalar types and fresh
+    flags. The `locals` come last.
     """
 
     plan: Plan
     addresses: Sequence[str]
     locals: Sequence[str]
-    row: Row
+    packed: PackedScalars
     slots: Slots
     by_matrix: bool
 
     def sweep(self, sweep: Sweep, unscales: bool) -> Context:
-        """What a sweep's kernel and its tile are made of."""
-        streams, small = touched(sweep), list(self._small_read(sweep))
+        """Return the template's variables for a sweep's kernel and its tile function."""
+        streams, small = used_streams(sweep), list(self._small_read(sweep))
         sums, row_sums, column_sums = (self.reduced(sweep, a) for a in (Axes.NONE, *LINES))
         context: Context = {
             "sort": "sweep",
@@ -83,9 +83,9 @@ class Kernels:
             "loads": [
                 *print_loads([s for s in streams if s.role != "local" or not s.stored]),
                 *(f"{s['name']} = tl.load({s['list']}, {s['mask']}){s['spread']}" for s in small),
-                *print_numbers(self.row, sweep.body, ".to(dtype)"),
+                *print_numbers(self.packed, sweep.body, ".to(dtype)"),
             ],
-            "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.row)],
+            "body": [*print_zeros(sweep.body), *print_sweep(sweep.body, self.packed)],
             "stores": print_stores(streams),
             "sums": sums,
             "row_sums": row_sums,
@@ -96,7 +96,7 @@ class Kernels:
         return context | tile | {"flag_values": self.flags(lines)}
 
     def first_slots(self, sweep: Sweep) -> Mapping[Axes, int]:
-        """Return the first slot of the sums of a sweep's rows, and that of its columns."""
+        """Return the first slot of a sweep's row sums, and of its column sums."""
         kinds, sums = self.plan.kinds, [a.target for a in sweep.reductions]
         return {
             axes: self.slots.first([r for r in sums if kinds[r].axes is axes], axes)
@@ -104,12 +104,12 @@ class Kernels:
         }
 
     def flags(self, text: str) -> dict[str, str]:
-        """The constexpr flags that a kernel's lines use, and how a bucket tells their values."""
+        """Return the constexpr flags that a kernel's text uses, each with its launch value."""
         every = flags_of([s for sweep in self.plan.sweeps for s in sweep.streams])
         return {flag: value for flag, value in every.items() if uses(flag, text)}
 
     def _tile_lines(self, context: Context, firsts: Mapping[Axes, int]) -> Context:
-        """The lines of a tile's kernel around the call of the tile."""
+        """Return the lines of a sweep's kernel around the call of its tile function."""
         sums, row_sums, column_sums = (
             [s["name"] for s in context[key]] for key in ("sums", "row_sums", "column_sums")
         )
@@ -121,7 +121,7 @@ class Kernels:
         pointers = [f"{s['list']} = {s['place']}" for s in context["small"]]
         masks = [s["mask"] for s in context["small"]]
         text = [*pointers, *masks, *partials]
-        places = needed(tile_places(self.slots.counts), text)
+        places = needed(tile_addresses(self.slots.counts), text)
         optional = {
             "shapes": self.by_matrix or bool(partials),
             "values": uses("values", "\n".join([*places, *text])),
@@ -130,13 +130,13 @@ class Kernels:
         }
         return {
             "partials": partials,
-            "places": [*places, *pointers],
+            "address_lines": [*places, *pointers],
             "needs_columns": uses("first_column", "\n".join(places)),
             "arguments": [n for n in _SWEEP if optional.get(n, True)],
         }
 
     def call(self, call: MatrixCall) -> Context:
-        """What the runtime is told of a matrix word."""
+        """Return the template's variables for a call of a matrix op."""
         source, *rest = call.args
         assert isinstance(source, Ref)
         return {
@@ -149,11 +149,13 @@ class Kernels:
         }
 
     def reduced(self, sweep: Sweep, axes: Axes) -> list[Context]:
-        """The reductions of a sweep that leave values with such axes."""
-        return [summed(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes]
+        """Return the reductions of a sweep whose results have these axes."""
+        return [
+            reduction_context(a) for a in sweep.reductions if self.plan.kinds[a.target].axes is axes
+        ]
 
     def place(self, name: str) -> Context:
-        """What kernels call a stream's address and type, and which of the table's it is."""
+        """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
         index = self.addresses.index(state.key if state else name)
         given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
@@ -165,9 +167,9 @@ class Kernels:
         }
 
     def _small_read(self, sweep: Sweep) -> Iterator[Context]:
-        """Rows, columns and numbers of matrices that a sweep reads, and where they lie."""
-        made = made_small(sweep)
-        for ref in dict.fromkeys(read_by(sweep)):
+        """Yield the rows, columns and numbers of matrices that a sweep reads, with addresses."""
+        made = small_values_made(sweep)
+        for ref in dict.fromkeys(names_read_by(sweep)):
             axes = self.plan.kinds[ref].axes
             if axes in SMALL and ref not in made:
                 yield {
@@ -180,8 +182,8 @@ class Kernels:
                 }
 
 
-def summed(stmt: Assign) -> Context:
-    """What a template is told of a reduction."""
+def reduction_context(stmt: Assign) -> Context:
+    """Return the template's variables for a reduction."""
     return {
         "name": variable(stmt.target.name),
         "more": f"more_{stmt.target.name}",
@@ -190,22 +192,22 @@ def summed(stmt: Assign) -> Context:
 
 
 def _of_group(arg: Expr) -> str:
-    """An argument of a matrix word: the host reads it in the group."""
+    """Return a matrix op's argument as the host reads it from the group."""
     match arg:
         case Ref(name):
             return f'group["{name}"]'
         case Const(value):
             return repr(value)
-    raise NotImplementedError("fused Triton hands hyperparameters to a matrix word as they are")
+    raise NotImplementedError("fused Triton: an argument of a matrix op must be a name or number")
 
 
-def touched(sweep: Sweep) -> list[Stream]:
-    """The streams that a sweep reads or stores: no other is worth the bandwidth.
+def used_streams(sweep: Sweep) -> list[Stream]:
+    """Return the streams that a sweep reads or stores.
 
-    A name that some path gives no value keeps the one it has: that reads it, too.
+    A name that some path does not assign keeps its value, so it counts as read.
     """
     made = {a.target for a in assigns(sweep.body)}
     read = {r.name for e in expressions(sweep.body) for r in reads(e) if r not in made}
-    read |= {ref.name for ref in made} - defined(sweep.body)
-    read |= entering(sweep.body)
+    read |= {ref.name for ref in made} - always_assigned(sweep.body)
+    read |= read_before_assigned(sweep.body)
     return [s for s in sweep.streams if s.stored or s.name in read or s.role == "local"]

@@ -1,4 +1,4 @@
-"""The scalar program as a kernel: one program per tensor, in float64, branches as branches."""
+"""Print the scalar program as a kernel: one program per tensor, in float64, with branches."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from optgen.ir.nodes import (
 )
 from optgen.ir.plan import Plan
 from optgen.ir.variables import plural
-from optgen.lowerings.fused_triton.expressions import Printer, variable
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
-from optgen.lowerings.fused_triton.row import Row
 from optgen.lowerings.python.literals import comment
-from optgen.passes.ask_by_name import ask_by_name
+from optgen.passes.reuse_item_names import reuse_item_names
 from optgen.passes.round_state import ROUNDED, round_state
 
 _INDENT = "    "
 
 
 class Prologue:
-    """Prints the scalar program of a plan, and the row of numbers it leaves for the sweep."""
+    """Printer of a plan's scalar program, which stores the packed scalars for the phases."""
 
-    def __init__(self, plan: Plan, row: Row, streams: int) -> None:
-        self._plan = replace(plan, scalars=ask_by_name(plan.scalars))
-        self._row, self._streams = row, streams
+    def __init__(self, plan: Plan, packed: PackedScalars, streams: int) -> None:
+        self._plan = replace(plan, scalars=reuse_item_names(plan.scalars))
+        self._packed, self._streams = packed, streams
         self._states = [s.symbol for s in plan.algorithm.scalar_states()]
-        self._printer = Printer(self._read, tensors=False)
+        self._printer = ExpressionPrinter(self._read, tensors=False)
         self._offsets: dict[str, int] = {}
         self.width = 0
         for hyper in plan.algorithm.hypers:
@@ -44,14 +44,14 @@ class Prologue:
             self.width += hyper.size
 
     def scalar_types(self) -> list[str]:
-        """The types of the step and of scalar states, as the kernel calls them."""
+        """Return the kernel's names for the dtypes of the step and of scalar states."""
         return [f"{name.upper()}_T" for name in self._counters()]
 
     def lines(self) -> list[str]:
-        """The body of the kernel."""
+        """Return the body of the kernel."""
         body, stored = self._block(self._plan.scalars, set(map(variable, self._counters())))
-        rest = [name for name in self._row.entries if name not in stored]
-        exprs = [*expressions(self._plan.scalars), *self._row.entries.values()]
+        rest = [name for name in self._packed.entries if name not in stored]
+        exprs = [*expressions(self._plan.scalars), *self._packed.entries.values()]
         loads = [*self._loads(), *load_properties(exprs)]
         return [*loads, "", *body, "", *self._state_stores(), *map(self._store, rest)]
 
@@ -59,7 +59,7 @@ class Prologue:
         return [*(["step"] if self._plan.algorithm.step else []), *self._states]
 
     def _loads(self) -> list[str]:
-        """Hyperparameters, the advanced step, scalar states and what is fresh, as far as read."""
+        """Load the hyperparameters, step, scalar states and fresh flags that are read."""
         lines = [
             f"{variable(name)} = tl.load({self._hyper(name)})"
             for name in self._offsets
@@ -80,8 +80,8 @@ class Prologue:
         return lines
 
     def _read_names(self) -> set[str]:
-        """Names read as plain numbers, by the scalar program or by the row."""
-        read = [*expressions(self._plan.scalars), *self._row.entries.values()]
+        """Return the names read as plain numbers, by the scalar program or by packed scalars."""
+        read = [*expressions(self._plan.scalars), *self._packed.entries.values()]
         return {e.name for expr in read for e in walk(expr) if isinstance(e, Ref)} - {
             hyper.name for hyper in self._plan.algorithm.hypers if hyper.size > 1
         }
@@ -94,7 +94,10 @@ class Prologue:
         return f"row + (STREAMS + {stream}) * tensors"
 
     def _block(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
-        """A block's lines, and the row's names stored in it: those that do not outlive a branch."""
+        """Return a block's lines, and the packed scalars stored in its arms.
+
+        A scalar that is unknown after a branch is stored inside the branch.
+        """
         lines: list[str] = []
         stored: set[str] = set()
         lasting = surviving | _defined(program)
@@ -117,39 +120,39 @@ class Prologue:
     def _arm(self, program: Program, surviving: set[str]) -> tuple[list[str], set[str]]:
         lines, stored = self._block(program, surviving)
         made = _defined(program)
-        ending = [name for name in self._row.entries if self._ends(name, made, surviving)]
+        ending = [name for name in self._packed.entries if self._ends(name, made, surviving)]
         lines += [self._store(name) for name in ending]
         return [_INDENT + line for line in lines or ["pass"]], stored | set(ending)
 
     def _ends(self, name: str, made: set[str], surviving: set[str]) -> bool:
-        """Whether a number of the row, or a condition, is known in an arm and not after it."""
+        """Tell whether a packed scalar or condition is known in an arm but not after it."""
         computed = {variable(a.target.name) for a in assigns(self._plan.scalars)}
-        read = computed & {variable(ref.name) for ref in refs(self._row.entries[name])}
+        read = computed & {variable(ref.name) for ref in refs(self._packed.entries[name])}
         return read <= made | surviving and not read <= surviving
 
     def _value(self, stmt: Assign) -> str:
-        """The right-hand side. Scalar state is computed and kept in its own type, as torch's."""
+        """Return a right-hand side. A scalar state is computed in its own dtype, as in torch."""
         name = stmt.target.name
         if name not in self._states:
             return self._number(stmt.value, self._printer)
-        printer = Printer(lambda e: self._read_rounded(e, name), tensors=False)
+        printer = ExpressionPrinter(lambda e: self._read_rounded(e, name), tensors=False)
         return self._number(round_state(stmt.value, name), printer)
 
-    def _number(self, value: Expr, printer: Printer) -> str:
-        """A bare number is one for Triton too."""
+    def _number(self, value: Expr, printer: ExpressionPrinter) -> str:
+        """Return a value's text, with a literal cast to float64."""
         rounded = isinstance(value, Call) and value.word == ROUNDED
         return printer(value) if rounded else printer.argument(value)
 
     def _read_rounded(self, expr: Expr, state: str) -> str | None:
-        """In an assignment to a scalar state: what is rounded to the state's type."""
+        """Read expressions in an assignment to a scalar state, with roundings to its dtype."""
         match expr:
             case Call(word, (value,)) if word == ROUNDED:
-                printer = Printer(lambda e: self._read_rounded(e, state), tensors=False)
+                printer = ExpressionPrinter(lambda e: self._read_rounded(e, state), tensors=False)
                 return f"rounded({printer.argument(value)}, {state.upper()}_T)"
         return self._read(expr)
 
     def _read(self, expr: Expr) -> str | None:
-        """Facts, and the names of flags where their truth is asked."""
+        """Return the text of a predicate, a property, a tuple item or a flag, else None."""
         match expr:
             case Call("item", (Ref(name), Const(int() as index))):
                 return f"tl.load({self._hyper(name, index)})"
@@ -179,9 +182,9 @@ class Prologue:
         ]
 
     def _store(self, name: str) -> str:
-        """Hand one number to the sweep; a condition as 0 or 1."""
-        place = list(self._row.entries).index(name)
-        meaning = self._row.entries[name]
+        """Return the line that stores one packed scalar; a condition is stored as 0 or 1."""
+        place = list(self._packed.entries).index(name)
+        meaning = self._packed.entries[name]
         value = (
             variable(meaning.name) if isinstance(meaning, Ref) else self._stored_condition(meaning)
         )
@@ -194,7 +197,7 @@ class Prologue:
 
 
 def _defined(program: Program) -> set[str]:
-    """The variables that a block assigns on every path."""
+    """Return the variables that a block assigns on every path."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):

@@ -1,4 +1,4 @@
-"""What a kernel knows of a parameter's shape and type: a row of a bucket's tables each."""
+"""Print loads of a parameter's properties (shape and dtype) from a bucket's tables."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _LOADS: Mapping[str, tuple[str, str]] = {
         "tl.load(shape + EPS * tensors).to(tl.float64, bitcast=True)",
     ),
 }
-"""A property's variable, and the number it is given."""
+"""Variable of each property, and the expression that loads it."""
 
 
 def read_property(expr: Expr) -> str | None:
-    """The variable of a property, if the expression is one."""
+    """Return the variable of an expression that is a property, else None."""
     return _LOADS[expr.word][0] if isinstance(expr, Call) and expr.word in _LOADS else None
 
 
 def load_properties(exprs: Iterable[Expr]) -> list[str]:
-    """The lines that give the properties in these expressions their values."""
+    """Return the lines that load the properties in these expressions."""
     asked = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     return [f"{name} = {value}" for word, (name, value) in _LOADS.items() if word in asked]

@@ -1,5 +1,6 @@
-"""A `Finish` is cut where it sums over all matrices: programs that finish some of them each leave a
-part of such a sum, and the next kernel adds the parts up.
+"""Split a `Finish` at sums over all matrices of a tensor.
+
+Each program finishes some of the matrices and leaves a partial sum. The next kernel combines them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from optgen.passes.rewrite import filter_assigns
 
 
 def split_finishes(plan: Plan) -> Plan:
-    """Return the same plan; no finish reads a sum over all matrices that it makes itself.
+    """Return a plan in which no finish reads a sum over all matrices that it makes itself.
 
-    A finish, be it empty, follows each phase that leaves sums in parts: it adds them up.
+    Each phase that leaves partial sums is followed by a finish, possibly empty, that combines them.
     """
     phases: list[Phase] = []
     for phase in plan.phases:
@@ -31,32 +32,35 @@ def _leaves_parts(plan: Plan, phase: Phase) -> bool:
         case Sweep():
             return bool(phase.reductions)
         case Finish():
-            return bool(sums_left(plan, phase))
+            return bool(partial_sums(plan, phase))
     return False
 
 
-def sums_left(plan: Plan, finish: Finish) -> list[Assign]:
-    """The sums over all matrices that a finish makes for the next one."""
+def partial_sums(plan: Plan, finish: Finish) -> list[Assign]:
+    """Return the sums over all matrices that a finish makes for the next one."""
     made = (a for a in assigns(finish.body) if is_reduction(a.value))
     return [a for a in made if plan.kinds[a.target].axes is Axes.NONE]
 
 
 def _split(plan: Plan, finish: Finish) -> Iterator[Phase]:
-    late = waiting(finish.body, {a.target for a in sums_left(plan, finish)})
+    late = dependents(finish.body, {a.target for a in partial_sums(plan, finish)})
     yield Finish(filter_assigns(finish.body, lambda a: a.target not in late))
     rest = filter_assigns(finish.body, lambda a: a.target in late)
     if rest:
         yield from _split(plan, Finish(rest))
 
 
-def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
-    """Return what is made of these sums, and the states whose old value that reads."""
+def dependents(body: Program, sums: Collection[Ref]) -> set[Ref]:
+    """Return the values that depend on these sums.
+
+    Assignments to states whose old values they read are included.
+    """
     late: set[Ref] = set()
     kept: set[Ref] = set()
     before = -1
     while len(late) > before:
         before = len(late)
-        for stmt, conditions in guarded(body):
+        for stmt, conditions in with_conditions(body):
             read = {ref for expr in (stmt.value, *conditions) for ref in reads(expr)}
             replaced = stmt.target.version and Ref(stmt.target.name) in kept
             if stmt.target in late or replaced or read & {*late, *sums}:
@@ -65,38 +69,40 @@ def waiting(body: Program, sums: Collection[Ref]) -> set[Ref]:
     return late
 
 
-def guarded(
+def with_conditions(
     program: Program, conditions: tuple[Expr, ...] = ()
 ) -> Iterator[tuple[Assign, tuple[Expr, ...]]]:
-    """Every assignment with the conditions it stands under."""
+    """Yield every assignment with the conditions of its enclosing branches."""
     for stmt in program:
         if isinstance(stmt, If):
             inside = (*conditions, stmt.condition)
-            yield from guarded(stmt.then, inside)
-            yield from guarded(stmt.orelse, inside)
+            yield from with_conditions(stmt.then, inside)
+            yield from with_conditions(stmt.orelse, inside)
         else:
             yield stmt, conditions
 
 
-def entering(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
-    """The names that a block reads before every path has given them a value."""
+def read_before_assigned(program: Program, given: frozenset[str] = frozenset()) -> set[str]:
+    """Return the names that a block may read before it assigns them."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):
             names |= {r.name for r in reads(stmt.condition)} - given
-            names |= entering(stmt.then, given) | entering(stmt.orelse, given)
+            names |= read_before_assigned(stmt.then, given) | read_before_assigned(
+                stmt.orelse, given
+            )
         else:
             names |= {r.name for r in reads(stmt.value)} - given
-        given |= defined((stmt,))
+        given |= always_assigned((stmt,))
     return names
 
 
-def defined(program: Program) -> set[str]:
-    """The names that a block assigns on every path."""
+def always_assigned(program: Program) -> set[str]:
+    """Return the names that a block assigns on every path."""
     names: set[str] = set()
     for stmt in program:
         if isinstance(stmt, If):
-            names |= defined(stmt.then) & defined(stmt.orelse)
+            names |= always_assigned(stmt.then) & always_assigned(stmt.orelse)
         else:
             names.add(stmt.target.name)
     return names

@@ -1,4 +1,4 @@
-"""Algorithm -> the optimizer class: constructor, checks, docstring, and its rule as data."""
+"""Lower to the optimizer class: constructor, checks, docstring, and its rule as data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.lowerings.base import Lowering
+from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer.arguments import (
     Argument,
     arguments,
@@ -18,16 +18,16 @@ from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
 from optgen.lowerings.python import literals
 from optgen.lowerings.python.literals import literal
-from optgen.passes.adds_gradient import adds_gradient
-from optgen.passes.assume import facts_asked
 from optgen.passes.plan import plans
+from optgen.passes.scatter_add import is_scatter_add
+from optgen.passes.specialize_shape import facts_asked
 
 TEMPLATE = "optimizer.py.jinja"
 FILENAME = "__init__.py"
 
 
 def optimizer_context(algorithm: Algorithm, base: Algorithm | None = None) -> Mapping[str, Any]:
-    """What the template lays out; `base` is what a derived algorithm derives from."""
+    """Return the template's variables; `base` is the base of a derived algorithm."""
     positional, keyword_only = arguments(algorithm)
     return {
         "algorithm": algorithm,
@@ -54,7 +54,7 @@ OPTIMIZER = Lowering(
 
 
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
-    """The arguments of `Rule` that are not its defaults, as Python text."""
+    """Return the non-default arguments of `Rule` as Python text."""
     planned = plans(algorithm)
     asked = {s.key for plan in planned for s in plan.fresh()}
     fresh = tuple(s.key for s in algorithm.states if s.key in asked)
@@ -68,7 +68,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "fresh": literal(fresh) if fresh else "",
         "gradient": _unless("dense", algorithm.gradient),
         "sparse_hint": literal(algorithm.sparse_hint) if algorithm.sparse_hint else "",
-        "adds": "True" if adds_gradient(algorithm) else "",
+        "adds": "True" if is_scatter_add(algorithm) else "",
         "dense_only": _dense_only(algorithm),
         "scalar_device": _unless("cpu", algorithm.scalar_device),
         "tensor_hypers": "" if tensors == ("lr",) else literal(tensors),
@@ -92,7 +92,7 @@ def _unless(usual: str, given: str) -> str:
 
 
 def _derived_rule(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
-    """What a derived class changes of its base's rule."""
+    """Return the arguments of `Rule` that a derived class changes."""
     own, theirs = rule_of(algorithm), rule_of(base)
     kept = ("sparse_hint", "fixed")
     return {key: own[key] for key in kept if key in own and own[key] != theirs.get(key)}
@@ -133,7 +133,7 @@ def _tuple(items: Iterable[str]) -> str:
 
 
 def _defaults(algorithm: Algorithm) -> dict[str, str]:
-    """The group's keys, and what the constructor puts there."""
+    """Return the group's keys with the constructor's values for them."""
     values = {key: key for key in group_keys(algorithm)}
     for hyper in algorithm.hypers:
         if hyper.fixed:
@@ -145,7 +145,7 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
 
 
 def _handed_on(algorithm: Algorithm, base: Algorithm) -> dict[str, str]:
-    """What a derived class gives its base's constructor."""
+    """Return the arguments that a derived class passes to its base's constructor."""
     values = _defaults(algorithm)
     taken: list[Argument] = [a for part in arguments(base) for a in part]
     fixed = {h.name for h in algorithm.hypers if h.fixed}

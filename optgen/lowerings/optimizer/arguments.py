@@ -1,4 +1,4 @@
-"""The constructor's arguments and the param group's keys: names, order, types and defaults."""
+"""List the constructor's arguments and the param group's keys, with types and defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optgen.lowerings.python.literals import literal
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of the constructor, as Python text."""
+    """Argument of the constructor, as Python text."""
 
     name: str
     annotation: str
@@ -24,11 +24,11 @@ ADDED = (
     Argument("capturable", "bool", "False"),
     Argument("differentiable", "bool", "False"),
 )
-"""What every optimizer takes; a class whose spec does not place them gets them in this order."""
+"""Arguments of every optimizer, in the order for specs that do not place them."""
 
 
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
-    """The arguments that may be positional, and those that are keyword-only."""
+    """Return the arguments that may be positional, and the keyword-only ones."""
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
     placed = algorithm.keywords or tuple(known)
     known |= {a.name: a for a in ADDED}
@@ -39,20 +39,20 @@ def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
 
 
 def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
-    """The keys of a param group, in order, `params` apart."""
+    """Return the keys of a param group except `params`, in order."""
     known = [*(h.name for h in algorithm.hypers), *(a.name for a in ADDED)]
     return (*algorithm.group, *(name for name in known if name not in algorithm.group))
 
 
 def backfill(algorithm: Algorithm) -> dict[str, str]:
-    """What torch's class gives groups of checkpoints that are older than one of its flags."""
+    """Return the defaults that torch fills into groups of checkpoints older than a flag."""
     texts = {a.name: a.default for a in ADDED}
     texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.sort == "flag"}
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
 def optional(algorithm: Algorithm) -> dict[str, str]:
-    """The keys that torch's groups lack, if the spec says which they have: with their defaults."""
+    """Return the keys that torch's groups lack, with defaults, if the spec lists torch's keys."""
     lacking = (a for a in ADDED if algorithm.group and a.name not in algorithm.group)
     return {a.name: a.default for a in lacking}
 
@@ -62,7 +62,7 @@ def _argument(hyper: Hyper) -> Argument:
 
 
 def annotation(hyper: Hyper) -> str:
-    """The type of a hyperparameter."""
+    """Return the type annotation of a hyperparameter."""
     if hyper.sort == "flag":
         return "bool"
     if hyper.sort == "choice":

@@ -1,4 +1,4 @@
-"""What a constructor checks, and torch's words for what is wrong."""
+"""Print a constructor's checks of its arguments, with torch's error messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import filled, literal, message
-from optgen.lowerings.python.text import PythonText
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
@@ -25,14 +25,14 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Check:
-    """If the condition holds, the constructor raises a ValueError with the message."""
+    """Check of a constructor: if the condition is true, it raises ValueError with the message."""
 
     condition: str
     message: str
 
 
 def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
-    """Every check, in the order of the arguments; a derived class adds only what is its own."""
+    """Return all checks in the order of the arguments, without those that a base makes."""
     hypers = [h for h in algorithm.hypers if not h.fixed and not _checked_by(base, h)]
     found = [check for hyper in hypers for check in _checks(hyper)]
     for require in _requires(algorithm, base):
@@ -43,7 +43,7 @@ def checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
 
 
 def param_checks(algorithm: Algorithm, base: Algorithm | None) -> list[Check]:
-    """What every parameter is checked for, when it is added."""
+    """Return the checks of every parameter that is added."""
     return [
         Check(
             _of_param(_violated(require.condition)),
@@ -134,7 +134,7 @@ def _bounds_check(hyper: Hyper, index: int, value: str, told: str) -> Iterator[C
 
 
 def _inside(bounds: Bounds, value: str) -> str:
-    """A comparison that holds inside the bounds, and never for NaN; "" where all is allowed."""
+    """Return a comparison that is true inside the bounds and false for NaN; "" if unbounded."""
     low = [(bounds.ge, "<="), (bounds.gt, "<")]
     high = [(bounds.le, "<="), (bounds.lt, "<")]
     before = [f"{_bound(number)} {sign} " for number, sign in low if number is not None]
@@ -152,7 +152,7 @@ def _bound(number: float) -> str:
 
 
 def _violated(condition: Expr) -> Expr:
-    """When a condition does not hold; comparisons stay as they are, since NaN answers no to all."""
+    """Return a condition's negation. Comparisons get a `not`, so that NaN violates them."""
     match condition:
         case Call("not", (inner,)):
             return inner
@@ -164,4 +164,4 @@ def _violated(condition: Expr) -> Expr:
 
 
 def _python(condition: Expr) -> str:
-    return PythonText(names={}, functions=_FUNCTIONS).text(condition)
+    return PythonPrinter(names={}, functions=_FUNCTIONS).text(condition)

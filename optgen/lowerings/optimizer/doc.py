@@ -1,4 +1,4 @@
-"""The docstring of an optimizer class: what it is, the rule, the arguments, the state."""
+"""Write the docstring of an optimizer class or function: rule, arguments, errors and state."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from optgen.ir.algorithm import Algorithm, Bounds, Hyper, State
 from optgen.ir.nodes import assigns
 from optgen.lowerings.optimizer.arguments import Argument
-from optgen.lowerings.optimizer.roles import role
+from optgen.lowerings.optimizer.hyperparameter_roles import role
 from optgen.lowerings.python.literals import literal, shown
-from optgen.passes.drop_unread import drop_unread
+from optgen.passes.drop_unused_hypers import drop_unused_hypers
 from optgen.passes.latex import to_latex
-from optgen.passes.symbols import Symbols
+from optgen.passes.latex_symbols import Symbols
 
 _WIDTH = 100
 
 _NAMES = {"lr": "Learning rate"}
-"""Names that are short for something; any other is printed in words, unless the rule shows more."""
+"""Descriptions of abbreviated names. Other names are printed in words, unless they have a role."""
 
 _ADDED = {
-    "maximize": "Climb the objective instead of descending.",
+    "maximize": "Maximize the objective instead of minimizing it.",
     "foreach": "Update many tensors with each operation (True) or one at a time (False); "
     "None leaves the choice to the runtime.",
-    "fused": "Take the fused kernel or fail (True), or do not take it (False); None takes it "
-    "where it can run and nothing else is asked for.",
+    "fused": "Require the fused kernel (True) or never use it (False); None uses it where it can "
+    "run and no other implementation is requested.",
     "capturable": "Let a CUDA graph capture the step.",
     "differentiable": "Let autograd follow the step.",
 }
@@ -37,14 +37,12 @@ _SHAPES = {
 _FACTS = {
     "factored": ("only where it has rows and columns", "only where it has no rows and columns"),
 }
-"""What `when=` says of a fact, and of its opposite."""
+"""Text for `when=` a shape predicate, and for its negation."""
 
 
 def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
-    """The lines of the docstring, indented as they stand in the class, from the second on."""
-    params = (
-        "params: Parameters to optimize, or dicts that make groups of them; both may have names."
-    )
+    """Return the lines of a class docstring; all but the first are indented for the class."""
+    params = "params: Parameters to optimize, or dicts that define groups; both may have names."
     lines = list(_head(algorithm))
     lines += ["", "    Args:", *_item(params), *_arguments(algorithm, arguments)]
     lines += ["", "    Raises:", *_raises(algorithm)]
@@ -58,7 +56,7 @@ def docstring(algorithm: Algorithm, arguments: Iterable[Argument]) -> list[str]:
 def function_docstring(
     algorithm: Algorithm, lists: Mapping[str, str], arguments: Iterable[Argument]
 ) -> list[str]:
-    """The same of a function; `lists` are its lists by the names in the rule."""
+    """Return the lines of a function's docstring; `lists` maps names in the rule to arguments."""
     symbols = Symbols(algorithm)
     lines = list(_head(algorithm))
     lines += ["", "    Args:"]
@@ -68,12 +66,12 @@ def function_docstring(
         lines += _item(f"{given} (sequence of Tensor): :math:`{symbols.at(name)}` each, {role}.")
     lines += _arguments(algorithm, arguments)
     messages = "; or: ".join(["An argument is outside its range", *_messages(algorithm)])
-    wrong = f"ValueError: {messages}; or the lists have no equal lengths and shapes."
+    wrong = f"ValueError: {messages}; or the lists differ in their lengths or shapes."
     return [*lines, "", "    Raises:", *_item(wrong)]
 
 
 def _head(algorithm: Algorithm) -> Iterator[str]:
-    """What it is, and the rule."""
+    """Yield the author's description and the rule."""
     summary, *rest = algorithm.doc.strip().splitlines()
     first, *more = _wrapped(summary, "    ", first='    r"""')
     yield from (first.removeprefix('    r"""'), *more)
@@ -93,7 +91,7 @@ def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
 
 
 def _rule(algorithm: Algorithm) -> Iterator[str]:
-    """The rule's LaTeX; a long line goes on below, indented."""
+    """Yield the lines of the rule's LaTeX, with long lines wrapped and indented."""
     for line in to_latex(algorithm).splitlines():
         indent = " " * (8 + len(line) - len(line.lstrip()))
         yield from _wrapped(line.strip(), f"{indent}    ", first=indent)
@@ -101,7 +99,7 @@ def _rule(algorithm: Algorithm) -> Iterator[str]:
 
 def _arguments(algorithm: Algorithm, arguments: Iterable[Argument]) -> Iterator[str]:
     symbols = Symbols(algorithm)
-    read = drop_unread(algorithm).hypers
+    read = drop_unused_hypers(algorithm).hypers
     for argument in arguments:
         hyper = algorithm.hyper(argument.name)
         about = (
@@ -157,8 +155,8 @@ def _raises(algorithm: Algorithm) -> Iterator[str]:
     yield from _item("RuntimeError: `fused` together with `differentiable` or with `foreach`.")
     if not algorithm.elementwise:
         yield from _item(
-            "RuntimeError: A parameter is complex, or an engine has put a flat partition in its "
-            "place."
+            "RuntimeError: A parameter is complex, or a training engine has replaced it by a flat "
+            "partition."
         )
 
 
@@ -170,7 +168,7 @@ def _states(algorithm: Algorithm) -> Iterator[str]:
     symbols = Symbols(algorithm)
     if algorithm.step:
         kind, shape = ("int", "") if algorithm.counter == "int" else ("Tensor", ", 0-dimensional")
-        yield from _item(f"step ({kind}): How many steps the parameter has taken{shape}.")
+        yield from _item(f"step ({kind}): Number of steps that the parameter has taken{shape}.")
     for state in algorithm.states:
         yield from _item(f"{state.key} (Tensor): {_state(state, symbols)}.")
 
@@ -192,7 +190,7 @@ def _state(state: State, symbols: Symbols) -> str:
 
 
 def _start(state: State) -> str:
-    """Return what a state begins with, and whether it stays so."""
+    """Return a description of a state's initial value, and of whether it is constant."""
     if state.init == "p":
         return "at first a copy of it" if state.written else "a copy of it before its first step"
     if not isinstance(state.init, str):

@@ -1,1 +1,1 @@
-"""What the for-loop and foreach share: Python text of scalars, signatures and torch calls."""
+"""Print the Python that forloop and foreach share: scalars, signatures, phases, torch calls."""

@@ -1,4 +1,4 @@
-"""The functions of a generated Python file: one for each kind of parameter a rule tells apart."""
+"""Assemble the functions of a generated Python file: one for each kind of parameter."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.plan import Plan
 from optgen.ir.variables import RUNTIME
-from optgen.lowerings.base import Context
-from optgen.lowerings.python.scalars import BUCKET, scalar_lines
+from optgen.lowerings.lowering import Context
+from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh
 
 
 @dataclass(frozen=True)
 class Function:
-    """One `update`: its name, the tensor lists it takes, its keywords, the lines of its body."""
+    """Generated function: its name, tensor lists, keyword arguments and lines."""
 
     name: str
     doc: str
@@ -28,14 +28,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Body:
-    """What is printed of the tensors, and the names of the numbers that it reads."""
+    """Printed lines of the tensor operations, and the numbers that they read."""
 
     lines: list[str]
     reads: frozenset[str]
 
 
 def python_file(algorithm: Algorithm, functions: list[Function]) -> Context:
-    """What a template needs: the functions, and imports for what they call and are annotated by."""
+    """Return the template's variables: the functions, and the imports that they need."""
     called = _called(line for function in functions for line in function.body)
     called |= _annotations(functions)
     imports = {
@@ -60,7 +60,7 @@ def _annotations(functions: Iterable[Function]) -> set[str]:
 
 
 def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
-    """`update` of one bucket: the scalar program, then what `loop` prints of the tensors."""
+    """Return the `update` of one bucket: the scalar program, then the lines from `loop`."""
     arguments, plan = keywords(plan), name_fresh(plan)
     body = loop(plan)
     return Function(
@@ -73,22 +73,22 @@ def bucket_function(plan: Plan, loop: Callable[[Plan], Body]) -> Function:
 
 
 def function_name(name: str, facts: Mapping[str, bool]) -> str:
-    """`update_factored`: the runtime asks for it by what holds of a parameter's shape."""
+    """Return a function's name with its shape predicates, as in `update_factored`."""
     answers = (fact if holds else f"not_{fact}" for fact, holds in facts.items())
     return "_".join((name, *answers))
 
 
 def indented(lines: Iterable[str], header: str) -> list[str]:
-    """Lines under the header of a loop or branch."""
+    """Return lines indented under the header of a loop or branch."""
     return [header, *(f"    {line}" if line else line for line in lines)]
 
 
 def unpacked(names: Sequence[str]) -> str:
-    """Names that a tuple is unpacked into, one name too."""
+    """Return the target of a tuple unpacking, with parentheses for a single name."""
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
 def parted(*blocks: list[str]) -> tuple[str, ...]:
-    """Blocks of lines with an empty line between them."""
+    """Return blocks of lines with an empty line between them."""
     lines = [line for block in blocks if block for line in (*block, "")]
     return tuple(lines[:-1])

@@ -1,6 +1,6 @@
-"""Python literals for what a spec holds: values, messages, docstrings, comments.
+"""Print values, messages, docstrings and comments of a spec as Python literals.
 
-Nothing that a spec holds reaches a generated Python file, Triton's among them, but through here.
+Every text of a spec that goes into a generated Python file, also a Triton file, is escaped here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import string
 from collections.abc import Iterable, Iterator, Mapping
 
-_LONGEST = 72  # characters of one piece of a message, so that lines stay below 100
+_LONGEST = 72  # characters per piece of a message, which keeps lines below 100
 
 
 def literal(value: object) -> str:
@@ -27,23 +27,23 @@ def literal(value: object) -> str:
 
 
 def exact_literal(value: object) -> str:
-    """Return a value as Python, and Triton, reads it back: an infinite number too."""
+    """Return a value as Python and Triton read it back exactly, including inf and nan."""
     infinite = isinstance(value, float) and not math.isfinite(value)
     return f'float("{value}")' if infinite else repr(value)
 
 
 def comment(text: str) -> str:
-    """Return a text as a comment, which is one line."""
+    """Return a text as a one-line comment."""
     return f"# {one_line(text)}"
 
 
 def one_line(text: str) -> str:
-    """Return a text without anything that Python, C++ or a reader takes for the end of a line."""
+    """Return a text with all line breaks and control characters replaced by spaces."""
     return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", text)
 
 
 def docstring(lines: Iterable[str]) -> str:
-    """Return lines as a docstring, the closing quotes on a line of their own."""
+    """Return lines as a docstring, with the closing quotes on their own line."""
     text = "\n".join([*lines, "    "])
     if '"""' not in text:
         return f'r"""{text}"""'
@@ -52,17 +52,17 @@ def docstring(lines: Iterable[str]) -> str:
 
 
 def message(text: str, values: Mapping[str, str]) -> str:
-    """Return a message as one string or, a long one, as several beside one another.
+    """Return a message as a string literal, or a long one as several adjacent literals.
 
     Args:
-        text: a format string, whose fields are names.
-        values: what is printed for a field: an expression; without one, the field's own name is it.
+        text: Format string whose fields are names.
+        values: Expression that is printed for each field; by default the field's name.
     """
     return " ".join(_quoted(piece) for piece in _pieces(_parts(text, values)))
 
 
 def filled(text: str, texts: Mapping[str, str]) -> str:
-    """Return a format string with the text of some fields in their place."""
+    """Return a format string with some fields replaced by a text."""
     parts = []
     for before, name, _, _ in string.Formatter().parse(text):
         parts.append(_doubled(before))
@@ -72,7 +72,7 @@ def filled(text: str, texts: Mapping[str, str]) -> str:
 
 
 def shown(text: str, texts: Mapping[str, str]) -> str:
-    """Return a format string as a reader sees it: braces once, some fields replaced by a text."""
+    """Return a format string as it is displayed: single braces, some fields replaced."""
     parts = []
     for before, name, _, _ in string.Formatter().parse(text):
         parts += [before] if name is None else [before, texts.get(name, f"{{{name}}}")]
@@ -80,11 +80,11 @@ def shown(text: str, texts: Mapping[str, str]) -> str:
 
 
 Part = tuple[str, bool]
-"""A piece of a text as it is, or (True) an expression whose value is printed."""
+"""Literal piece of a text, or (with True) an expression whose value is printed."""
 
 
 def _parts(text: str, values: Mapping[str, str]) -> Iterator[Part]:
-    """Words with the space behind them, and expressions."""
+    """Yield words, each with the space after it, and expressions."""
     for before, name, _, _ in string.Formatter().parse(text):
         yield from ((word, False) for word in re.findall("[^ ]* |[^ ]+", before))
         if name is not None:
@@ -92,7 +92,7 @@ def _parts(text: str, values: Mapping[str, str]) -> Iterator[Part]:
 
 
 def _pieces(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Parts that fit one line together; only behind a space does a line end."""
+    """Yield groups of parts that fit one line; lines break only after a space."""
     piece: list[Part] = []
     word: list[Part] = []
     for part in parts:
@@ -121,5 +121,5 @@ def _quoted(piece: Iterable[Part]) -> str:
 
 
 def _doubled(text: str) -> str:
-    """A text whose braces are braces in a format string."""
+    """Return a text with its braces escaped for a format string."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -1,4 +1,4 @@
-"""The signature every generated Python `update` shares: tensor lists, then hyperparameters."""
+"""Print the signature of generated Python functions: tensor lists, then hyperparameters."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from optgen.passes.rewrite import map_expressions
 
 
 def list_names(algorithm: Algorithm) -> tuple[str, ...]:
-    """The tensor lists, in the order the runtime hands them over."""
+    """Return the names of the tensor lists, in the order in which the runtime passes them."""
     states = tuple(plural(s.symbol) for s in algorithm.states)
     steps = ("state_steps",) if algorithm.step else ()
     return (plural(algorithm.param), plural(algorithm.grad), *states, *steps)
 
 
 def keywords(plan: Plan) -> tuple[str, ...]:
-    """The keyword-only arguments with their types: the group's values, then what is fresh."""
+    """Return the annotated keyword-only arguments: hyperparameters, then fresh flags."""
     hypers = (f"{h.name}: {_annotation(h)}" for h in plan.algorithm.hypers)
     return (*hypers, *(f"fresh_{s.key}: bool" for s in plan.fresh()))
 
 
 def name_fresh(plan: Plan) -> Plan:
-    """The same plan with `fresh(s)` as a name: the keyword argument of the state's key."""
+    """Return the plan with every `fresh(s)` replaced by its keyword argument."""
     names = {s.symbol: Ref(f"fresh_{s.key}") for s in plan.fresh()}
 
     def named(expr: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Operations as torch calls: methods of one tensor, or `_foreach_` functions of a list."""
+"""Print operations as torch calls: methods of a tensor, or `_foreach_` functions of lists."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from optgen.ir.nodes import Call
 from optgen.ir.variables import plural
+from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
-from optgen.lowerings.python.text import PythonText
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step
-from optgen.passes.scalars import is_number
+from optgen.passes.scalar_arithmetic import is_number
 
-_TEXT = PythonText({}, {})
+_TEXT = PythonPrinter({}, {})
 _METHODS = {
     "**": "pow",
     "%": "remainder",
@@ -32,12 +32,12 @@ _PER_TENSOR -= {"pow"}
 
 
 def forloop_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Every operation as a method call; operations on one result are chained."""
+    """Return every operation as a method call. Operations on one result are chained."""
     return _lines(program, _forloop_steps)
 
 
 def foreach_lines(program: tuple[Instruction, ...]) -> list[str]:
-    """Every operation as one call for the whole list."""
+    """Return every operation as one call for the whole list."""
     return _lines(program, lambda ops: [_foreach(step) for step in ops.steps])
 
 
@@ -99,33 +99,33 @@ def _forloop_steps(ops: Ops) -> list[str]:
 
 
 def _reduced(step: Reduce) -> str:
-    """One block's part of a reduction, joined to what the blocks before it left."""
+    """Return the line that accumulates one block's reduction into the target."""
     part = f"{reduction(step)}({step.source})"
-    if step.word == "max_abs":
+    if step.function == "max_abs":
         return f"torch.maximum({step.target}, {part}, out={step.target})"
     return f"{step.target}.add_({part})"
 
 
 def reduction(step: Reduce) -> str:
-    """The function of optgen.runtime.eager.reductions that reduces one tensor."""
-    name = "total" if step.word == "sum" else step.word
-    return f"{step.word}_of_squares" if step.squared else name
+    """Return the function of optgen.runtime.eager.reductions that reduces one tensor."""
+    name = "total" if step.function == "sum" else step.function
+    return f"{step.function}_of_squares" if step.squared else name
 
 
 def _chains(op: Op) -> bool:
-    """Whether it is a method, and of a value that none of its arguments names."""
-    return op.word not in ("maximum", "minimum") and op.source not in op.args
+    """Tell whether an operation can be a chained method call: its source is no argument too."""
+    return op.function not in ("maximum", "minimum") and op.source not in op.args
 
 
 def _call(op: Op) -> str:
-    name = _METHODS.get(op.word, op.word)
-    if op.word == "where":
+    name = _METHODS.get(op.function, op.function)
+    if op.function == "where":
         return f"torch.where({', '.join([_condition(op.source), *map(_operand, op.args)])})"
-    if op.word == "new_full":
+    if op.function == "new_full":
         return f"{op.source}.new_full((), {_operand(op.args[0])})"
-    if op.word == "full_like":
+    if op.function == "full_like":
         return f"torch.full_like({op.source}, {_operand(op.args[0])})"
-    if op.word in ("maximum", "minimum") and op.inplace:
+    if op.function in ("maximum", "minimum") and op.inplace:
         return f"torch.{name}({op.source}, {_operand(op.args[0])}, out={op.source})"
     if not isinstance(op.source, str):
         return f"torch.{name}({', '.join([_operand(op.source), *map(_operand, op.args)])})"
@@ -133,12 +133,12 @@ def _call(op: Op) -> str:
 
 
 def _method(op: Op) -> str:
-    name = _METHODS.get(op.word, op.word)
-    arguments = [_condition(a) if op.word in ("and", "or") else _operand(a) for a in op.args]
-    if op.word == "add" and is_number(op.scalar, -1):
+    name = _METHODS.get(op.function, op.function)
+    arguments = [_condition(a) if op.function in ("and", "or") else _operand(a) for a in op.args]
+    if op.function == "add" and is_number(op.scalar, -1):
         name = "sub"
-    elif op.word in _SCALED and not is_number(op.scalar, 1):
-        arguments.append(f"{_SCALED[op.word]}={_TEXT.text(op.scalar)}")
+    elif op.function in _SCALED and not is_number(op.scalar, 1):
+        arguments.append(f"{_SCALED[op.function]}={_TEXT.text(op.scalar)}")
     return f".{name}{'_' if op.inplace else ''}({', '.join(arguments)})"
 
 
@@ -147,26 +147,26 @@ def _operand(operand: Operand) -> str:
 
 
 def _condition(operand: Operand) -> str:
-    """A truth value as the tensor that torch wants."""
+    """Return a condition's text as a tensor, which torch needs."""
     return operand if isinstance(operand, str) else f"torch.tensor({_TEXT.text(operand)})"
 
 
 def _foreach(step: Step) -> str:
     if isinstance(step, Reduce):
         parts = f"[{reduction(step)}({step.source}) for {step.source} in {plural(step.source)}]"
-        joined = "maximum" if step.word == "max_abs" else "add"
+        joined = "maximum" if step.function == "max_abs" else "add"
         return f"torch._foreach_{joined}_({plural(step.target)}, {parts})"
     if isinstance(step, Alias):
         return f"{plural(step.target)} = {plural(step.source)}"
-    name = _METHODS.get(step.word, step.word)
+    name = _METHODS.get(step.function, step.function)
     if name in _PER_TENSOR or not isinstance(step.source, str):
         return _per_tensor(step)
     arguments = [plural(step.source), *(_listed(a) for a in step.args)]
-    if step.word == "add" and is_number(step.scalar, -1):
+    if step.function == "add" and is_number(step.scalar, -1):
         name = "sub"
-    elif step.word == "add" and not is_number(step.scalar, 1):
+    elif step.function == "add" and not is_number(step.scalar, 1):
         arguments.append(f"alpha={_TEXT.text(step.scalar)}")
-    elif step.word in _SCALED and not is_number(step.scalar, 1):
+    elif step.function in _SCALED and not is_number(step.scalar, 1):
         arguments.append(_TEXT.text(step.scalar))
     if name == "mul" and step.inplace and not isinstance(step.args[0], str):
         return f"scale_({', '.join(arguments)})"
@@ -179,8 +179,8 @@ def _listed(operand: Operand) -> str:
 
 
 def _per_tensor(op: Op) -> str:
-    """A word torch has no `_foreach_` function for: one call a tensor."""
-    if op.word == "new_full":
+    """Return a list comprehension for an op without a `_foreach_` function."""
+    if op.function == "new_full":
         params = plural(str(op.source))
         one = f"{params}[0].new_full((), {_operand(op.args[0])})"
         return f"{plural(op.target)} = [{one}] * len({params})"

@@ -1,6 +1,6 @@
 # lowering: 'load'
 # kind: 'crashed'
-# message: 'TangledError:  (levels.py)'
+# message: 'CyclicDependencyError:  (levels.py)'
 # hypers: {}
 # shapes: ((2, 3),)
 # dtype: 'float64'

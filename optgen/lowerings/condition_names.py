@@ -1,0 +1,60 @@
+"""Name conditions that are uniform over a tensor, and tell which of them are rarely true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+from optgen.ir.algorithm import Hyper
+from optgen.ir.nodes import Call, Const, Expr, Ref
+
+_SPOKEN = {
+    "+": "plus",
+    "-": "minus",
+    "*": "times",
+    "/": "over",
+    "**": "to_the",
+    "%": "mod",
+    "<": "below",
+    "<=": "at_most",
+    ">": "above",
+    ">=": "at_least",
+    "==": "equals",
+    "!=": "differs_from",
+    "truth": "has",
+    "is_none": "no",
+    "neg": "minus",
+}
+_LONGEST = 32  # characters of a name
+
+
+def candidate_names(*conditions: Expr) -> Iterator[str]:
+    """Yield candidate names: each condition in words if short enough, then condition1, 2, ..."""
+    for name in map(_spoken, conditions):
+        if len(name) <= _LONGEST and name.isidentifier():
+            yield name
+    yield from (f"condition{n}" for n in count(1))
+
+
+def _spoken(expr: Expr) -> str:
+    match expr:
+        case Const(value):
+            return str(value).replace("-", "minus_").replace(".", "_")
+        case Ref(name):
+            return name
+        case Call(word, (a,)):
+            return f"{_SPOKEN.get(word, word)}_{_spoken(a)}"
+        case Call(word, args):
+            return f"_{_SPOKEN.get(word, word)}_".join(map(_spoken, args))
+    raise TypeError(f"not a condition: {expr!r}")
+
+
+def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
+    """Tell whether a condition is false in most steps: options are off, a state is fresh once."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            hyper = hypers.get(name)
+            return hyper is not None and hyper.sort == "flag" and not hyper.default
+        case Call("and", (a, b)):
+            return is_rare(a, hypers) or is_rare(b, hypers)
+    return isinstance(condition, Call) and condition.word == "fresh"

@@ -1,0 +1,209 @@
+"""Print expressions as C++: scalars in double, tensor elements in the compute type C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.ir.variables import capitals, escaped
+from optgen.passes.scalar_arithmetic import is_number, unsigned
+
+_INFIX = {
+    "==": (3, "=="),
+    "!=": (3, "!="),
+    "<": (4, "<"),
+    "<=": (4, "<="),
+    ">": (4, ">"),
+    ">=": (4, ">="),
+    "+": (5, "+"),
+    "-": (5, "-"),
+    "*": (6, "*"),
+    "/": (6, "/"),
+}
+_SELECT, _LOGIC, _COMPARED, _PREFIX, _ATOM = 0, 1, 3, 7, 9
+
+_NOT_FINITE = {
+    "inf": "__builtin_inf()",
+    "-inf": "-__builtin_inf()",
+    "nan": '__builtin_nan("")',
+}
+
+CALLS: Mapping[str, str] = {
+    "%": "mod({0}, {1})",
+    "sqrt": "sqrt({0})",
+    "exp": "exp({0})",
+    "log": "log({0})",
+    "abs": "abs({0})",
+    "sign": "sign({0})",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "clamp": "clamp({0}, {1}, {2})",
+    "lerp": "lerp({0}, {1}, {2})",
+    "truth": "truth({0})",
+    "is_none": "is_none({0})",
+    "copy": "{0}",  # registers are never overwritten
+}
+"""Ops that are calls of functions in the header, or just their operand."""
+
+_KEYWORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
+    "constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
+    "explicit export extern false float for friend goto if inline int long mutable namespace new "
+    "noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq"
+)
+_OWN = (
+    "C CELLS Computed HAS_STEP Hypers LANES LINE S STREAMS Scalar Scalars Late ahead ask burst "
+    "cells end first fresh has_step hypers i i64 late load lookahead mod n pow program rare "
+    "rounded scalars store strip "
+    "streams sweep truth update where "
+    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
+    "HAS_AXES INLINE LAST_PART LOCAL LOOP MATRIX MATRIX_REDUCTIONS NONE NUMBERS Number Numbers "
+    "PASSES Pass Place READ ROW SUM VECTOR cols joined named optgen pitch put run_axes take "
+    "take_fewer "
+    "ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
+    "flag given numbers row rows run run_numbers set sizes sums"
+)
+RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
+    word for word, text in CALLS.items() if text.startswith(word)
+}
+"""Names that a spec may use, but that C++ or the generated code already uses."""
+
+
+def variable(name: str) -> str:
+    """Return the C++ variable of a name; all versions of a name share it."""
+    return escaped(name, RESERVED)
+
+
+def constant(name: str) -> str:
+    """Return the C++ constant or template parameter of a stream, a cell or a flag."""
+    return variable(capitals(name))
+
+
+@dataclass(frozen=True)
+class ExpressionPrinter:
+    """Printer of expressions.
+
+    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
+    returns the text of a condition that has a name, or None.
+    """
+
+    tensors: bool
+    read: Callable[[Expr], str | None] = lambda expr: None
+    ask: Callable[[Expr], str | None] = lambda expr: None
+
+    def __call__(self, expr: Expr, within: int = 0) -> str:
+        """Return an expression's text, in parentheses if its precedence is below `within`."""
+        text, binding = self._bare(expr)
+        return f"({text})" if binding < within else text
+
+    def _truth(self, expr: Expr, within: int = 0) -> str:
+        """Return a condition's text, by its name if it has one."""
+        asked = self.ask(expr)
+        if asked is None:
+            return self(expr, within)
+        return f"({asked})" if " " in asked and _COMPARED < within else asked
+
+    def _bare(self, expr: Expr) -> tuple[str, int]:
+        known = self.read(expr)
+        if known is not None:
+            return known, _ATOM
+        match expr:
+            case Const():
+                text = self._constant(expr)
+                return text, _PREFIX if text.startswith("-") else _ATOM
+            case Ref(name):
+                return variable(name), _ATOM
+            case Linear(terms):
+                return self._sum(terms)
+            case Call("neg", (a,)):
+                return _negated(self(a, _PREFIX)), _PREFIX
+            case Call("not", (a,)):
+                return f"!{self._truth(a, _PREFIX)}", _PREFIX
+            case Call("where", (condition, a, b)):
+                if self.tensors:
+                    return f"where<C>({self._truth(condition)}, {self(a)}, {self(b)})", _ATOM
+                other = self._argument(b) if _is_whole(a) and _is_whole(b) else self(b, 1)
+                return f"{self(condition, 1)} ? {self(a, 1)} : {other}", _SELECT
+            case Call("**", (a, b)):
+                return self._power(a, b)
+            case Call("and" | "or" as word, (a, b)):
+                # For tensors & and | evaluate both sides, as vectors do. Without parentheses
+                # compilers warn.
+                sign = {"and": "&", "or": "|"}[word] * (1 if self.tensors else 2)
+                return f"{self._truth(a, _PREFIX)} {sign} {self._truth(b, _PREFIX)}", _LOGIC
+            case Call(word, (a, b)) if word in _INFIX:
+                binding, sign = _INFIX[word]
+                left, right = self(a, binding), self(b, binding + 1)
+                if word == "/" and _is_whole(a) and _is_whole(b):
+                    right += ".0"  # avoids integer division
+                return f"{left} {sign} {right}", binding
+            case Call("item", (values, index)):
+                return f"{self(values)}[{self(index)}]", _ATOM
+            case Call(word, args) if word in CALLS:
+                return CALLS[word].format(*map(self._argument, args)), _ATOM
+        raise TypeError(f"cannot print as C++: {expr!r}")
+
+    def _argument(self, expr: Expr) -> str:
+        """Return an argument's text. Functions need arguments of one type, so literals are cast."""
+        if _is_whole(expr):
+            return f"C({self(expr)})" if self.tensors else f"{self(expr)}.0"
+        return self(expr)
+
+    def _constant(self, constant: Const) -> str:
+        value = constant.value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, float):
+            text = _NOT_FINITE.get(repr(value), repr(value))
+            return f"C({text})" if self.tensors else text
+        raise TypeError(f"not a number or a bool: {value!r}")
+
+    def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        match b:
+            case Const(int() as n) if 2 <= n <= 4:
+                return " * ".join([self(a, 7)] * n), 6
+            case Const(0.5):  # as torch does; pow differs for -0.0 and -inf
+                return f"sqrt({self._argument(a)})", _ATOM
+            case Const(-0.5):
+                return f"1 / sqrt({self._argument(a)})", 6
+        return f"pow({self._argument(a)}, {self._argument(b)})", _ATOM
+
+    def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        match terms:
+            case (Term(Const(1), (factor,), ()),):
+                return self._bare(factor)
+        text = ""
+        for term in terms:
+            minus, rest = self._term(term)
+            joint = " - " if minus else " + "
+            text = f"{text}{joint}{rest}" if text else _negated(rest) if minus else rest
+        if len(terms) > 1:
+            return text, 5
+        return text, _ATOM if text.isidentifier() else 6
+
+    def _term(self, term: Term) -> tuple[bool, str]:
+        """Return a term's sign, and its text: coefficient * factors / divisors."""
+        minus, coefficient = unsigned(term.coefficient)
+        factors = [self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors)]
+        if not is_number(coefficient, 1) or not factors:
+            factors = [self(coefficient, 6), *(self(f, 7) for f in term.factors)]
+        text = " * ".join(factors)
+        if term.divisors:
+            below = " * ".join(self(d, 7) for d in term.divisors)
+            text += f" / ({below})" if len(term.divisors) > 1 else f" / {below}"
+        return minus, text
+
+
+def _negated(text: str) -> str:
+    """Return the text of -x, with parentheses where `--` would be a decrement."""
+    return f"-({text})" if text.startswith("-") else f"-{text}"
+
+
+def _is_whole(expr: Expr) -> bool:
+    return isinstance(expr, Const) and type(expr.value) is int

@@ -1,0 +1,41 @@
+"""Describe one C++ loop as data: its arrays and its body."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Program
+from optgen.ir.plan import Sweep
+
+
+@dataclass(frozen=True)
+class LoopArray:
+    """Array that a loop indexes; with `when`, it exists only if that flag is set."""
+
+    name: str
+    loaded: bool
+    stored: bool
+    when: str | None = None
+    axes: Axes = Axes.TENSOR
+    fewer: bool = False  # fewer axes than the loop: one number, or broadcast to elements
+    left: bool = False  # stored only for a reduction after the loop
+    type: str = "C"  # of the array's elements
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Loop: its arrays and its body. `numbers` maps names that are uniform over the tensor."""
+
+    arrays: Sequence[LoopArray]
+    body: Program
+    numbers: Mapping[str, str] = field(default_factory=dict)  # name -> C++ text
+    summed: Collection[str] = ()  # operands of reductions, read after the body
+    several: bool = False  # one iteration may compute a SIMD vector
+
+
+def sweep_loop(sweep: Sweep) -> Loop:
+    """Return the only loop of an elementwise rule."""
+    arrays = [LoopArray(s.name, True, s.stored, s.when) for s in sweep.streams]
+    return Loop(arrays, sweep.body, several=True)

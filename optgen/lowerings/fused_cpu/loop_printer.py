@@ -1,0 +1,310 @@
+"""Print a C++ loop over elements, rows, columns or matrices: loads, computations, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.nodes import (
+    Call,
+    Const,
+    Expr,
+    Linear,
+    Ref,
+    assigns,
+    children,
+    rebuild,
+    walk,
+)
+from optgen.ir.plan import Plan
+from optgen.ir.variables import is_free, plural
+from optgen.ir.words import CONDITIONS, PROPERTIES
+from optgen.lowerings.condition_names import candidate_names, is_rare
+from optgen.lowerings.fused_cpu import prefetch
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_cpu.line_layout import WIDTH, folded, indented, listed
+from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements, masks
+from optgen.passes.flatten_branches import BranchFlattener
+from optgen.passes.rewrite import map_values
+
+_COLUMN = 12
+
+
+class LoopPrinter:
+    """Printer of one loop. Flags that decide which streams exist become template parameters."""
+
+    def __init__(self, plan: Plan, loop: Loop, program: ScalarProgram) -> None:
+        self._plan, self.loop, self._fields = plan, loop, program.fields
+        self._hypers = {h.name: h for h in plan.algorithm.hypers}
+        self._fresh = program.fresh
+        self._scalars = ExpressionPrinter(tensors=False, read=self.read_scalar)
+        self._elements = ExpressionPrinter(tensors=True, read=self._read_element, ask=self._answer)
+        self._conditions: dict[str, str] = {}
+        whens = (c.when.removeprefix("not ") for c in loop.arrays if c.when)
+        self.flags = {name: constant(name) for name in whens}
+        values = (a.value for a in assigns(loop.body))
+        self._delays_stores = loop.several and any(
+            _is_long(e) for value in values for e in walk(value)
+        )
+        fitting = sum(c.loaded for c in loop.arrays) == prefetch.STREAMS_READ
+        self._prefetches = loop.several and fitting and not self._delays_stores
+        self._column = _COLUMN + 4 * self._prefetches
+        self._read_by_elements = {r for a in assigns(loop.body) for r in self._numbers_in(a.value)}
+        self.body = self._body()
+
+    def lines(self) -> list[str]:
+        """Return the body of the function."""
+        loads, stores = self.loads(), self.stores()
+        parts = [indented(part) for part in (loads, self.body, stores) if part]
+        inside = [line for part in parts for line in ("", *part)][1:]
+        step = "i += LANES<C>" if self.loop.several else "++i"
+        loop = [f"for (i64 i = 0; i < n; {step}) {{", *inside, "}"]
+        if self._prefetches:
+            loop = prefetch.with_prefetch(inside, step, self._read())
+        return [*self.constants(), "", *loop] if self.constants() else loop
+
+    def parameters(self) -> list[str]:
+        """Return the function's parameters: only those that it reads."""
+        return [*self.given_parameters(), "i64 n", *self.arrays()]
+
+    def given_parameters(self) -> list[str]:
+        """Return the parameters that are no arrays."""
+        return [f"{kind} {name}" for name, kind in self._given().items()]
+
+    def arguments(self, at: str, given: str) -> list[str]:
+        """Return a caller's arguments: fields of `given`, arrays of `at`."""
+        arrays = (f"{at}[{constant(c.name)}]" for c in self.loop.arrays)
+        return [*self.given_arguments(given), "n", *arrays]
+
+    def given_arguments(self, given: str) -> list[str]:
+        """Return the arguments that are no arrays."""
+        names = {"numbers": "named()"}
+        return [f"{given}{names.get(name, name)}" for name in self._given()]
+
+    def constants(self) -> list[str]:
+        """Declare the hyperparameters and scalars that the loop reads, in its compute type."""
+        read = {r.name for r in self._read_by_elements}
+        names = {self._fields.get(r, variable(r.name)) for r in self._read_by_elements}
+        lines = []
+        for ref in self._plan.coefficients():
+            name = self._fields.get(ref, variable(ref.name))
+            if name in names:
+                source = "scalars" if ref in self._fields else "hypers"
+                lines.append(f"const C {name} = C({source}.{name});")
+        for name, text in self.loop.numbers.items():
+            if name in read:
+                lines.append(f"const C {variable(name)} = C({text});")
+        for name, text in self._conditions.items():
+            lines += folded(f"const auto {name} = {text};", _COLUMN - 4)
+        return [*lines, *self._around()] if self.loop.several else lines
+
+    def _around(self) -> list[str]:
+        """Declare the prefetch distance, and delayed stores or prefetch constants."""
+        names = (variable(c.name) for c in self.loop.arrays if c.stored)
+        late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
+        kept = (
+            late
+            if self._delays_stores
+            else prefetch.constants(self._read())
+            if self._prefetches
+            else []
+        )
+        return ["const i64 ahead = lookahead<S>(n);", *kept]
+
+    def _read(self) -> dict[str, str]:
+        """Return the arrays that are read, each with the flag it depends on."""
+        return {variable(plural(c.name)): self._flag(c) for c in self.loop.arrays if c.loaded}
+
+    def loads(self) -> list[str]:
+        """Return one line per array that is read."""
+        columns = [c for c in self.loop.arrays if c.loaded]
+        changed = {a.target.name for a in assigns(self.loop.body)}
+        kinds = ("C" if c.name in changed or not c.fewer else "const C" for c in columns)
+        return [
+            f"{kind} {variable(c.name)} = {self._load(c)};"
+            for kind, c in zip(kinds, columns, strict=True)
+        ]
+
+    def stores(self) -> list[str]:
+        """Return the statements that write arrays."""
+        lines = []
+        for column in (c for c in self.loop.arrays if c.stored and not c.left):
+            flag = self._flag(column)
+            guard = f"if constexpr ({flag})" if flag else ""
+            text = self.write(column.name)
+            line = f"{guard} {text}".lstrip()
+            lines += [line] if self._column + len(line) <= WIDTH else [guard, *indented([text])]
+        return lines
+
+    def write(self, name: str) -> str:
+        """Return the statement that stores a value in its array."""
+        array, value = variable(plural(name)), variable(name)
+        late = f"late.{value}." if self._delays_stores else ""
+        several = self.loop.several
+        return f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
+
+    def uses(self, word: str) -> bool:
+        """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
+        text = [*self.constants(), *self.body]
+        return any(f"{word}." in line or f"({word} " in line for line in text)
+
+    def _given(self) -> dict[str, str]:
+        kinds = {
+            "hypers": "const Hypers&",
+            "scalars": "const Scalars&",
+            "sizes": "const Sizes&",
+            "numbers": "const Numbers&",
+            "fresh": "unsigned",
+        }
+        return {name: kind for name, kind in kinds.items() if self.uses(name)}
+
+    def arrays(self) -> list[str]:
+        """Return the loop's arrays as parameters."""
+        return [
+            f"{'' if c.stored else 'const '}{c.type}* __restrict {variable(plural(c.name))}"
+            for c in self.loop.arrays
+        ]
+
+    def _body(self) -> list[str]:
+        flatten = BranchFlattener(self._is_settled)
+        body = flatten(map_values(self.loop.body, _by_reciprocals))
+        self._masks = masks(body)
+        loaded = frozenset(c.name for c in self.loop.arrays if c.loaded)
+        kept = frozenset(self.loop.summed) | {c.name for c in self.loop.arrays if c.stored}
+        return Statements(
+            "C", lambda a: self._elements(a.value), self._if, body, loaded, kept, self._masks
+        ).lines(self._column)
+
+    def _load(self, column: LoopArray) -> str:
+        flag, text = self._flag(column), self.read(column)
+        return f"{flag} ? {text} : C(0)" if flag else text
+
+    def read(self, column: LoopArray) -> str:
+        """Return the text that loads an array's element at the loop's position."""
+        array = variable(plural(column.name))
+        if self.loop.several:
+            return f"load({array} + i, ahead)"
+        return f"{array}[{'SPREAD ? i : 0' if column.fewer else 'i'}]"
+
+    def _flag(self, column: LoopArray) -> str:
+        when = column.when
+        if when is None:
+            return ""
+        return f"{'!' if when.startswith('not ') else ''}{constant(when.removeprefix('not '))}"
+
+    def _if(self, condition: Expr) -> str:
+        constant, text = self._condition(condition)
+        return f"if {'constexpr ' if constant else ''}({text})"
+
+    def _condition(self, expr: Expr) -> tuple[bool, str]:
+        """Return whether a condition is known at compile time, and its text."""
+        if not self._is_settled(expr):
+            return False, f"{self._named(expr)} != 0"
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                return True, self.flags[name]
+            case Call("not", (inner,)):
+                constant, text = self._condition(inner)
+                return constant, f"!({text})" if " " in text else f"!{text}"
+            case Call("and" | "or" as word, (a, b)):
+                (both, left), (also, right) = self._condition(a), self._condition(b)
+                return both and also, f"({left}) {'&&' if word == 'and' else '||'} ({right})"
+        raise TypeError(f"not a compile-time condition: {expr!r}")
+
+    def _is_settled(self, expr: Expr) -> bool:
+        """Tell whether a condition depends on a flag that decides which streams exist."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)):
+                return name in self.flags
+            case Call("and" | "or" | "not", args):
+                return any(map(self._is_settled, args))
+        return False
+
+    def _named(self, expr: Expr) -> str:
+        """Return the name of a condition that is uniform over the tensor."""
+        inner = expr
+        while isinstance(inner, Call) and inner.word == "and":
+            inner = inner.args[1]
+        text = f"{'rare' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
+        taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
+        taken -= _asked(inner)
+        for name in map(variable, candidate_names(inner, expr)):
+            if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
+                return name
+        raise AssertionError("candidate_names() is infinite")
+
+    def _answer(self, condition: Expr) -> str | None:
+        """Return the text of a named condition, uniform or per element; else None."""
+        match condition:
+            case Const():
+                return None
+            case _ if self._plan.kind(condition).is_scalar:
+                return f"{self._named(condition)} != 0"
+            case Ref(name):
+                return variable(name) if name in self._masks else f"{variable(name)} != 0"
+        return None
+
+    def _numbers_in(self, value: Expr) -> Iterator[Ref]:
+        """Yield the names that a value reads outside of its named conditions."""
+        if isinstance(value, Ref):
+            yield value
+        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        for position, child in enumerate(children(value)):
+            if position >= asked or not self._plan.kind(child).is_scalar:
+                yield from self._numbers_in(child)
+
+    def read_scalar(self, expr: Expr) -> str | None:
+        """Return the text of a number that is known before the loop, else None."""
+        match expr:
+            case Ref(name) if name in self._hypers:
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+            case Call("fresh", (Ref(name),)):
+                shift = f" >> {position}" if (position := self._fresh.index(name)) else ""
+                return f"bool(fresh{shift} & 1)"
+            case Ref(name) if name in self.loop.numbers:
+                return self.loop.numbers[name]
+            case Ref() if expr in self._fields:
+                return f"scalars.{self._fields[expr]}"
+            case Call(word, _) if word in PROPERTIES:
+                return f"sizes.{word}"
+        return None
+
+    def _read_element(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref():
+                return self._fields.get(expr)
+            case Call(word, _) if word in PROPERTIES:
+                return f"C({self._scalars(expr)})"
+            case Call("/", (Const(), Call(word, _))) if word in PROPERTIES:
+                return f"C({self._scalars(expr)})"
+        return None
+
+
+def _by_reciprocals(expr: Expr) -> Expr:
+    """Return an expression with divisions by a size as products with its reciprocal."""
+    expr = rebuild(expr, _by_reciprocals)
+    match expr:
+        case Call("/", (value, Call(word, _) as size)) if word in PROPERTIES:
+            if not isinstance(value, Const):
+                return Call("*", (value, Call("/", (Const(1), size))))
+    return expr
+
+
+def _is_long(expr: Expr) -> bool:
+    """Tell whether a root or a division delays stores: later elements start during its latency."""
+    match expr:
+        case Call("/" | "sqrt"):
+            return True
+        case Linear(terms):
+            return any(term.divisors for term in terms)
+    return False
+
+
+def _asked(expr: Expr) -> set[str]:
+    """Return the flag or fresh state that is the whole condition, which may share its name."""
+    match expr:
+        case Ref(name) | Call("fresh", (Ref(name),)):
+            return {name}
+    return set()

@@ -1,0 +1,197 @@
+"""Schedule the steps of a rule into passes over a tensor, and choose what each pass stores.
+
+The schedule depends on the tiling strategy:
+
+* A large matrix is shared by threads. Its passes are the sweeps of the plan.
+* For small matrices, a thread has whole matrices in its tile. Row and column values are known as
+  soon as the elements are, and every pass recomputes them with the elements. Only a reduction over
+  all matrices ends a pass. A row or column state that is stored in the dtype it was computed in
+  ("exact") can be read back instead of recomputed.
+* For a tall or flat matrix, a thread has whole rows or whole columns in its tile. Values of these
+  are handled with the elements, and reductions across them end a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optgen.ir.kinds import Axes
+from optgen.lowerings.fused_cpu.phase_steps import Step
+
+WHOLE_MATRICES = (Axes.TENSOR, Axes.ROW, Axes.COLUMN, Axes.MATRIX)
+WHOLE_ROWS, WHOLE_COLUMNS = (Axes.TENSOR, Axes.ROW), (Axes.TENSOR, Axes.COLUMN)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Pass over a tensor: `steps` run on every tile, `finish` after all tiles are done."""
+
+    steps: tuple[Step, ...]
+    finish: tuple[Step, ...]
+    stores: tuple[str, ...]
+
+
+def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
+    """Return the passes over a large matrix: the plan's sweeps, each with its finish steps."""
+    streams = tuple(streams)
+    found = []
+    for sweep in dict.fromkeys(step.sweep for step in steps):
+        inside = [step for step in steps if step.sweep == sweep]
+        swept = tuple(step for step in inside if step.swept)
+        finish = tuple(step for step in inside if not step.swept)
+        written = {n for step in inside for n in step.writes}
+        found.append(Pass(swept, finish, tuple(n for n in streams if n in written)))
+    return found
+
+
+def tiling_strategies(
+    steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
+) -> dict[str, list[Pass]]:
+    """Return the passes of each tiling strategy, named and ordered as in jobs.h."""
+    local = PassScheduler(steps, streams, WHOLE_MATRICES)
+    if not has_axes:
+        return {"LOCAL": local.passes()}
+    tall, flat = (
+        PassScheduler(steps, streams, WHOLE_ROWS),
+        PassScheduler(steps, streams, WHOLE_COLUMNS),
+    )
+    return {
+        "LOCAL": local.passes(),
+        "TALL": tall.passes(),
+        "FLAT": flat.passes(),
+        "EXACT": local.exact_passes() or local.passes(),
+        "EXACT_TALL": tall.exact_passes() or tall.passes(),
+        "EXACT_FLAT": flat.exact_passes() or flat.passes(),
+        "SHARED": shared_passes(steps, streams),
+    }
+
+
+@dataclass(frozen=True)
+class PassScheduler:
+    """Scheduler of a rule's steps for one tiling strategy.
+
+    A tile contains every element that belongs to a value of one of these `axes`.
+    """
+
+    steps: Sequence[Step]
+    streams: Mapping[str, Axes]
+    axes: Collection[Axes]
+
+    def passes(self) -> list[Pass]:
+        """Return the passes that recompute values of these axes; [] if there are none."""
+        return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
+
+    def exact_passes(self) -> list[Pass]:
+        """Return the passes for states stored in the compute dtype; [] if nothing is saved.
+
+        Row and column states are stored by the first pass that knows them, and later passes read
+        them back.
+        """
+        kept = {name for name, axes in self.streams.items() if axes is not Axes.TENSOR}
+        found = self._passes(kept)
+        return found if kept and len(found) > 1 else []
+
+    def _passes(self, kept: Collection[str]) -> list[Pass]:
+        """Return the passes. They recompute states, except those `kept` from an earlier pass."""
+        steps, levels = self.steps, self._levels()
+        passes = range(1 + max(levels))
+        runs = [self._needed(levels, at, kept, self._own(levels, at)) for at in passes]
+        for name in kept:
+            writers = [i for i, step in enumerate(steps) if name in step.writes]
+            first = min((levels[i] for i in writers), default=0)
+            # A step that runs again would read the new value for the old one.
+            again = {i for at, run in enumerate(runs) if at > first for i in run}
+            before = range(max(writers, default=-1) + 1)
+            if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
+                return []
+        self._defer(levels, runs, kept)
+        return self._laid_out(levels, runs)
+
+    def _defer(
+        self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
+    ) -> None:
+        """Add to each pass that reads a stream's old value the steps that compute the new one.
+
+        A value is stored by the last pass that computes it. So no earlier pass overwrites the old
+        value.
+        """
+        for name in (n for n in self.streams if n not in kept):
+            writers = {i for i, step in enumerate(self.steps) if name in step.writes}
+            if not writers or not all(self._is_swept(self.steps[i]) for i in writers):
+                continue
+            for at, run in enumerate(runs):
+                old = any(i < min(writers) and name in self.steps[i].reads for i in run)
+                if old and at >= max(levels[i] for i in writers):
+                    run |= self._needed(levels, at, kept, writers)
+
+    def _is_swept(self, step: Step) -> bool:
+        """Tell whether a step runs on every tile: a loop over its axes, or their reduction."""
+        if not step.reduction:
+            return step.axes in self.axes
+        makers = (s.axes for s in self.steps if step.reads[0] in s.writes)
+        return next(makers, self.streams.get(step.reads[0])) in self.axes
+
+    def _levels(self) -> list[int]:
+        """Return the first pass that runs each step.
+
+        The result of a reduction over all tiles is known from the next pass on.
+        """
+        known: dict[str, tuple[int, int]] = {}  # first pass where finish / tiles know it
+        levels = []
+        for step in self.steps:
+            swept = self._is_swept(step)
+            read = (known.get(n, (0, 0)) for n in (*step.reads, *step.takes))
+            level = max((when[swept] for when in read), default=0)
+            levels.append(level)
+            for name in (*step.writes, *step.gives):
+                after, later = known.get(name, (0, 0))
+                known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
+        return levels
+
+    def _own(self, levels: Sequence[int], at: int) -> set[int]:
+        """Return the swept steps that a pass is the first to run."""
+        swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
+        return {i for i in swept if levels[i] == at}
+
+    def _needed(
+        self, levels: Sequence[int], at: int, kept: Collection[str], wanted: Collection[int]
+    ) -> set[int]:
+        """Return the wanted steps, and the swept steps that recompute what they read."""
+        steps = self.steps
+        needed: set[int] = set()
+        waiting = list(wanted)
+        while waiting:
+            index = waiting.pop()
+            if index in needed:
+                continue
+            needed.add(index)
+            for name in steps[index].reads:
+                makers = [i for i in range(index) if name in steps[i].writes][-1:]
+                waiting += [
+                    i
+                    for i in makers
+                    if steps[i].axes in self.axes and (name not in kept or levels[i] == at)
+                ]
+        return needed
+
+    def _laid_out(self, levels: Sequence[int], runs: Sequence[set[int]]) -> list[Pass]:
+        """Return the passes that run these steps; the last to compute a value stores it."""
+        steps = self.steps
+        finishes = [
+            {i for i, step in enumerate(steps) if levels[i] == at and not self._is_swept(step)}
+            for at in range(len(runs))
+        ]
+        last = {
+            name: max(at for at, run in enumerate(runs) if index in run | finishes[at])
+            for index, step in enumerate(steps)
+            for name in step.writes
+        }
+        return [
+            Pass(
+                tuple(steps[index] for index in sorted(run)),
+                tuple(steps[index] for index in sorted(finish)),
+                tuple(name for name in self.streams if last.get(name) == at),
+            )
+            for at, (run, finish) in enumerate(zip(runs, finishes, strict=True))
+        ]

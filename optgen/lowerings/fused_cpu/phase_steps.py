@@ -1,0 +1,231 @@
+"""Convert the phases of a plan to steps: loops over values of the same axes, and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.kinds import Axes, Lookup
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
+from optgen.ir.plan import Finish, Plan, Sweep, is_reduction, reads
+from optgen.ir.variables import is_free
+from optgen.passes.rewrite import filter_assigns
+
+_LOOPS = {
+    Axes.TENSOR: "sweep",
+    Axes.ROW: "rows",
+    Axes.COLUMN: "columns",
+    Axes.MATRIX: "matrices",
+    Axes.NONE: "numbers",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
+
+    `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
+    that the step reads and computes. `sweep` is the index of the sweep that the step is part of, or
+    follows.
+    """
+
+    name: str
+    axes: Axes
+    sweep: int
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    gives: tuple[str, ...] = ()
+    body: Program = ()
+    reduction: str = ""  # "sum" or "max_abs"; "" for a loop
+    swept: bool = False  # reads or writes elements
+
+
+@dataclass
+class PhaseSteps:
+    """Steps of a plan, and the axes of their values. `streams` maps streams to their axes."""
+
+    plan: Plan
+    streams: dict[str, Axes]
+    steps: list[Step] = field(default_factory=list)
+    axes: dict[str, Axes] = field(default_factory=dict)  # of every value that has any
+    numbers: list[str] = field(default_factory=list)  # values that are one for the whole tensor
+    sweep: int = 0
+
+    def __post_init__(self) -> None:
+        self.axes |= self.streams
+        self.taken = {ref.name for ref in self.plan.kinds}
+        self.counts = dict.fromkeys(_LOOPS, 0)
+        sweeps = 0
+        for position, phase in enumerate(self.plan.phases):
+            later = self._names_after(position)
+            if isinstance(phase, Sweep):
+                self.sweep, sweeps = sweeps, sweeps + 1
+                self._sweep(phase)
+            elif isinstance(phase, Finish):
+                self._finish(phase.body, later)
+
+    def _names_after(self, position: int) -> set[str]:
+        phases = self.plan.phases[position + 1 :]
+        return {n for p in phases if isinstance(p, Sweep | Finish) for n in _read(p.body)}
+
+    def _sweep(self, sweep: Sweep) -> None:
+        """Add a loop over elements, with reductions' operands as values, and the reductions."""
+        sources: dict[Ref, str] = {}
+
+        def apart(program: Program, given: Mapping[Expr, str]) -> Iterator[Stmt]:
+            known = dict(given)  # an arm's operands are unknown after the branch
+            for stmt in program:
+                if isinstance(stmt, If):
+                    arms = [tuple(apart(arm, known)) for arm in (stmt.then, stmt.orelse)]
+                    yield replace(stmt, then=arms[0], orelse=arms[1])
+                elif not is_reduction(stmt.value):
+                    yield stmt
+                else:
+                    operand = _operand(stmt.value)
+                    if operand not in known:
+                        known[operand] = self._operand_name(stmt.target.name)
+                        yield replace(stmt, target=Ref(known[operand]), value=operand)
+                    sources[stmt.target] = known[operand]
+
+        body = filter_assigns(tuple(apart(sweep.body, {})), lambda _: True)
+        stored = [stream.name for stream in sweep.streams if stream.stored]
+        self._loop(Axes.TENSOR, body, [*stored, *dict.fromkeys(sources.values())])
+        for stmt in sweep.reductions:
+            self._reduction(stmt, sources[stmt.target], swept=True)
+
+    def _operand_name(self, reduced: str) -> str:
+        base = reduced
+        for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
+            base = base.removesuffix(suffix)
+        names = (base, f"{base}_value", *(f"{base}_value{n}" for n in range(2, 99)))
+        name = next(n for n in names if is_free(n, self.taken))
+        self.taken.add(name)
+        return name
+
+    def _finish(self, body: Program, later: set[str]) -> None:
+        """Add the steps of a `Finish`. Adjacent statements of the same axes share a loop."""
+        groups: list[tuple[Axes, list[Stmt]]] = []
+        for stmt in _apart(body, self.plan.kinds.__getitem__):
+            axes = self.plan.kinds[next(assigns((stmt,))).target].axes
+            if (
+                _reduces(stmt)
+                or not groups
+                or groups[-1][0] is not axes
+                or _reduces(groups[-1][1][0])
+            ):
+                groups.append((axes, []))
+            groups[-1][1].append(stmt)
+        for position, (axes, stmts) in enumerate(groups):
+            rest = tuple(s for _, others in groups[position + 1 :] for s in others)
+            first = stmts[0]
+            if isinstance(first, Assign) and is_reduction(first.value):
+                self._reduction(first, self._source(first), swept=False)
+                continue
+            needed = later | _read(rest) | set(self.streams)
+            made = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
+            self._loop(axes, tuple(stmts), [name for name in made if name in needed])
+
+    def _source(self, stmt: Assign) -> str:
+        """Return the value that is reduced; an expression gets a name and a loop first."""
+        operand = _operand(stmt.value)
+        if isinstance(operand, Ref):
+            return operand.name
+        name = self._operand_name(stmt.target.name)
+        axes = self.plan.kind(operand).axes
+        self._loop(axes, (Assign(Ref(name), operand, stmt.quote),), [name])
+        return name
+
+    def _loop(self, axes: Axes, body: Program, stored: Sequence[str]) -> None:
+        if not body:
+            return
+        self.counts[axes] += 1
+        made = self.numbers if axes is Axes.NONE else self.axes
+        read = inputs((*body, *(Assign(Ref("stored"), Ref(name)) for name in stored)))
+        known = [n for n in read if n in self.axes or n in self.numbers]
+        if axes is Axes.NONE:
+            self.numbers += [n for n in stored if n not in made]
+        else:
+            self.axes |= {n: axes for n in stored if n not in made}
+        step = Step(
+            f"{_LOOPS[axes]}{self.counts[axes]}",
+            axes,
+            self.sweep,
+            reads=tuple(n for n in known if n in self.axes),
+            writes=() if axes is Axes.NONE else tuple(stored),
+            takes=tuple(n for n in known if n in self.numbers),
+            gives=tuple(stored) if axes is Axes.NONE else (),
+            body=body,
+            swept=axes is Axes.TENSOR,
+        )
+        self.steps.append(step)
+
+    def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
+        assert isinstance(stmt.value, Call)
+        axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
+        word = "max_abs" if stmt.value.word == "max_abs" else "sum"
+        step = Step(name, axes, self.sweep, reads=(source,), reduction=word, swept=swept)
+        if axes is Axes.NONE:
+            self.numbers.append(name)
+            self.steps.append(replace(step, gives=(name,)))
+        else:
+            self.axes[name] = axes
+            self.steps.append(replace(step, writes=(name,)))
+
+
+def inputs(program: Program, known: Iterable[str] = ()) -> dict[str, None]:
+    """Return the names that a program may read before it assigns them, in order."""
+    read, _ = _inputs(program, frozenset(known))
+    return read
+
+
+def _inputs(program: Program, given: frozenset[str]) -> tuple[dict[str, None], frozenset[str]]:
+    read: dict[str, None] = {}
+    for stmt in program:
+        first = stmt.value if isinstance(stmt, Assign) else stmt.condition
+        read |= {r.name: None for r in reads(first) if r.name not in given}
+        if isinstance(stmt, Assign):
+            given |= {stmt.target.name}
+        else:
+            arms = [_inputs(arm, given) for arm in (stmt.then, stmt.orelse)]
+            read |= arms[0][0] | arms[1][0]
+            given = arms[0][1] & arms[1][1]
+    return read, given
+
+
+def _operand(value: Expr) -> Expr:
+    """Return a reduction's operand: the summands, or absolute values for `max_abs`."""
+    assert isinstance(value, Call)
+    (operand,) = value.args
+    return Call("abs", (operand,)) if value.word == "max_abs" else operand
+
+
+def _reduces(stmt: Stmt) -> bool:
+    return isinstance(stmt, Assign) and is_reduction(stmt.value)
+
+
+def _read(program: Iterable[Stmt]) -> set[str]:
+    return {r.name for e in expressions(tuple(program)) for r in reads(e)}
+
+
+def _apart(program: Program, kind: Lookup) -> Iterator[Stmt]:
+    """Yield statements with each branch split by axes. Reductions leave their branch."""
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            yield stmt
+            continue
+        alike: list[Assign] = []
+        for inner in assigns((stmt,)):
+            other = alike and kind(alike[0].target).axes is not kind(inner.target).axes
+            if other or _reduces(inner):
+                yield from _only(stmt, alike)
+                alike = []
+            if _reduces(inner):
+                yield inner
+            else:
+                alike.append(inner)
+        yield from _only(stmt, alike)
+
+
+def _only(stmt: If, wanted: Collection[Assign]) -> Program:
+    return filter_assigns((stmt,), lambda a: any(a is one for one in wanted))

@@ -1,0 +1,116 @@
+"""Print the C++ file of a rule with phases: a struct per plan and part between matrix ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.plan import MatrixCall, Phase, Plan
+from optgen.lowerings.fused_cpu.line_layout import indented, listed
+from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
+from optgen.lowerings.lowering import Context
+from optgen.passes.plan import used_scalars
+
+_GIVEN = ">(*table, *threads);"
+
+
+def phased_context(
+    planned: Sequence[Plan], streams: Mapping[str, Axes], fresh: Sequence[str]
+) -> Context:
+    """Return the template's variables: structs, entry points, and the matrix ops in between."""
+    rules: list[list[PhasedRule]] = []
+    for plan in planned:
+        calls = plan.calls
+        for number, part in enumerate(_parts(plan)):
+            if number == len(rules):
+                rules.append([])
+            if not part.phases:  # no phase lies between two matrix ops
+                continue
+            name, about = _name(plan, calls, number), _about(plan, calls, number)
+            last = number == len(calls)
+            own = dict.fromkeys(streams, Axes.TENSOR) if plan.facts.get("one_by_one") else streams
+            rules[number].append(PhasedRule(name, about, part, own, fresh, last))
+    return {
+        "form": "fused_cpu_phases.cpp.jinja",
+        "header": "schedule.h",
+        "rules": [rule.context() for several in rules for rule in several],
+        "parts": {
+            "" if number == 0 else f"_{number + 1}": "\n".join(
+                indented(listed("optgen::step<", _qualified(several), _GIVEN, 4))
+            )
+            for number, several in enumerate(rules)
+            if several
+        },
+        "by_matrix": ", and works on matrices" if any(r.has_axes for s in rules for r in s) else "",
+        "calls": list(_texts(planned)),
+        "locals": _locals(planned),
+    }
+
+
+def _qualified(rules: Sequence[PhasedRule]) -> list[str]:
+    return [f"optgen::{rule.name}" for rule in rules]
+
+
+def _locals(planned: Sequence[Plan]) -> list[str]:
+    """Return the operands and results of matrix ops, in the order of the table."""
+    streams = (s for plan in planned for sweep in plan.sweeps for s in sweep.streams)
+    return list(dict.fromkeys(s.name for s in streams if s.role == "local"))
+
+
+def _parts(plan: Plan) -> Iterator[Plan]:
+    """Yield the parts of a plan between its matrix ops, each with the scalars it reads."""
+    phases: list[Phase] = []
+    for phase in (*plan.phases, None):
+        if phase is not None and not isinstance(phase, MatrixCall):
+            phases.append(phase)
+            continue
+        bodies = [p.body for p in phases if not isinstance(p, MatrixCall)]
+        scalars = used_scalars(plan.scalars, bodies, plan.algorithm)
+        yield replace(plan, scalars=scalars, phases=tuple(phases))
+        phases = []
+
+
+def _name(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
+    facts = (f"{'' if holds else 'not_'}{fact}" for fact, holds in plan.facts.items())
+    words = (word.capitalize() for fact in facts for word in fact.split("_"))
+    place = ["Before", "After"][part:] if len(calls) == 1 else [f"Part{part + 1}"]
+    return "".join([plan.algorithm.name, *words, *(place[:1] if calls else ["Rule"])])
+
+
+def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
+    """Describe a part in a comment: its parameters, and the matrix ops around it."""
+    facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
+    text = " and ".join(facts).replace("_", " ")
+    which = f"Parameters that are {text}" if plan.facts else "All parameters"
+    before = [f"after {call.word}" for call in calls[part - 1 : part]] if part else []
+    after = [f"until {call.word}" for call in calls[part : part + 1]]
+    return ", ".join([which, *before, *after])
+
+
+def _texts(planned: Sequence[Plan]) -> Iterator[str]:
+    """Yield the matrix ops as texts for the runtime, each with the predicates it depends on."""
+    longest = max(planned, key=lambda plan: len(plan.calls))
+    if any(plan.calls != longest.calls[: len(plan.calls)] for plan in planned):
+        raise NotImplementedError("fused C++: kinds of parameters with different matrix ops")
+    for number, call in enumerate(longest.calls):
+        everywhere = all(number < len(plan.calls) for plan in planned)
+        facts = (f if holds else f"not {f}" for f, holds in longest.facts.items())
+        yield _text(call) + ("" if everywhere else f" if {' and '.join(facts)}")
+
+
+def _text(call: MatrixCall) -> str:
+    """Return a matrix op as text, with names of locals and hyperparameters, and numbers."""
+    return f"{call.target.name} = {call.word}({', '.join(map(_argument, call.args))})"
+
+
+def _argument(expr: Expr) -> str:
+    match expr:
+        case Ref(name):
+            return name
+        case Const(int() | float() as value):
+            return repr(value)
+        case Call("neg", (Const(int() | float() as value),)):
+            return repr(-value)
+    raise TypeError(f"a matrix op takes hyperparameters and numbers, not {expr!r}")

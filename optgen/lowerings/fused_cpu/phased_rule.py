@@ -1,0 +1,319 @@
+"""Print a rule with phases as a C++ struct: tables of values, steps and passes, and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import assigns
+from optgen.ir.plan import Plan
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_cpu.line_layout import declared, indented, laid_out, listed
+from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
+from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
+from optgen.lowerings.fused_cpu.pass_schedule import Pass, tiling_strategies
+from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.lowerings.fused_cpu.sweep_printer import NUMBERS, Sum, SweepPrinter
+from optgen.lowerings.fused_cpu.template_variants import dispatch_call, switch_case
+from optgen.lowerings.fused_cpu.value_limit import check_values
+
+_COLUMN = 8
+_GIVEN = {
+    "hypers": "const Hypers&",
+    "scalars": "const Scalars&",
+    "sizes": "const Sizes&",
+    "fresh": "unsigned",
+}
+
+
+@dataclass(frozen=True)
+class PhasedRule:
+    """Struct of one plan, or of one part of a plan between matrix ops."""
+
+    name: str
+    about: str
+    plan: Plan
+    streams: Mapping[str, Axes]  # of all plans, in the table's order
+    fresh: Sequence[str]
+    last: bool = True  # no later part needs the same scalars
+
+    @cached_property
+    def program(self) -> ScalarProgram:
+        """Printer of the scalar program."""
+        return ScalarProgram(self.plan, self.fresh)
+
+    @cached_property
+    def body(self) -> PhaseSteps:
+        """Steps of the plan, and their values."""
+        return PhaseSteps(self.plan, dict(self.streams))
+
+    def context(self) -> dict[str, Any]:
+        """Return the template's variables.
+
+        Raises:
+            RuleError: The rule has too many values or steps.
+        """
+        check_values(self.plan.algorithm, len(self._values_with_axes), len(self.body.steps))
+        blocks = {
+            "scalars": (2, declared("double", self.program.fields.values(), 8)),
+            "numbers": (2, declared("double", map(variable, self.body.numbers), 8)),
+            "names": (1, self._values()),
+            "axes": (1, self._axes()),
+            "steps": (1, self._steps()),
+            "passes": (1, self._passes()),
+            "applies": (1, self._applies()),
+            "program": (2, self.program.lines()),
+            "counts": (3, self._counts()),
+            "runs": (3, self._runs(swept=True)),
+            "axis_runs": (3, self._runs(swept=False)),
+        }
+        return {
+            "name": self.name,
+            "about": self.about,
+            "asks_sizes": str(self.program.asks_sizes or bool(self.plan.facts)).lower(),
+            "last": str(self.last).lower(),
+            "has_axes": self.has_axes,
+            "inputs": ", ".join(self.program.parameters()),
+            "functions": ["\n".join(indented(lines)) for lines in self._functions()],
+            **laid_out(blocks),
+        }
+
+    @cached_property
+    def _values_with_axes(self) -> dict[str, Axes]:
+        """Values that are stored, and their axes: not those that a loop only sums."""
+        read = {n for s in self.body.steps if not self._is_total(s) for n in s.reads}
+        added = {n for s in self.body.steps if self._is_total(s) for n in s.reads} - read
+        return {n: axes for n, axes in self.body.axes.items() if n not in added}
+
+    def _is_total(self, step: Step) -> bool:
+        """Tell whether a step is a sum over all elements, which its loop accumulates."""
+        return step.swept and step.reduction == "sum" and step.axes is Axes.NONE
+
+    def _values(self) -> list[str]:
+        own = [n for n in self._values_with_axes if n not in self.streams]
+        first = [f"{constant(own[0])} = STREAMS", *map(constant, own[1:])] if own else []
+        names = [*first, "VALUES"] if own else ["VALUES = STREAMS"]
+        return listed("enum { ", names, " };", 4)
+
+    def _axes(self) -> list[str]:
+        names = [axes.name for axes in self._values_with_axes.values()]
+        return listed("static constexpr int AXES[] = {", names, "};", 4)
+
+    @property
+    def has_axes(self) -> bool:
+        """Tell whether a step reads or writes row or column values."""
+        return any(axes is not Axes.TENSOR for axes in self._used().values())
+
+    def _used(self) -> dict[str, Axes]:
+        used = {n for step in self.body.steps for n in (*step.reads, *step.writes)}
+        return {n: axes for n, axes in self.body.axes.items() if n in used}
+
+    def _reductions(self, axes: Axes) -> list[Step]:
+        """Return the reductions to these axes.
+
+        Reductions to rows and columns count only if they reduce elements. Others have all their
+        operands in one place.
+        """
+        swept = axes is not Axes.MATRIX
+        return [s for s in self.body.steps if s.reduction and s.swept >= swept and s.axes is axes]
+
+    def _steps(self) -> list[str]:
+        named = [_step_name(step) for step in self.body.steps]
+        lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
+        lines.append("static constexpr Step STEPS[] = {")
+        for step in self.body.steps:
+            kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.reduction]
+            reads = () if self._is_total(step) else step.reads
+            writes = [n for n in step.writes if n in self._values_with_axes]
+            row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
+            lines += indented(listed("{", [f"Step::{kind}", *row], "},", 8))
+        return [*lines, "};"]
+
+    def _number(self, step: Step) -> int:
+        """Return a reduction's index among those to the same axes, or its number's index."""
+        if step.reduction and step.axes is Axes.NONE:
+            return self.body.numbers.index(step.gives[0])
+        counted = self._reductions(step.axes)
+        return counted.index(step) if step in counted else 0
+
+    def _passes(self) -> list[str]:
+        used = {n: axes for n, axes in self.streams.items() if n in self._used()}
+        found = tiling_strategies(self.body.steps, used, self.has_axes)
+        lines = [line for name, passes in found.items() for line in _pass_table(name, passes)]
+        counts = ", ".join(str(len(passes)) for passes in found.values())
+        names = (name if passes else "nullptr" for name, passes in found.items())
+        rows, columns, matrices = (
+            len(self._reductions(a)) for a in (Axes.ROW, Axes.COLUMN, Axes.MATRIX)
+        )
+        return [
+            *lines,
+            *listed("static constexpr const Pass* WAYS[] = {", names, "};", 4),
+            f"static constexpr int PASSES[] = {{{counts}}};",
+            f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
+            f"static constexpr int NUMBERS = {len(self.body.numbers)};",
+            f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",
+            f"static constexpr int MATRIX_REDUCTIONS = {matrices};",
+        ]
+
+    def _applies(self) -> list[str]:
+        tests = [f"{'' if holds else '!'}{fact}(sizes)" for fact, holds in self.plan.facts.items()]
+        parameter = "const Sizes& sizes" if tests else "const Sizes&"
+        return [f"static bool applies({parameter}) {{ return {' && '.join(tests) or 'true'}; }}"]
+
+    def _loops(self) -> Iterator[Step]:
+        return (step for step in self.body.steps if not step.reduction)
+
+    def _functions(self) -> Iterator[list[str]]:
+        for step in self._loops():
+            yield self._numbers(step) if step.axes is Axes.NONE else self._loop(step)
+
+    def _printer(self, step: Step) -> LoopPrinter:
+        sums = self._sums(step)
+        columns = [self._column(n, step) for n in self._values_with_axes if n in _touched(step)]
+        numbers = {n: f"numbers.{variable(n)}" for n in step.takes}
+        loop = Loop(columns, step.body, numbers, [s.operand for s in sums])
+        if step.axes is not Axes.TENSOR:
+            return LoopPrinter(self.plan, loop, self.program)
+        has_axes = [Axes.NONE, *(s.axes for s in sums), *(c.axes for c in columns)]
+        by_rows = any(axes not in (Axes.NONE, Axes.TENSOR) for axes in has_axes)
+        whole = "rows * n" if self.has_axes else "n"
+        return SweepPrinter(self.plan, loop, self.program, sums, by_rows, whole)
+
+    def _sums(self, loop: Step) -> list[Sum]:
+        """Return the sums that a loop over elements accumulates."""
+        return [
+            Sum(step.name, step.reads[0], step.axes)
+            for step in self.body.steps
+            if loop.swept
+            and step.reduction == "sum"
+            and step.swept
+            and step.reads[0] in loop.writes
+        ]
+
+    def _column(self, name: str, step: Step) -> LoopArray:
+        own, when = self.body.axes[name], self._whens.get(name)
+        readers = [
+            s.reduction for s in self.body.steps if s.reduction and s.swept and name in s.reads
+        ]
+        # A column value varies along a loop over elements, so it is never one number there.
+        fewer = own is not step.axes and not (own is Axes.COLUMN and step.axes is Axes.TENSOR)
+        left = step.swept and "sum" in readers and "max_abs" not in readers
+        kind = "S" if name in self.streams and own is Axes.TENSOR else NUMBERS
+        kind = kind if step.axes is Axes.TENSOR else "C"
+        return LoopArray(
+            name, name in step.reads, name in step.writes, when, own, fewer, left, kind
+        )
+
+    @cached_property
+    def _whens(self) -> dict[str, str | None]:
+        return {s.symbol: s.when for s in self.plan.algorithm.states}
+
+    def _templates(self, printer: LoopPrinter) -> list[str]:
+        spread = "SPREAD" in "".join([*printer.lines()])
+        return ["SPREAD"] * spread + [*printer.flags.values()]
+
+    def _loop(self, step: Step) -> list[str]:
+        printer = self._printer(step)
+        templates = [
+            *(f"class {name}" for name in _types(step)),
+            *(f"bool {name}" for name in self._templates(printer)),
+        ]
+        return [
+            f"template <{', '.join(templates)}>",
+            *listed(f"APART static void {step.name}(", printer.parameters(), ") {", 4),
+            *indented(printer.lines()),
+            "}",
+        ]
+
+    def _numbers(self, step: Step) -> list[str]:
+        """Return a function that computes numbers of the whole tensor, in double."""
+        kinds = {**_GIVEN, "numbers": "Numbers&"}
+        given = [f"{kind} {n}" for n, kind in kinds.items() if n in self._taken(step)]
+        head = listed(f"static void {step.name}(", given, ") {", 4)
+        return [*head, *indented(self._arithmetic(step)), "}"]
+
+    def _arithmetic(self, step: Step) -> list[str]:
+        loop = Loop((), (), {n: variable(n) for n in step.takes})
+        scalars = ExpressionPrinter(
+            tensors=False, read=LoopPrinter(self.plan, loop, self.program).read_scalar
+        )
+        statements = Statements(
+            "double",
+            lambda stmt: scalars(stmt.value),
+            lambda condition: f"if ({scalars(condition)})",
+            step.body,
+            frozenset(step.takes),
+            frozenset(step.gives),
+        )
+        made = {a.target.name for a in assigns(step.body)}
+        return [
+            *(
+                f"{'' if n in made else 'const '}double {variable(n)} = numbers.{variable(n)};"
+                for n in step.takes
+            ),
+            *statements.lines(_COLUMN),
+            *(f"numbers.{variable(n)} = {variable(n)};" for n in step.gives),
+        ]
+
+    def _taken(self, step: Step) -> list[str]:
+        """Return the names of the arguments that a function on numbers reads."""
+        text = "\n".join(self._arithmetic(step))
+        return [*(n for n in _GIVEN if f"{n}." in text or f"({n} " in text), "numbers"]
+
+    def _counts(self) -> list[str]:
+        lines = []
+        for step in self._loops():
+            if step.axes is Axes.NONE:
+                given = ("named()" if n == "numbers" else n for n in self._taken(step))
+                call = listed(f"return {step.name}(", (f"given.{n}" for n in given), ");", 16)
+                lines += switch_case(_step_name(step), call)
+        return lines
+
+    def _runs(self, *, swept: bool) -> list[str]:
+        loops = (step for step in self._loops() if step.axes is not Axes.NONE)
+        steps = (step for step in loops if (step.axes is Axes.TENSOR) is swept)
+        return [line for step in steps for line in switch_case(_step_name(step), self._call(step))]
+
+    def _call(self, step: Step) -> list[str]:
+        """Return the lines that call a loop's instantiation for the values of its flags."""
+        printer = self._printer(step)
+        arguments = printer.arguments("at", "given.")
+        first = [*_types(step), *(name for name in self._templates(printer) if name == "SPREAD")]
+        return dispatch_call(step.name, first, printer.flags, arguments, "given.hypers", 16)
+
+
+def _types(step: Step) -> list[str]:
+    """Return a loop's type parameters: the storage type of streams, and the compute type."""
+    return ["S", "C"] if step.axes is Axes.TENSOR else ["C"]
+
+
+def _touched(step: Step) -> set[str]:
+    return {*step.reads, *step.writes}
+
+
+def _step_name(step: Step) -> str:
+    return f"{'MAKE' if step.reduction else 'RUN'}_{step.name.upper()}"
+
+
+def _set(names: Iterable[str]) -> str:
+    return f"set({', '.join(map(constant, names))})"
+
+
+def _pass_table(name: str, passes: Sequence[Pass]) -> list[str]:
+    if not passes:
+        return []
+    lines = [f"static constexpr Pass {name}[] = {{"]
+    for one in passes:
+        groups = (
+            [_step_name(step) for step in one.steps],
+            [_step_name(step) for step in one.finish],
+            [constant(value) for value in one.stores],
+        )
+        sets = [line for group in groups for line in listed("set(", group, "),", 16)]
+        lines += indented(["{", *indented(sets), "},"])
+    return [*lines, "};"]

@@ -1,0 +1,38 @@
+"""Print loops with software prefetching, for rules that only memory bandwidth bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from optgen.lowerings.fused_cpu.line_layout import indented
+
+STREAMS_READ = 3
+"""Number of streams read by loops that prefetch.
+
+With four streams prefetching made loops slower, and with two slower by a twentieth.
+"""
+
+
+def constants(streams: Mapping[str, str]) -> list[str]:
+    """Return the constants that the loop needs before it starts.
+
+    `streams` maps each array to the flag it depends on. The loop prefetches if all flags are on.
+    """
+    flags = [flag for flag in streams.values() if flag]
+    strip = f"{' && '.join(flags)} ? burst<S>(n) : n" if flags else "burst<S>(n)"
+    return [f"const i64 strip = {strip};"]
+
+
+def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
+    """Return a strip-mined loop that prefetches each strip before computing it."""
+    asks = [f"ask({array} + i);" for array in arrays]
+    parts = [
+        "const i64 end = first + strip < n ? first + strip : n;",
+        "for (i64 i = first; strip < n && i < end; i += LINE) {",
+        *indented(asks),
+        "}",
+        f"for (i64 i = first; i < end; {step}) {{",
+        *inside,
+        "}",
+    ]
+    return ["for (i64 first = 0; first < n; first += strip) {", *indented(parts), "}"]

@@ -1,0 +1,128 @@
+"""Print the scalar program in C++: what all elements of a parameter share, in double."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
+from optgen.ir.plan import Plan
+from optgen.ir.words import PROPERTIES
+from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_cpu.line_layout import declared, listed
+from optgen.lowerings.fused_cpu.statements import Statements
+from optgen.passes.round_state import ROUNDED, round_state
+
+_COLUMN = 8
+
+
+class ScalarProgram:
+    """Printer of a plan's scalar program; `fields` are the results that sweeps read."""
+
+    def __init__(self, plan: Plan, fresh: Sequence[str]) -> None:
+        self._plan, self.fresh = plan, fresh
+        self._hypers = {h.name: h for h in plan.algorithm.hypers}
+        self._states = {s.symbol: constant(s.symbol) for s in plan.algorithm.scalar_states()}
+        self._printer = ExpressionPrinter(tensors=False, read=self._read)
+        self._last = {a.target.name: a.target.version for a in assigns(plan.scalars)}
+        self.fields = {
+            ref: self._field(ref) for ref in plan.coefficients() if ref.name not in self._hypers
+        }
+
+    def lines(self) -> list[str]:
+        """Return the body of the function."""
+        kept = frozenset(ref.name for ref in self.fields)
+        statements = Statements(
+            "double",
+            self._value,
+            lambda condition: f"if ({self._printer(condition)})",
+            self._plan.scalars,
+            frozenset(self._inputs()),
+            kept,
+        )
+        stores = [
+            f"cells[{cell}].value = {variable(symbol)};"
+            for symbol, cell in self._states.items()
+            if symbol in self._last
+        ]
+        results = listed("return {", self.fields.values(), "};", _COLUMN)
+        return [*self._loads(), *statements.lines(_COLUMN), *stores, *results]
+
+    def parameters(self) -> list[str]:
+        """Return the function's parameters; unread ones have no name."""
+        inputs = self._inputs()
+        reads_hypers = any(name in self._hypers for name in inputs)
+        reads_cells = any(name not in self._hypers for name in inputs)
+        return [
+            "const Hypers& hypers" if reads_hypers else "const Hypers&",
+            "Scalar* cells" if reads_cells else "Scalar*",
+            "unsigned fresh" if self._asks("fresh") else "unsigned",
+            "const Sizes& sizes" if self.asks_sizes else "const Sizes&",
+        ]
+
+    @property
+    def asks_sizes(self) -> bool:
+        """Tell whether the program reads a property of the parameter."""
+        return self._asks(*PROPERTIES)
+
+    def _asks(self, *words: str) -> bool:
+        nodes = (node for e in expressions(self._plan.scalars) for node in walk(e))
+        return any(isinstance(node, Call) and node.word in words for node in nodes)
+
+    def _inputs(self) -> list[str]:
+        """Return the hyperparameters, step and scalar states that the program or sweeps read."""
+        read = [r.name for e in expressions(self._plan.scalars) for r in refs(e)]
+        read += [ref.name for ref in self.fields]
+        known = [*self._hypers, "step", *self._states]
+        return [name for name in known if name in read or name in self._last]
+
+    def _loads(self) -> list[str]:
+        inputs = self._inputs()
+        numbers = [n for n in inputs if n in self._hypers and self._hypers[n].sort == "number"]
+        aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
+        lines = declared("const double", aliases, _COLUMN)
+        if "step" in inputs:
+            lines.append("const double step = cells[STEP].value;")
+        for symbol in (s for s in inputs if s in self._states):
+            once = "" if symbol in self._last else "const "
+            lines.append(f"{once}double {variable(symbol)} = cells[{self._states[symbol]}].value;")
+        old = (ref for ref, field in self.fields.items() if field == f"old_{ref.name}")
+        return [*lines, *(f"const double old_{r.name} = {variable(r.name)};" for r in old)]
+
+    def _field(self, ref: Ref) -> str:
+        """Return the result field of a number; `old_` marks a value that is overwritten later."""
+        last = self._last.get(ref.name, ref.version)
+        if ref.version == last:
+            return variable(ref.name)
+        if ref.version:
+            raise TypeError(f"`{ref.name}` is overwritten after the version that a sweep reads")
+        return f"old_{ref.name}"
+
+    def _read(self, expr: Expr) -> str | None:
+        match expr:
+            case Call("fresh", (Ref(name),)):
+                return f"bool(fresh >> {self.fresh.index(name)} & 1)"
+            case Call(word, _) if word in PROPERTIES:
+                return f"sizes.{word}"
+            case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
+                text = f"hypers.{variable(name)}"
+                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+        return None
+
+    def _value(self, stmt: Assign) -> str:
+        symbol = stmt.target.name
+        if symbol not in self._states:
+            return self._printer(stmt.value)
+        return self._rounding(symbol)(round_state(stmt.value, symbol))
+
+    def _rounding(self, symbol: str) -> ExpressionPrinter:
+        """Return a printer for updates of a scalar state, which rounds in the state's dtype."""
+        cell = f"cells[{self._states[symbol]}]"
+
+        def read(expr: Expr) -> str | None:
+            match expr:
+                case Call(word, (value,)) if word == ROUNDED:
+                    return f"{cell}.rounded({printer(value)})"
+            return self._read(expr)
+
+        printer = ExpressionPrinter(tensors=False, read=read)
+        return printer

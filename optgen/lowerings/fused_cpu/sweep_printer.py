@@ -1,0 +1,156 @@
+"""Print a loop over elements that also accumulates sums: of the tensor, of rows, of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from optgen.ir.kinds import Axes
+from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
+from optgen.lowerings.fused_cpu.expression_printer import constant, variable
+from optgen.lowerings.fused_cpu.line_layout import indented, listed
+from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray
+from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
+from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
+
+_COLUMN = 8
+NUMBERS = "Number<S>"
+"""Element type of arrays that are no streams: the compute type."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Sum that a loop accumulates: its name, its operand, and the axes it sums to."""
+
+    name: str
+    operand: str
+    axes: Axes
+
+
+class SweepPrinter(LoopPrinter):
+    """Printer of one loop over elements.
+
+    A loop with row or column values runs row by row. With the template parameter `SPREAD` it runs
+    over all elements at once: row and column values are broadcast to every element before, and the
+    operands of row and column sums are stored in a buffer.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        loop: Loop,
+        program: ScalarProgram,
+        sums: Sequence[Sum],
+        by_rows: bool,
+        all_elements: str,
+    ) -> None:
+        self._numbers = [s for s in sums if s.axes is Axes.NONE]
+        self._rows = [s for s in sums if s.axes is Axes.ROW]
+        self._columns = [s for s in sums if s.axes is Axes.COLUMN]
+        self._by_rows, self._all = by_rows, all_elements
+        super().__init__(plan, loop, program)
+
+    @property
+    def templates(self) -> list[str]:
+        """Return its template parameters except the types and the flags."""
+        return ["SPREAD"] if self._by_rows else []
+
+    def lines(self) -> list[str]:
+        """Return the body of the function."""
+        loop = self._all_rows() if self._by_rows else self._all_elements()
+        return [*self.constants(), "", *loop] if self.constants() else loop
+
+    def parameters(self) -> list[str]:
+        """Return the function's parameters: only those that it reads."""
+        sums = ["Numbers& sums"] if self._numbers else []
+        extent = ["i64 rows", "i64 n", "i64 pitch"] if self._by_rows else ["i64 n"]
+        totals = (f"{NUMBERS}* __restrict {_array(s)}" for s in self._to_axes())
+        return [*self.given_parameters(), *sums, *extent, *self.arrays(), *totals]
+
+    def arguments(self, at: str, given: str) -> list[str]:
+        """Return a caller's arguments: fields of `given`, arrays of `at`."""
+        sums = [f"{given}sums()"] if self._numbers else []
+        extent = ["rows", "n", "pitch"] if self._by_rows else [self._all]
+        names = (*(c.name for c in self.loop.arrays), *(s.name for s in self._to_axes()))
+        arrays = (f"{at}[{constant(name)}]" for name in names)
+        return [*self.given_arguments(given), *sums, *extent, *arrays]
+
+    def stores(self) -> list[str]:
+        """Return the statements that write arrays and accumulate sums."""
+        return [*super().stores(), *map(_added, self._numbers), *self._leave()]
+
+    def read(self, column: LoopArray) -> str:
+        """Return the text that loads an array's element at the loop's position."""
+        array = variable(plural(column.name))
+        if not column.fewer:
+            return f"take<S, C>({array} + i)"
+        return f"take_fewer<S, C, SPREAD>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
+
+    def write(self, name: str) -> str:
+        """Return the statement that stores a value in its array."""
+        return f"put<S>({variable(plural(name))} + i, {variable(name)});"
+
+    def _leave(self) -> list[str]:
+        """Return the lines for row and column sums: operands to a buffer, or accumulated."""
+        if not self._to_axes():
+            return []
+        left = (c.name for c in self.loop.arrays if c.left)
+        return [
+            "if constexpr (SPREAD) {",
+            *indented(map(self.write, left)),
+            "} else {",
+            *indented(map(_added, self._rows)),
+            *indented(f"add<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
+            "}",
+        ]
+
+    def _to_axes(self) -> list[Sum]:
+        return [*self._rows, *self._columns]
+
+    def _all_elements(self) -> list[str]:
+        return [*self._begin(), *self._loop_lines(), *self._end()]
+
+    def _all_rows(self) -> list[str]:
+        step = (f"{a} += pitch" for a in self._walking())
+        inside = [
+            *self._begin(),
+            *self._loop_lines(),
+            *self._end(),
+            *listed("", step, ";", _COLUMN + 4),
+        ]
+        return ["for (i64 row = 0; row < rows; ++row) {", *indented(inside), "}"]
+
+    def _walking(self) -> Iterator[str]:
+        """Yield the arrays that have one number per element."""
+        walking = (c for c in self.loop.arrays if c.axes is Axes.TENSOR)
+        return (variable(plural(column.name)) for column in walking)
+
+    def _begin(self) -> list[str]:
+        names = [f"{variable(s.name)} = 0" for s in (*self._numbers, *self._rows)]
+        return [f"C {', '.join(names)};", ""] if names else []
+
+    def _loop_lines(self) -> list[str]:
+        parts = [indented(part) for part in (self.loads(), self.body, self.stores()) if part]
+        inside = [line for part in parts for line in ("", *part)][1:]
+        return [*self._pragma(), "for (i64 i = 0; i < n; i += LANES<C>) {", *inside, "}"]
+
+    def _pragma(self) -> list[str]:
+        names = [variable(s.name) for s in (*self._numbers, *self._rows)]
+        added = f"reduction(+ : {', '.join(names)})"
+        return [f"#pragma omp simd if(LANES<C> == 1) {added}"] if names else []
+
+    def _end(self) -> list[str]:
+        lines = [f"sums.{variable(s.name)} += joined({variable(s.name)});" for s in self._numbers]
+        if self._rows:
+            own = (f"{_array(s)}[row] += joined({variable(s.name)});" for s in self._rows)
+            lines += ["if constexpr (!SPREAD) {", *indented(own), "}"]
+        return ["", *lines] if lines else []
+
+
+def _added(total: Sum) -> str:
+    return f"{variable(total.name)} += {variable(total.operand)};"
+
+
+def _array(total: Sum) -> str:
+    return variable(plural(total.name))

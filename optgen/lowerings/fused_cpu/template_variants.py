@@ -1,0 +1,45 @@
+"""Print calls that dispatch from runtime flags to template instantiations, and switch cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+from optgen.lowerings.fused_cpu.expression_printer import variable
+from optgen.lowerings.fused_cpu.line_layout import indented, listed
+
+
+def dispatch_call(
+    function: str,
+    first: Sequence[str],
+    flags: Iterable[str],
+    arguments: Sequence[str],
+    hypers: str,
+    column: int,
+) -> list[str]:
+    """Return the lines that call a function template with the flags as template arguments."""
+    flags = list(flags)
+    values = product(("false", "true"), repeat=len(flags))
+    variants = [f"{function}<{', '.join([*first, *value])}>" for value in values]
+    if not flags:
+        return listed(f"return {variants[0]}(", arguments, ");", column)
+    before = f"constexpr decltype(&{variants[0]}) variants[] = {{"
+    after = listed(f"return variants[{_index(flags, hypers)}](", arguments, ");", column)
+    return [*listed(before, variants, "};", column), *after]
+
+
+def switch_case(name: str, lines: list[str]) -> list[str]:
+    """Return a case of a switch, on one line if it fits."""
+    head = f"case {name}:"
+    if len(lines) == 1 and len(head) + len(lines[0]) < 88:
+        return [f"{head} {lines[0]}"]
+    returns = lines[0].startswith("return")
+    return [head, *indented(lines)] if returns else [f"{head} {{", *indented(lines), "}"]
+
+
+def _index(flags: Iterable[str], hypers: str) -> str:
+    text = ""
+    for name in flags:
+        truth = f"truth({hypers}.{variable(name)})"
+        text = f"2 * {f'({text})' if ' ' in text else text} + {truth}" if text else truth
+    return text

@@ -1,0 +1,179 @@
+"""Print the address arithmetic of kernels: rows, columns, partial sums, and their masks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from optgen.ir.kinds import Axes
+
+Line = tuple[str, str]
+"""Name, and the line that assigns it."""
+
+_COUNTS: tuple[Line, ...] = (
+    ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
+    ("groups", "groups = tl.load(shape + GROUPS * tensors)"),
+)
+_PARTS = ("parts", "parts = partials + tl.load(shape + SHARES * tensors)")
+
+
+def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
+    """Return the candidate lines that define names used in the text, or in later such lines."""
+    used = "\n".join(text)
+    kept: list[str] = []
+    for name, line in reversed(candidates):
+        if uses(name, used):
+            kept.append(_read(line, used))
+            used += f"\n{line}"
+    return kept[::-1]
+
+
+def _read(line: str, used: str) -> str:
+    """Return a line with `_` before each unused name, if it assigns several names."""
+    names, equals, value = line.partition(" = ")
+    if ", " not in names:
+        return line
+    marked = [name if uses(name, used) else f"_{name}" for name in names.split(", ")]
+    return f"{', '.join(marked)}{equals}{value}"
+
+
+def uses(name: str, text: str) -> bool:
+    """Tell whether a text contains a name."""
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
+    """Return the address and mask lines that a tile may need for its small values."""
+    return [
+        _let("in_rows", "lines_inside(left, below, DEPTH, HEIGHT)"),
+        _let("row_lanes", "first_row + lines(height.to(tl.int32), DEPTH, HEIGHT)"),
+        _let("in_columns", "lines_inside(left, beside, DEPTH, WIDTH)"),
+        _let("column_lanes", "first_column + lines(width.to(tl.int32), DEPTH, WIDTH)"),
+        _let("in_batch", "tl.arange(0, DEPTH) < left"),
+        _let("across", "tl.cdiv(width, WIDTH)"),
+        _let("down", "tl.cdiv(height, HEIGHT)"),
+        _let("all_rows", "depth * height"),
+        _let("all_columns", "depth * width"),
+        ("values", "values += tl.load(shape + VALUES * tensors)"),
+        _let("row_values", "values + row_lanes"),
+        _let("column_values", f"{_columns(counts)} + column_lanes"),
+        _let("matrix_values", f"{_matrices(counts)} + matrix + tl.arange(0, DEPTH)"),
+    ]
+
+
+def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return the address and mask lines that a program for some matrices may need."""
+    return [
+        _let("row", "rows + tensor"),
+        _let("shape", "shapes + tensor"),
+        ("scalars", "scalars += tensor * SCALARS"),
+        ("(?:depth|height|width)", "depth, height, width = extents(shape, tensors)"),
+        _PARTS,
+        ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
+        *_COUNTS,
+        _let("matrix", "group * DEPTH"),
+        _let("left", "depth - matrix"),
+        _let("all_rows", "depth * height"),
+        _let("all_columns", "depth * width"),
+        _let("matrices", "tl.arange(0, DEPTH)[:, None]"),
+        _let("in_batch", "matrices < left"),
+        ("values", "values += tl.load(shape + VALUES * tensors)"),
+        _let("row_values", "values + matrix * height"),
+        _let("column_values", f"{_columns(counts)} + matrix * width"),
+        _let("matrix_values", f"{_matrices(counts)} + matrix"),
+        *(_state(state) for state in states),
+    ]
+
+
+def flat_addresses(parts: bool) -> list[Line]:
+    """Return the address lines that a program for a whole tensor may need."""
+    place = [
+        _PARTS,
+        ("partials", "partials += tl.load(shape + PARTIALS * tensors)"),
+        *_COUNTS,
+    ]
+    return [
+        _let("row", "rows + tl.program_id(0)"),
+        _let("shape", "shapes + tl.program_id(0)"),
+        ("scalars", "scalars += tl.program_id(0) * SCALARS"),
+        *(place if parts else []),
+    ]
+
+
+def tile_stores(
+    sums: Sequence[str],
+    row_sums: Sequence[str],
+    column_sums: Sequence[str],
+    counts: Mapping[Axes, int],
+    firsts: Mapping[Axes, int],
+) -> list[str]:
+    """Return the lines that store a tile's sums.
+
+    A tile of whole matrices stores complete row and column sums where they are read, starting at
+    the slots `firsts`. Other tiles store partial sums: first the numbers of all blocks, then the
+    partials of rows, then those of columns.
+    """
+    rows = enumerate(row_sums, firsts[Axes.ROW])
+    columns = enumerate(column_sums, firsts[Axes.COLUMN])
+    whole = [
+        *(_store(times("values", n, "all_rows"), "row", s) for n, s in rows),
+        *(_store(times(_columns(counts), n, "all_columns"), "column", s) for n, s in columns),
+    ]
+    behind = times("partials", len(row_sums), "across * all_rows")
+    parts = [
+        *(
+            _store(f"partials + {_part('tile_column', n, 'across')} * all_rows", "row", s)
+            for n, s in enumerate(row_sums)
+        ),
+        *(
+            _store(f"{behind} + {_part('tile_row', n, 'down')} * all_columns", "column", s)
+            for n, s in enumerate(column_sums)
+        ),
+    ]
+    lines = [
+        f"tl.store({times('partials', n, 'blocks')} + block, {name})" for n, name in enumerate(sums)
+    ]
+    if whole:
+        numbers = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
+        lines += ["if DEPTH > 1:", *_indented(whole)]
+        lines += ["else:", *_indented([*numbers, *parts])]
+    return lines
+
+
+def _let(name: str, value: str) -> Line:
+    return name, f"{name} = {value}"
+
+
+def _state(state: Mapping[str, Any]) -> Line:
+    per = "height" if state["shape"] == "row" else "width"
+    address = f"tl.load(row + {state['address']} * tensors)"
+    return _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {per}")
+
+
+def _columns(counts: Mapping[Axes, int]) -> str:
+    return times("values", counts[Axes.ROW], "all_rows")
+
+
+def _matrices(counts: Mapping[Axes, int]) -> str:
+    return times(_columns(counts), counts[Axes.COLUMN], "all_columns")
+
+
+def times(base: str, number: int, size: str) -> str:
+    """Return the text of `base + number * size`."""
+    if not number:
+        return base
+    return f"{base} + {size}" if number == 1 else f"{base} + {number} * {size}"
+
+
+def _part(base: str, number: int, size: str) -> str:
+    """Return the text of `base + number * size` in parentheses where needed in a product."""
+    return f"({times(base, number, size)})" if number else base
+
+
+def _store(place: str, side: str, name: str) -> str:
+    return f"tl.store({place} + {side}_lanes, {name}, in_{side}s)"
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,228 @@
+"""Print expressions in Triton: scalars in float64, tensors in the compute dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
+from optgen.ir.variables import capitals, escaped
+from optgen.ir.words import CONDITIONS
+from optgen.lowerings.python.literals import exact_literal
+from optgen.passes.scalar_arithmetic import is_number, unsigned
+
+_INFIX = {
+    "+": (5, "+"),
+    "-": (5, "-"),
+    "*": (6, "*"),
+    "/": (6, "/"),
+    "<": (4, "<"),
+    "<=": (4, "<="),
+    ">": (4, ">"),
+    ">=": (4, ">="),
+    "==": (4, "=="),
+    "!=": (4, "!="),
+}
+_PREFIX = 7
+_ATOM = 9
+
+CALLS: Mapping[str, str] = {
+    "%": "mod({0}, {1})",
+    "and": "({0}) & ({1})",
+    "or": "({0}) | ({1})",
+    "not": "({0}) == 0",
+    "sqrt": "sqrt({0})",
+    "exp": "tl.exp({0})",
+    "log": "tl.log({0})",
+    "abs": "tl.abs({0})",
+    "sign": "sign({0})",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "where": "tl.where({0}, {1}, {2})",
+    "clamp": "minimum(maximum({0}, {1}), {2})",
+    "lerp": "lerp({0}, {1}, {2})",
+    "copy": "{0}",  # values in registers are never overwritten
+}
+"""Ops that are printed as calls. Tensors divide by `div`, scalars by `/`."""
+
+_FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
+_FUNCTIONS |= {"rounded", "sign", "sqrt"}
+_FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
+_FUNCTIONS |= {"is_whole", "kept", "larger", "largest", "left_of", "lines", "lines_inside"}
+_FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}
+_ARGUMENTS = {
+    "rows",
+    "hypers",
+    "scalars",
+    "tensors",
+    "block_tensor",
+    "loss_scale",
+    "found_inf",
+    "mask",
+}
+_VARIABLES = {
+    "row",
+    "hyper",
+    "tensor",
+    "start",
+    "left",
+    "first",
+    "lanes",
+    "dtype",
+    "bucket",
+    "update",
+}
+_VARIABLES |= {"work", "tensor", "shape", "block", "depth", "height", "width", "across", "down"}
+_VARIABLES |= {"matrix", "matrices", "group", "groups", "left", "below", "beside", "full", "even"}
+_VARIABLES |= {"tile_row", "tile_column", "first_row", "first_column", "in_rows", "in_columns"}
+_VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns", "blocks"}
+_VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
+_VARIABLES |= {"numel", "ndim", "machine_eps"}
+_VARIABLES |= {"programs", "program", "kind", "k", "count"}
+_ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials", "parts"}
+_CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
+_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "KIND"}
+_CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "SHARES", "TILES", "VALUES", "WIDTH"}
+RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
+"""Names that the kernels use themselves, so no variable of a rule may have them."""
+
+
+def variable(name: str) -> str:
+    """Return the variable of a name; all versions of a name share it."""
+    return escaped(name, RESERVED)
+
+
+def constant(name: str) -> str:
+    """Return the constexpr of a flag."""
+    return variable(capitals(name))
+
+
+@dataclass(frozen=True)
+class ExpressionPrinter:
+    """Printer of expressions.
+
+    `read` returns the text of an expression that the surrounding code provides, or None. `ask`
+    returns the name of a condition that the scalar program has evaluated, or None.
+    """
+
+    read: Callable[[Expr], str | None]
+    tensors: bool
+    ask: Callable[[Expr], str | None] = lambda expr: None
+
+    def __call__(self, expr: Expr, within: int = 0) -> str:
+        """Return an expression's text, in parentheses if its precedence is below `within`."""
+        text, binding = self._bare(expr)
+        return f"({text})" if binding < within else text
+
+    def _bare(self, expr: Expr) -> tuple[str, int]:
+        known = self.read(expr)
+        if known is not None:
+            return known, _ATOM if known.isidentifier() or known.endswith(")") else 4
+        match expr:
+            case Const(value):
+                text = exact_literal(value)
+                return text, _PREFIX if text.startswith("-") else _ATOM
+            case Ref():
+                return variable(expr.name), _ATOM
+            case Linear(terms):
+                return self._sum(terms)
+            case Call("neg", (a,)):
+                return f"neg({self(a)})", _ATOM
+            case Call("**", (a, b)):
+                return self._power(a, b)
+            case Call("/", (a, b)) if self.tensors:
+                return f"div({self.argument(a)}, {self.argument(b)})", _ATOM
+            case Call(word, (a, b)) if word in _INFIX:
+                binding, sign = _INFIX[word]
+                # Comparisons do not chain. A right operand of equal precedence keeps parentheses.
+                if binding == 4:
+                    return f"{self._compared(a)} {sign} {self._compared(b)}", binding
+                return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
+            case Call(word, args):
+                asked = CONDITIONS.get(word, 0)
+                texts = (self.condition(a) for a in args[:asked])
+                text = CALLS[word].format(*texts, *(self.argument(a) for a in args[asked:]))
+                return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
+        raise TypeError(f"cannot print in Triton: {expr!r}")
+
+    def condition(self, expr: Expr) -> str:
+        """Return a condition's text, by its name if it has one."""
+        name = self.ask(expr)
+        if name is None and isinstance(expr, Ref) and not self.read(expr):
+            name = self(expr)
+        return self(expr) if name is None else f"{name} != 0"
+
+    def _compared(self, expr: Expr) -> str:
+        """Return an operand of a comparison. Triton rounds a literal there to float32."""
+        is_fraction = isinstance(expr, Const) and isinstance(expr.value, float)
+        return self.argument(expr) if is_fraction else self(expr, 5)
+
+    def argument(self, expr: Expr) -> str:
+        """Return an argument of a function. Triton takes a literal there as float32."""
+        if _has_name(expr):
+            return self(expr)
+        return f"tl.full((), {self(expr)}, {'dtype' if self.tensors else 'tl.float64'})"
+
+    def _power(self, a: Expr, b: Expr) -> tuple[str, int]:
+        match b:
+            case Const(int() as n) if 1 <= abs(n) <= 8:
+                factor = self.argument(a) if n < 0 and not _has_name(a) else self(a, 7)
+                product = " * ".join([factor] * abs(n))
+                return (product, 6) if n > 0 else (f"div(1.0, {product})", _ATOM)
+            case Const(0.5):
+                return f"sqrt({self.argument(a)})", _ATOM
+            case Const(-0.5):  # as torch does; a power differs for -0.0 and -inf
+                return f"div(1.0, sqrt({self.argument(a)}))", _ATOM
+        if _is_count(b) and not isinstance(b, Const):
+            return f"ipow({self.argument(a)}, {self(b)})", _ATOM
+        return f"power({self(a)}, {self.argument(b)})", _ATOM
+
+    def _sum(self, terms: tuple[Term, ...]) -> tuple[str, int]:
+        minus, text = self._term(terms[0])
+        if minus:
+            text = f"neg({text})"
+        for term in terms[1:]:
+            minus, rest = self._term(term)
+            text += f" - {rest}" if minus else f" + {rest}"
+        if len(terms) > 1:
+            return text, 5
+        return text, _ATOM if text.isidentifier() else 6
+
+    def _term(self, term: Term) -> tuple[bool, str]:
+        """Return a term's sign, and its text: coefficient * factors / divisors."""
+        minus, coefficient = unsigned(term.coefficient)
+        product = " * ".join(self(f, 6 if i == 0 else 7) for i, f in enumerate(term.factors))
+        scale = [] if is_number(coefficient, 1) else [self(coefficient, 6)]
+        if term.divisors:
+            below = (
+                self(term.divisors[0])
+                if len(term.divisors) == 1
+                else " * ".join(self(d, 7) for d in term.divisors)
+            )
+            if len(term.factors) == 1:
+                product = self(term.factors[0])
+            above = product or (scale.pop() if scale else "1.0")
+            return minus, " * ".join([*scale, f"div({above}, {below})"])
+        if not product:
+            return minus, (scale or ["1.0"])[0]
+        return minus, " * ".join([*scale, product])
+
+
+def _has_name(expr: Expr) -> bool:
+    """Tell whether an expression reads a name, and so has a dtype."""
+    return any(isinstance(e, Ref) for e in walk(expr))
+
+
+def _is_count(expr: Expr) -> bool:
+    """Tell whether an exponent is a nonnegative integer, such as the step count."""
+    match expr:
+        case Const(value):
+            return isinstance(value, int) and value >= 0
+        case Ref("step"):
+            return True
+        case Call("+" | "*", (a, b)):
+            return _is_count(a) and _is_count(b)
+        case Call("-", (Ref("step"), Const(1))):
+            return True
+        case _:
+            return False

@@ -1,0 +1,251 @@
+"""Print a `Finish` between two sweeps as a kernel body: float64, one program per few matrices.
+
+Statements on rows are in a loop over the rows, and statements on columns in a loop over the
+columns. A loop's reduction is known after the loop, so a statement on lines that reads it is in a
+loop of the next stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.plan import Finish, Plan, is_reduction, reads
+from optgen.ir.variables import plural
+from optgen.ir.words import WORDS
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
+from optgen.lowerings.fused_triton.properties import read_property
+from optgen.lowerings.fused_triton.split_finishes import always_assigned, with_conditions
+from optgen.lowerings.fused_triton.workspace_slots import LINES, Slots
+from optgen.lowerings.python.literals import comment
+from optgen.passes.rewrite import filter_assigns
+
+_INDENT = "    "
+_EXTENT = {
+    Axes.NONE: "()",
+    Axes.MATRIX: "(DEPTH, 1)",
+    Axes.ROW: "(DEPTH, HEIGHT)",
+    Axes.COLUMN: "(DEPTH, WIDTH)",
+}
+_SIZE = {Axes.ROW: ("height", "HEIGHT"), Axes.COLUMN: ("width", "WIDTH")}
+
+
+class FinishPrinter:
+    """Printer of one `Finish`."""
+
+    def __init__(self, plan: Plan, finish: Finish, packed: PackedScalars, slots: Slots) -> None:
+        self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
+        self._printer = ExpressionPrinter(read_property, tensors=False, ask=packed.answer)
+        self._states = {s.symbol for s in plan.algorithm.factor_states()}
+        self._stages: dict[Ref, int] = {}
+        self._last_read: dict[Ref, int] = {}
+        before: dict[Ref, int] | None = None
+        while self._stages != before:  # both arms may assign a name: repeat to a fixed point
+            before = dict(self._stages)
+            for stmt, conditions in with_conditions(self._body):
+                self._enter(stmt, conditions)
+
+    def crossing(self) -> Iterator[Ref]:
+        """Yield the rows and columns that a later loop of the same kernel reads."""
+        for axis in LINES:
+            for stage in range(self._last + 1):
+                read = self._read(self._lines_of(axis, stage))
+                yield from (
+                    r for r in read if self._stages.get(r, stage) < stage and self._axes(r) in LINES
+                )
+
+    def lines(self) -> list[str]:
+        """Return the body of the kernel, stage by stage."""
+        lines = [*self._loads(), *self._straight(-1)]
+        for stage in range(self._last + 1):
+            if stage:
+                lines.append("tl.debug_barrier()  # the next loop reads stores of other threads")
+            for axis in LINES:
+                lines += self._loop(axis, stage)
+            lines += self._straight(stage)
+        return lines
+
+    @property
+    def _last(self) -> int:
+        return max(self._stages.values(), default=-1)
+
+    def _axes(self, ref: Ref) -> Axes:
+        return self._plan.kinds[ref].axes
+
+    def _home(self, stmt: Assign) -> Axes:
+        """Return the axes of the loop that a statement is in; a reduction is in its operand's."""
+        if is_reduction(stmt.value):
+            return self._plan.kind(_argument(stmt.value)).axes
+        return self._axes(stmt.target)
+
+    def _enter(self, stmt: Assign, conditions: tuple[Expr, ...]) -> None:
+        """Compute a statement's stage from the stages of the values that it reads.
+
+        A state is not written before the last read of its old value. A reduction is complete at the
+        end of its loop.
+        """
+        home, read = self._home(stmt), [r for e in (stmt.value, *conditions) for r in reads(e)]
+        stage = 0 if home in LINES else -1
+        for ref in read:
+            if ref in self._stages:
+                later = home in LINES and self._axes(ref) not in LINES
+                stage = max(stage, self._stages[ref] + later)
+        old = self._last_read.get(Ref(stmt.target.name), -1) if stmt.target.version else -1
+        self._stages[stmt.target] = max(stage, old, self._stages.get(stmt.target, -1))
+        for ref in read:
+            last = self._stages[stmt.target] + is_reduction(stmt.value)
+            self._last_read[ref] = max(last, self._last_read.get(ref, -1))
+
+    def _lines_of(self, axis: Axes, stage: int) -> Program:
+        return filter_assigns(
+            self._body, lambda a: self._home(a) is axis and self._stages[a.target] == stage
+        )
+
+    def _straight(self, stage: int) -> list[str]:
+        """Return a stage's statements on numbers of the tensor and of the program's matrices."""
+        body = filter_assigns(
+            self._body,
+            lambda a: self._home(a) not in LINES and self._stages[a.target] == stage,
+        )
+        made = dict.fromkeys(a.target for a in assigns(body))
+        return [*self._zeros(body, stage), *self._statements(body), *self._kept(made)]
+
+    def _loads(self) -> list[str]:
+        """Load the numbers of matrices that an earlier kernel has stored."""
+        return [
+            f"{variable(ref.name)} = tl.load({self._slots.place(ref, Axes.MATRIX)} + matrices, "
+            "in_batch, 0.0).to(tl.float64)"
+            for ref in self._read(self._body)
+            if self._axes(ref) is Axes.MATRIX
+        ]
+
+    def _kept(self, made: Iterable[Ref]) -> list[str]:
+        """Store the numbers of matrices that a later kernel reads."""
+        return [
+            f"tl.store({self._slots.place(ref, Axes.MATRIX)} + matrices, {variable(ref.name)}, "
+            "in_batch)"
+            for ref in made
+            if self._axes(ref) is Axes.MATRIX and self._slots.holds(ref, Axes.MATRIX)
+        ]
+
+    def _loop(self, axis: Axes, stage: int) -> list[str]:
+        body = self._lines_of(axis, stage)
+        if not body:
+            return []
+        size, tile = _SIZE[axis]
+        sums = {a.target: a.value for a in assigns(body) if is_reduction(a.value)}
+        plain = filter_assigns(body, lambda a: not is_reduction(a.value))
+        inner = [
+            f"lanes = first + lines({size}, DEPTH, {tile})",
+            f"mask = lines_inside(left, {size} - first, DEPTH, {tile})",
+            *(self._load(ref, axis) for ref in self._read(body) if self._is_loaded(ref, stage)),
+            *self._zeros(plain, stage),
+            *self._statements(plain),
+            *self._stores(plain, axis),
+            *(self._add(ref, value) for ref, value in sums.items()),
+        ]
+        zeros = f"tl.zeros((DEPTH, {tile}), tl.float64)"
+        return [
+            *(f"{variable(ref.name)} = {zeros}" for ref in sums),
+            f"for first in range(0, {size}, {tile}):",
+            *(_INDENT + line for line in inner),
+            *(self._reduced(ref, value) for ref, value in sums.items()),
+            *self._kept(sums),
+        ]
+
+    def _read(self, body: Program) -> list[Ref]:
+        """Return the small values that a body reads and does not compute, in order.
+
+        A state that some path does not assign keeps its value, so it counts as read.
+        """
+        made = {a.target for a in assigns(body)}
+        read = [r for s, cs in with_conditions(body) for e in (*cs, s.value) for r in reads(e)]
+        given = always_assigned(body)
+        read += [Ref(r.name) for r in made if r.name in self._states and r.name not in given]
+        return [r for r in dict.fromkeys(read) if r not in made and self._axes(r) is not Axes.NONE]
+
+    def _is_loaded(self, ref: Ref, stage: int) -> bool:
+        return self._axes(ref) in LINES and self._stages.get(ref, -1) < stage
+
+    def _load(self, ref: Ref, axis: Axes) -> str:
+        old = ref.name in self._states and ref not in self._stages
+        place = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
+        return f"{variable(ref.name)} = tl.load({place} + lanes, mask, 0.0).to(tl.float64)"
+
+    def _stores(self, body: Program, axis: Axes) -> list[str]:
+        lines = []
+        for ref in dict.fromkeys(a.target for a in assigns(body)):
+            name = variable(ref.name)
+            if ref.name in self._states:
+                kept = f"{name}.to({ref.name.upper()}_T)"
+                lines.append(f"tl.store({variable(plural(ref.name))} + lanes, {kept}, mask)")
+            if self._slots.holds(ref, axis):
+                lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
+        return lines
+
+    def _zeros(self, body: Program, stage: int) -> list[str]:
+        """Initialize names that a branch may leave unassigned."""
+        held = {r.name for r, made in self._stages.items() if made < stage}
+        read = (r for e in expressions(self._body) for r in reads(e))
+        held |= (
+            {r.name for r in read if r not in self._stages} | always_assigned(body) | self._states
+        )
+        given = {a.target: a.value for a in assigns(body) if a.target.name not in held}
+        return [
+            f"{variable(ref.name)} = tl.zeros({_EXTENT[self._axes(ref)]}, tl.{_type(value)})"
+            for ref, value in given.items()
+        ]
+
+    def _statements(self, body: Program) -> list[str]:
+        lines: list[str] = []
+        for stmt in body:
+            if isinstance(stmt, Assign):
+                lines += map(comment, stmt.quote)
+                lines.append(self._statement(stmt))
+                continue
+            arms = [(f"if {self._packed.condition(stmt.condition)}:", stmt.then)]
+            arms += [("else:", stmt.orelse)] if stmt.orelse else []
+            for head, arm in arms:
+                inner = self._statements(arm) or ["pass"]
+                lines += [head, *(_INDENT + line for line in inner)]
+        return lines
+
+    def _reduced(self, target: Ref, value: Expr) -> str:
+        """Reduce a loop's accumulator to one number per matrix, or to the program's partial."""
+        name = variable(target.name)
+        if not self._axes(target):
+            what = "tl.reduce({}, None, larger)" if _is_largest(value) else "tl.sum({})"
+            return f"{name} = {what.format(name)}"
+        what = "tl.reduce({}, 1, larger)" if _is_largest(value) else "tl.sum({}, axis=1)"
+        return f"{name} = {what.format(name)}[:, None]"
+
+    def _statement(self, stmt: Assign) -> str:
+        """Print an assignment; a reduction reduces the numbers of this program's matrices."""
+        name = variable(stmt.target.name)
+        if not is_reduction(stmt.value):
+            return f"{name} = {self._printer.argument(stmt.value)}"
+        word = "largest" if _is_largest(stmt.value) else "total"
+        return f"{name} = {word}({self._printer(_argument(stmt.value))}, in_batch)"
+
+    def _add(self, target: Ref, value: Expr) -> str:
+        name, what = variable(target.name), self._printer(_argument(value))
+        if _is_largest(value):
+            return f"{name} = maximum({name}, tl.abs(kept({what}, mask)))"
+        return f"{name} += kept({what}, mask)"
+
+
+def _type(value: Expr) -> str:
+    """Return the Triton dtype of a value: int1 for conditions, else float64."""
+    word = WORDS.get(value.word) if isinstance(value, Call) else None
+    return "int1" if word and word.sort in ("comparison", "logic") else "float64"
+
+
+def _is_largest(value: Expr) -> bool:
+    return isinstance(value, Call) and value.word == "max_abs"
+
+
+def _argument(value: Expr) -> Expr:
+    assert isinstance(value, Call)
+    return value.args[0]

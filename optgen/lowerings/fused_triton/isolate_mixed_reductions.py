@@ -1,0 +1,68 @@
+"""Move each reduction that mixes rows and columns into a sweep of its own, which reads no stream.
+
+A `Finish` has one loop over rows and one over columns. A value that depends on both, as in
+`rms(r * k)`, has one value per element, and only sweeps have tiles of elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.kinds import Axes, kind_of
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns
+from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
+from optgen.lowerings.fused_triton.split_finishes import dependents
+from optgen.passes.hoist_between_sweeps import hoist_between_sweeps
+from optgen.passes.linear import Linearizer
+from optgen.passes.ranges import declared_ranges
+from optgen.passes.rewrite import filter_assigns, map_values
+
+
+def isolate_mixed_reductions(plan: Plan) -> Plan:
+    """Return a plan whose finishes reduce only values of rows, of columns or of matrices."""
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        phases += _parted(plan, phase.body) if isinstance(phase, Finish) else [phase]
+    if len(phases) == len(plan.phases):
+        return plan
+    return hoist_between_sweeps(replace(plan, phases=tuple(phases)))
+
+
+def _parted(plan: Plan, body: Program) -> Iterator[Phase]:
+    """Yield a finish; or a finish for mixed reductions' operands, their sweep, and the rest."""
+    wide = {a.target for a in assigns(body) if _is_wide(plan, a)}
+    if not wide:
+        yield Finish(body)
+        return
+    late = dependents(body, wide)
+    early = filter_assigns(body, lambda a: a.target not in late | wide)
+    if early:
+        yield Finish(early)
+    yield Sweep((), _linear(plan, filter_assigns(body, lambda a: a.target in wide - late)))
+    yield from _parted(plan, filter_assigns(body, lambda a: a.target in late))
+
+
+def _is_wide(plan: Plan, stmt: Assign) -> bool:
+    value = stmt.value
+    if not is_reduction(value) or not isinstance(value, Call):
+        return False
+    return plan.kind(value.args[0]).axes is Axes.TENSOR
+
+
+def _linear(plan: Plan, body: Program) -> Program:
+    """Return the reductions of a sweep with their operands in linear form."""
+
+    def is_tensor(expr: Expr) -> bool:
+        return kind_of(expr, plan.kinds.__getitem__).is_tensor
+
+    def no_terms(_: Ref) -> None:
+        return None
+
+    linearizer = Linearizer(is_tensor, no_terms, declared_ranges(plan.algorithm))
+
+    def change(value: Expr) -> Expr:
+        assert isinstance(value, Call)
+        return replace(value, args=(linearizer.linear(value.args[0]),))
+
+    return map_values(body, change)

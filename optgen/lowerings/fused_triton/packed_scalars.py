@@ -1,0 +1,130 @@
+"""Pack the scalars that a plan's kernels pass to one another: one array of numbers per tensor.
+
+The prologue stores the results of the scalar program. The numbers that a `Finish` computes from
+reductions come after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
+from optgen.ir.plan import Plan, Stream
+from optgen.ir.variables import is_free
+from optgen.ir.words import CONDITIONS
+from optgen.lowerings.condition_names import candidate_names
+from optgen.lowerings.fused_triton.expression_printer import constant, variable
+
+
+class PackedScalars:
+    """Layout of the packed scalars, in the order in which phases first read them.
+
+    `entries` maps the names of the scalar program's results to their expressions. `numbers` are the
+    names of numbers that a `Finish` computes later.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        bodies: Iterable[Program],
+        streams: Iterable[Stream],
+        numbers: Iterable[str] = (),
+    ) -> None:
+        self._plan = plan
+        self._constexpr = {s.when.removeprefix("not ") for s in streams if s.when is not None}
+        self._conditions: dict[str, Expr] = {}
+        self.entries: dict[str, Expr] = {}
+        for body in bodies:
+            self.entries |= {n: meaning for n, meaning, early in self._read(body) if early}
+        self.numbers = tuple(numbers)
+
+    @property
+    def width(self) -> int:
+        """Number of packed scalars per tensor."""
+        return len(self.entries) + len(self.numbers)
+
+    def offset(self, name: str) -> int:
+        """Return the offset of a number."""
+        return [*self.entries, *self.numbers].index(name)
+
+    def offsets(self, body: Program) -> Mapping[str, int]:
+        """Return the offsets of the numbers that a body reads, in order of the first read."""
+        wanted = dict.fromkeys(name for name, _, _ in self._read(body))
+        known = {*self.entries, *self.numbers}
+        return {name: self.offset(name) for name in wanted if name in known}
+
+    def _read(self, body: Program) -> Iterator[tuple[str, Expr, bool]]:
+        """Yield the numbers that a body reads.
+
+        Each comes with its expression, and with whether the scalar program computes it.
+        """
+        for stmt in body:
+            if isinstance(stmt, Assign):
+                yield from self._read_value(stmt.value)
+                continue
+            name, meaning = self._flag(stmt.condition)
+            if name:
+                yield name, meaning, True
+            yield from self._read(stmt.then)
+            yield from self._read(stmt.orelse)
+
+    def _read_value(self, value: Expr) -> Iterator[tuple[str, Expr, bool]]:
+        """Yield the numbers that a value reads: its names, and its uniform conditions."""
+        if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
+            yield variable(value.name), value, self._plan.kinds[value].is_scalar
+        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        for position, child in enumerate(children(value)):
+            if position < asked and self._is_answer(child):
+                yield *self._entry(child), True
+            else:
+                yield from self._read_value(child)
+
+    def _is_answer(self, condition: Expr) -> bool:
+        return not isinstance(condition, Const) and self._plan.kind(condition).is_scalar
+
+    def answer(self, condition: Expr) -> str | None:
+        """Return the name of a condition that the scalar program evaluates, else None."""
+        return self._entry(condition)[0] if self._is_answer(condition) else None
+
+    def condition(self, expr: Expr) -> str:
+        """Return the text of a branch condition in a kernel."""
+        name, _ = self._flag(expr)
+        if name:
+            return f"{name} != 0"
+        match expr:
+            case Call("not", (inner,)):
+                return f"not {self.condition(inner)}"
+            case Ref(flag) | Call("truth", (Ref(flag),)):
+                return constant(flag)
+        raise TypeError(f"not a condition of a sweep: {expr!r}")
+
+    def _flag(self, expr: Expr) -> tuple[str, Expr]:
+        """Return the name and expression of a condition; the name is "" for a constexpr."""
+        match expr:
+            case Ref(name) | Call("truth", (Ref(name),)) if name in self._constexpr:
+                return "", expr
+            case Call("not", (inner,)) if not self._flag(inner)[0]:
+                return "", expr
+        return self._entry(expr)
+
+    def _entry(self, expr: Expr) -> tuple[str, Expr]:
+        """Return the entry of a condition. A number that is never None is its own entry."""
+        match expr:
+            case (Ref() as ref) | Call("truth", (Ref() as ref,)):
+                hyper = self._plan.algorithm.hyper(ref.name)
+                if not (hyper and hyper.optional):
+                    return variable(ref.name), ref
+        return self._named(expr), expr
+
+    def _named(self, expr: Expr) -> str:
+        """Return a name for a condition: the condition in words, if short and free."""
+        match expr:
+            case Call("fresh", (Ref(state),)):  # the name may start with the state's
+                taken = {r.name for r in self._plan.kinds} - {state}
+            case _:
+                taken = {r.name for r in self._plan.kinds}
+        for name in map(variable, candidate_names(expr)):
+            if is_free(name, taken) and self._conditions.setdefault(name, expr) == expr:
+                return name
+        raise AssertionError("candidate_names() is infinite")

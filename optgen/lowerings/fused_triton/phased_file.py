@@ -1,0 +1,122 @@
+"""Describe the Triton file of a rule with phases: every plan's kernels in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Call, Ref, expressions, walk
+from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
+from optgen.ir.words import PROPERTIES
+from optgen.lowerings.fused_triton.address_lines import uses
+from optgen.lowerings.fused_triton.expression_printer import variable
+from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
+from optgen.lowerings.fused_triton.finish_printer import FinishPrinter
+from optgen.lowerings.fused_triton.kernels import Kernels, used_streams
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
+from optgen.lowerings.fused_triton.prologue import Prologue
+from optgen.lowerings.fused_triton.split_finishes import partial_sums, split_finishes
+from optgen.lowerings.fused_triton.workspace_slots import (
+    SMALL,
+    Slots,
+    allocate_slots,
+    is_by_matrix,
+    names_read_by,
+    small_values_made,
+)
+
+Context = dict[str, Any]
+
+
+def addresses_of(algorithm: Algorithm) -> list[str]:
+    """Return the rows of addresses in a bucket's table: param, grad, and the states' keys."""
+    return ["param", "grad", *(s.key for s in algorithm.states if s.shape != "scalar")]
+
+
+def is_elementwise(plan: Plan) -> bool:
+    """Tell whether a plan is one sweep over all its tensors, with no property of a shape."""
+    exprs = (*expressions(plan.scalars), *plan.values())
+    words = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
+    every = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
+    return len(plan.phases) == 1 and every and words.isdisjoint(PROPERTIES)
+
+
+def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
+    """Return the template's variables for one plan: its kernels, and their workspace needs."""
+    plan = split_finishes(plan)
+    packed = _packed_scalars(plan)
+    slots = _slots(plan, packed)
+    prologue = Prologue(plan, packed, len(addresses))
+    tiles = is_by_matrix(plan, *plan.phases)
+    names = list(dict.fromkeys(s.name for w in plan.sweeps for s in w.streams if s.role == "local"))
+    fresh = [state.key for state in plan.fresh()]
+    table = [*addresses, *prologue.scalar_types(), *fresh, *names]
+    kernels = list(_kernels(plan, Kernels(plan, table, names, packed, slots, tiles)))
+    sweeps = [k for k in kernels if k["sort"] == "sweep"]
+    facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
+    most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
+    most["parts"] = sum(k.get("parts", 0) for k in kernels)
+    lines = {f"{axes.name.lower()}_values": slots.counts[axes] for axes in SMALL}
+    numbers = prologue.lines()
+    return {
+        "prefix": "_".join([plan.algorithm.module, *facts]),
+        "suffix": "_".join(facts),
+        "facts": tuple(plan.facts.values()),
+        "tiles": tiles,
+        "scalars": packed.width,
+        "scalar_types": prologue.scalar_types(),
+        "width": prologue.width,
+        "prologue": numbers,
+        "scaled": True,
+        "prologue_shapes": uses("shape", "\n".join(numbers)),
+        "kernels": kernels,
+        "needs": lines | most | {"locals": tuple(names)},
+    }
+
+
+def _packed_scalars(plan: Plan) -> PackedScalars:
+    bodies = [p.body for p in plan.phases if not isinstance(p, MatrixCall)]
+    streams = [s for sweep in plan.sweeps for s in sweep.streams]
+    numbers = [variable(r.name) for r in _crossing(plan) if plan.kinds[r].axes is Axes.NONE]
+    return PackedScalars(plan, bodies, streams, dict.fromkeys(numbers))
+
+
+def _slots(plan: Plan, packed: PackedScalars) -> Slots:
+    crossing = list(_crossing(plan))
+    for phase in plan.phases:
+        if isinstance(phase, Finish):
+            crossing += FinishPrinter(plan, phase, packed, allocate_slots(plan, ())).crossing()
+    return allocate_slots(plan, crossing)
+
+
+def _crossing(plan: Plan) -> Iterator[Ref]:
+    """Yield small values that one kernel makes and another reads.
+
+    Sums are combined by the finish that follows, so they count from there.
+    """
+    for i, phase in enumerate(plan.phases):
+        left = partial_sums(plan, phase) if isinstance(phase, Finish) else ()
+        handed = {a.target for a in left}
+        for ref in small_values_made(phase):
+            after = i + 1 + (isinstance(phase, Sweep) or ref in handed)
+            if any(ref in names_read_by(p) for p in plan.phases[after:]):
+                yield ref
+
+
+def _kernels(plan: Plan, kernels: Kernels) -> Iterator[Context]:
+    sweeps, finishes, unscaled = count(1), count(1), False
+    for i, phase in enumerate(plan.phases):
+        if isinstance(phase, Sweep):
+            reads = any(s.role == "grad" for s in used_streams(phase))
+            context = kernels.sweep(phase, unscales=reads and not unscaled)
+            yield context | {"number": next(sweeps)}
+            unscaled |= reads
+        elif isinstance(phase, Finish):
+            before = plan.phases[i - 1] if i else None
+            yield FinishKernel(kernels, phase, before).context() | {"number": next(finishes)}
+        else:
+            yield kernels.call(phase)

@@ -1,0 +1,129 @@
+"""Print the body of a sweep: loads, one statement per line below the spec's line, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns
+from optgen.ir.plan import Stream, is_reduction
+from optgen.ir.variables import plural
+from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, constant, variable
+from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
+from optgen.lowerings.python.literals import comment
+
+_INDENT = "    "
+REDUCTIONS = {
+    "sum": "total({}, mask)",
+    "max_abs": "largest({}, mask)",
+    "row_sum": "row_total({}, mask)",
+    "col_sum": "column_total({}, mask)",
+}
+"""Triton calls that reduce a tile's valid elements, in float64."""
+
+
+def print_loads(streams: Sequence[Stream]) -> list[str]:
+    """Return the lines that load a tile's streams."""
+    lines: list[str] = []
+    for stream in streams:
+        name = variable(stream.name)
+        lines += _if_present(
+            stream, f"{name} = tl.load({variable(plural(stream.name))} + lanes, mask).to(dtype)"
+        )
+    return lines
+
+
+def print_numbers(
+    packed: PackedScalars, body: Program, suffix: str = "", known: Container[str] = ()
+) -> list[str]:
+    """Return the lines that load the packed scalars of a body, except those `known`.
+
+    `suffix` is appended to each load, for example a conversion to another dtype.
+    """
+    return [
+        f"{name} = tl.load({offset('scalars', place)}){suffix}"
+        for name, place in packed.offsets(body).items()
+        if name not in known
+    ]
+
+
+def offset(pointer: str, place: int) -> str:
+    """Return the text of a pointer plus an offset."""
+    return f"{pointer} + {place}" if place else pointer
+
+
+def print_stores(streams: Sequence[Stream]) -> list[str]:
+    """Return the lines that store a sweep's changed streams, each in its own dtype."""
+    lines: list[str] = []
+    for stream in streams:
+        if stream.stored:
+            name = variable(stream.name)
+            place = variable(plural(stream.name))
+            kept = f"{name}.to({place}.dtype.element_ty)"
+            lines += _if_present(stream, f"tl.store({place} + lanes, {kept}, mask)")
+    return lines
+
+
+def presence(stream: Stream) -> str:
+    """Return the constexpr condition on which a stream exists; "" if it always exists."""
+    when = stream.when
+    if when is None:
+        return ""
+    flag = constant(when.removeprefix("not "))
+    return f"not {flag}" if when.startswith("not ") else flag
+
+
+def flags_of(streams: Sequence[Stream]) -> dict[str, str]:
+    """Return every constexpr flag, with the launch expression of its value."""
+    flags = {}
+    for stream in streams:
+        condition = presence(stream)
+        if stream.state and condition:
+            negated = "not " if condition.startswith("not ") else ""
+            flags[condition.removeprefix("not ")] = f'{negated}bucket.has("{stream.state.key}")'
+    return flags
+
+
+def _if_present(stream: Stream, line: str) -> list[str]:
+    condition = presence(stream)
+    return [f"if {condition}:", _INDENT + line] if condition else [line]
+
+
+def print_sweep(body: Program, packed: PackedScalars) -> list[str]:
+    """Return the lines that compute one tile."""
+    printer = ExpressionPrinter(lambda expr: None, tensors=True, ask=packed.answer)
+    lines: list[str] = []
+    for stmt in body:
+        if isinstance(stmt, Assign):
+            lines += map(comment, stmt.quote)
+            lines.append(f"{variable(stmt.target.name)} = {_value(stmt.value, printer)}")
+        else:
+            lines += _branch(stmt, packed, "if")
+    return lines
+
+
+def print_zeros(body: Program) -> list[str]:
+    """Initialize sums that are assigned in a branch, which may not be taken."""
+    branches = [stmt for stmt in body if isinstance(stmt, If)]
+    sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
+    return [
+        f"{variable(name)} = {REDUCTIONS[value.word].format('lanes * 0')}"
+        for name, value in sums.items()
+        if isinstance(value, Call)
+    ]
+
+
+def _value(value: Expr, printer: ExpressionPrinter) -> str:
+    if is_reduction(value) and isinstance(value, Call):
+        return REDUCTIONS[value.word].format(printer.argument(value.args[0]))
+    return printer(value)
+
+
+def _branch(stmt: If, packed: PackedScalars, word: str) -> list[str]:
+    lines = [f"{word} {packed.condition(stmt.condition)}:"]
+    lines += [_INDENT + line for line in print_sweep(stmt.then, packed) or ["pass"]]
+    match stmt.orelse:
+        case ():
+            return lines
+        case (If() as other,):
+            return lines + _branch(other, packed, "elif")
+    return [*lines, "else:", *(_INDENT + line for line in print_sweep(stmt.orelse, packed))]

@@ -1,0 +1,96 @@
+"""Allocate workspace slots for the small values that kernels pass to one another.
+
+A small value is a row, a column, or a number per matrix. A sweep's sums take the first adjacent
+slots whose values are not read any more. The values that outlive the loop that computes them come
+after the sums of all sweeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from optgen.ir.kinds import Axes
+from optgen.ir.nodes import Expr, Ref, assigns, expressions
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
+
+LINES = (Axes.ROW, Axes.COLUMN)
+SMALL = (*LINES, Axes.MATRIX)
+PLACE = {Axes.ROW: "row_values", Axes.COLUMN: "column_values", Axes.MATRIX: "matrix_values"}
+STRIDE = {Axes.ROW: "all_rows", Axes.COLUMN: "all_columns", Axes.MATRIX: "depth"}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Slots of stored small values by axes, and the number of slots."""
+
+    places: Mapping[Axes, Mapping[Ref, int]]
+    counts: Mapping[Axes, int]
+
+    def holds(self, ref: Ref, axes: Axes) -> bool:
+        return ref in self.places[axes]
+
+    def place(self, ref: Ref, axes: Axes) -> str:
+        """Return the address of a value's first number for the program's matrices."""
+        number = self.places[axes][ref]
+        times = "" if number == 1 else f"{number} * "
+        return f"{PLACE[axes]} + {times}{STRIDE[axes]}" if number else PLACE[axes]
+
+    def first(self, sums: Iterable[Ref], axes: Axes) -> int:
+        """Return the slot of the first of a sweep's sums. The others follow."""
+        return min((self.places[axes][ref] for ref in sums), default=0)
+
+
+def allocate_slots(plan: Plan, crossing: Iterable[Ref]) -> Slots:
+    """Allocate slots for the sums of sweeps, and for values that another loop reads."""
+    places: dict[Axes, dict[Ref, int]] = {axes: {} for axes in SMALL}
+    for axes in LINES:
+        places[axes] = _places_of_sums(plan, axes)
+    counts = {axes: max(places[axes].values(), default=-1) + 1 for axes in SMALL}
+    for ref in crossing:
+        axes = plan.kinds[ref].axes
+        if axes in SMALL and ref not in places[axes]:
+            places[axes][ref] = counts[axes]
+            counts[axes] += 1
+    return Slots(places, counts)
+
+
+def _places_of_sums(plan: Plan, axes: Axes) -> dict[Ref, int]:
+    """Allocate adjacent slots for each sweep's sums, where no live value is stored.
+
+    A sweep reads the sums of earlier sweeps while its own tiles store theirs, so the slots that it
+    reads are live too.
+    """
+    places: dict[Ref, int] = {}
+    for position, phase in enumerate(plan.phases):
+        if not isinstance(phase, Sweep):
+            continue
+        sums = [a.target for a in phase.reductions if plan.kinds[a.target].axes is axes]
+        read = {ref for later in plan.phases[position:] for ref in names_read_by(later)}
+        held = {slot for ref, slot in places.items() if ref in read}
+        first = next(n for n in count() if held.isdisjoint(range(n, n + len(sums))))
+        places |= {ref: first + slot for slot, ref in enumerate(sums)}
+    return places
+
+
+def names_read_by(phase: Phase) -> Iterator[Ref]:
+    """Yield every name that a phase reads, repeats included."""
+    exprs: Iterable[Expr] = phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
+    return (ref for expr in exprs for ref in reads(expr))
+
+
+def small_values_made(phase: Phase) -> dict[Ref, None]:
+    """Return the names that a `Finish` assigns or a sweep reduces, in order."""
+    match phase:
+        case Sweep():
+            return {a.target: None for a in phase.reductions}
+        case Finish(body):
+            return {a.target: None for a in assigns(body)}
+    return {}
+
+
+def is_by_matrix(plan: Plan, *phases: Phase) -> bool:
+    """Tell whether a phase reads or makes a row, a column or a number per matrix."""
+    names = (ref for phase in phases for ref in (*small_values_made(phase), *names_read_by(phase)))
+    return any(plan.kinds[ref].axes in SMALL for ref in names)

@@ -1,0 +1,48 @@
+"""Base type of lowerings: a function that lowers an algorithm, a template and a file name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.plan import Plan
+from optgen.passes.plan import plan
+
+Context = Mapping[str, Any]
+PlanPass = Callable[[Plan], Plan]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """Lowering that writes one generated file.
+
+    `lower` turns an algorithm into the variables of `template`. `of` says what the file contains:
+    code for a "rule", or the "optimizer" class or "function" that runs the rule. A derived
+    algorithm (`base=`) shares its base's rule, so only its class file is written.
+    """
+
+    name: str
+    filename: str
+    template: str
+    lower: Callable[[Algorithm], Context]
+    of: Literal["rule", "optimizer", "function"] = "rule"
+
+    def applies(self, algorithm: Algorithm) -> bool:
+        """Tell whether this lowering writes a file for an algorithm."""
+        if self.of == "rule":
+            return algorithm.base is None
+        return algorithm.is_function is (self.of == "function")
+
+
+def planned(
+    passes: tuple[PlanPass, ...], context: Callable[[Plan], Context]
+) -> Callable[[Algorithm], Context]:
+    """Return a `lower` that plans an algorithm, runs passes on the plan, and prints the result."""
+
+    def lower(algorithm: Algorithm) -> Context:
+        return context(reduce(lambda done, change: change(done), passes, plan(algorithm)))
+
+    return lower

@@ -1,0 +1,194 @@
+"""Infer the role of a hyperparameter from the rule, to describe it in the docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, children, expressions, refs
+
+_KEEPS = ("+", "sqrt", "*", "**", "maximum")
+"""Ops through which a number that is added to a divisor still keeps the divisor from zero."""
+
+
+@dataclass(frozen=True)
+class _Average:
+    """Running average in a rule: `state = weight * state + (1 - weight) * value`."""
+
+    state: str
+    weight: Expr
+    value: tuple[Expr, ...]  # its factors
+
+
+def role(algorithm: Algorithm, hyper: Hyper) -> str:
+    """Return a description of a hyperparameter's role in the rule; "" if none is found."""
+    averages = list(_averages(algorithm))
+    found = [[a for a in averages if a.weight in _readings(algorithm, n)] for n in _numbers(hyper)]
+    if found and all(found):
+        return _decay(algorithm, found)
+    if hyper.name == "eps" and _keeps_from_zero(algorithm, hyper.name):
+        return "Added to the denominator for numerical stability"
+    if hyper.name == "momentum" and _is_kept_share(algorithm, hyper.name):
+        return "Fraction of the last update that is kept in the next one"
+    if hyper.name == "dampening" and _is_left_out(algorithm, hyper.name):
+        return "Fraction of the gradient that is not added to the momentum"
+    if hyper.name == "amsgrad" and _keeps_the_largest(algorithm, hyper.name, averages):
+        return "Divide by the largest second moment so far, not by the present one"
+    return ""
+
+
+def _numbers(hyper: Hyper) -> list[Expr]:
+    """Return the expressions by which a rule may read a hyperparameter's numbers."""
+    if hyper.sort == "tuple":
+        return [Call("item", (Ref(hyper.name), Const(i))) for i in range(hyper.size)]
+    return [Ref(hyper.name)] if hyper.sort == "number" else []
+
+
+def _readings(algorithm: Algorithm, number: Expr) -> list[Expr]:
+    """Return a number's expression, and the names that are always equal to it."""
+    names = [a.target for a in assigns(algorithm.rule)]
+    alone = (a for a in assigns(algorithm.rule) if names.count(a.target) == 1)
+    return [number, *(a.target for a in alone if a.value == number)]
+
+
+def _averages(algorithm: Algorithm) -> Iterator[_Average]:
+    states = {state.symbol for state in algorithm.states}
+    for stmt in assigns(algorithm.rule):
+        if stmt.target.name in states:
+            yield from _average(stmt)
+
+
+def _average(stmt: Assign) -> Iterator[_Average]:
+    state = stmt.target
+    match stmt.value:
+        case Call("lerp", (start, end, Call("-", (Const(1), weight)))) if start == state:
+            yield _Average(state.name, weight, tuple(_factors(end)))
+        case Call("+", (a, b)):
+            for old, new in ((a, b), (b, a)):
+                kept, rest = _factors(old), _factors(new)
+                if len(kept) == 2 and state in kept:
+                    kept.remove(state)
+                    share = Call("-", (Const(1), kept[0]))
+                    if share in rest:
+                        rest.remove(share)
+                        yield _Average(state.name, kept[0], tuple(rest))
+
+
+def _factors(expr: Expr) -> list[Expr]:
+    match expr:
+        case Call("*", (a, b)):
+            return [*_factors(a), *_factors(b)]
+    return [expr]
+
+
+def _are(factors: list[Expr], *expected: Expr) -> bool:
+    """Tell whether a product has exactly these factors, in any order."""
+    return len(factors) == len(expected) and all(each in factors for each in expected)
+
+
+def _decay(algorithm: Algorithm, found: list[list[_Average]]) -> str:
+    averages = [average for each in found for average in each]
+    if len(found) > 1:
+        return "Decay rates of the running averages"
+    if len(averages) > 1:
+        return "Decay rate of the running averages"
+    if _is_of_squares(algorithm, averages[0]):
+        return "Decay rate of the running average of squared gradients"
+    if averages[0].value == (Ref(algorithm.grad),):
+        return "Decay rate of the running average of gradients"
+    return "Decay rate of a running average"
+
+
+def _is_of_squares(algorithm: Algorithm, average: _Average) -> bool:
+    grad = Ref(algorithm.grad)
+    return average.value in ((Call("**", (grad, Const(2))),), (grad, grad))
+
+
+def _keeps_from_zero(algorithm: Algorithm, name: str) -> bool:
+    """Tell whether a number is added to divisors wherever it is read."""
+    places = [p for stmt in _values(algorithm) for p in _places(*stmt, name)]
+    return bool(places) and all(
+        path[:1] == ["+"] and _divides(algorithm, path, root, frozenset((name,)))
+        for path, root in places
+    )
+
+
+def _divides(algorithm: Algorithm, path: list[str], root: str, seen: frozenset[str]) -> bool:
+    """Tell whether the end of a path is a divisor, here or through a local name."""
+    for word in path:
+        if word == "divisor":
+            return True
+        if word not in _KEEPS:
+            return False
+    own = {algorithm.param, *(state.symbol for state in algorithm.states)}
+    if not root or root in own or root in seen:
+        return False
+    places = [p for stmt in _values(algorithm) for p in _places(*stmt, root)]
+    return bool(places) and all(_divides(algorithm, *p, seen | {root}) for p in places)
+
+
+def _values(algorithm: Algorithm) -> Iterator[tuple[Expr, str]]:
+    """Yield every assigned value with its target's name, and every condition with ""."""
+    yield from ((stmt.value, stmt.target.name) for stmt in assigns(algorithm.rule))
+    values = [stmt.value for stmt in assigns(algorithm.rule)]
+    yield from ((expr, "") for expr in expressions(algorithm.rule) if expr not in values)
+
+
+def _places(expr: Expr, root: str, name: str) -> Iterator[tuple[list[str], str]]:
+    """Yield the ops around each read of a name, innermost first, and the statement's target.
+
+    Around the numerator of a quotient the op is "/", around its denominator "divisor".
+    """
+    if isinstance(expr, Ref) and expr.name == name:
+        yield [], root
+    for place, child in enumerate(children(expr)):
+        word = expr.word if isinstance(expr, Call) else ""
+        word = "divisor" if word == "/" and place == 1 else word
+        yield from (([*path, word], end) for path, end in _places(child, root, name))
+
+
+def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
+    """Tell whether a state is updated to itself times a number, plus something."""
+    states = {state.symbol for state in algorithm.states}
+    for stmt in assigns(algorithm.rule):
+        if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.word == "+":
+            terms = [_factors(term) for term in stmt.value.args]
+            if any(
+                sorted(map(str, t)) == sorted(map(str, (Ref(name), stmt.target))) for t in terms
+            ):
+                return True
+    return False
+
+
+def _is_left_out(algorithm: Algorithm, name: str) -> bool:
+    """Tell whether a number is read only in `(1 - number) * grad`."""
+    share: list[Expr] = [Call("-", (Const(1), Ref(name))), Ref(algorithm.grad)]
+    readings = [r for expr in expressions(algorithm.rule) for r in refs(expr) if r.name == name]
+    shares = [
+        part
+        for expr in expressions(algorithm.rule)
+        for part in _products(expr)
+        if _are(_factors(part), *share)
+    ]
+    return bool(readings) and len(readings) == len(shares)
+
+
+def _products(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, Call) and expr.word == "*":
+        yield expr
+    for child in children(expr):
+        yield from _products(child)
+
+
+def _keeps_the_largest(algorithm: Algorithm, name: str, averages: list[_Average]) -> bool:
+    """Tell whether a flag's state is the largest second moment so far, as with `amsgrad`."""
+    moments = {Ref(a.state) for a in averages if _is_of_squares(algorithm, a)}
+    largest = {Ref(state.symbol) for state in algorithm.states if state.when == name}
+    return any(
+        isinstance(stmt.value, Call)
+        and stmt.value.word == "maximum"
+        and stmt.target in largest & set(stmt.value.args)
+        and moments & set(stmt.value.args)
+        for stmt in assigns(algorithm.rule)
+    )

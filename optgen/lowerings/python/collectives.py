@@ -1,0 +1,48 @@
+"""Find where a rule on sharded parameters needs collectives, and print the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optgen.ir.kinds import Axes, Lookup, kind_of
+from optgen.ir.nodes import Assign, Call, Program, Ref, refs
+from optgen.ir.plan import is_reduction
+
+_NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
+"""Name of each axis in `Collectives`."""
+_SUMMED = {"row_sum": Axes.TENSOR & ~Axes.ROW, "col_sum": Axes.TENSOR & ~Axes.COLUMN}
+
+
+def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str]:
+    """Return the requests that complete reductions over the ranks, along the reduced axes."""
+    found = []
+    for reduction in reductions:
+        call = reduction.value
+        assert isinstance(call, Call)
+        axes = kind_of(call.args[0], kinds).axes & _SUMMED.get(call.word, Axes.TENSOR)
+        if axes:
+            named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
+            over = named if axes != Axes.TENSOR else []
+            word = "max" if call.word == "max_abs" else "sum"
+            found.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
+    return found
+
+
+def collective_points(program: Program) -> dict[Ref, list[Assign]]:
+    """Map statements of a finish to the reductions requested after them.
+
+    Adjacent reductions share a request, unless one reads another.
+    """
+    found: dict[Ref, list[Assign]] = {}
+    together: list[Assign] = []
+    for stmt in (*program, None):
+        reduces = isinstance(stmt, Assign) and is_reduction(stmt.value)
+        read = set(refs(stmt.value)) if isinstance(stmt, Assign) else set()
+        if together and (not reduces or any(known.target in read for known in together)):
+            found[together[-1].target] = together
+            together = []
+        if isinstance(stmt, Assign):
+            together += [stmt] if reduces else []
+        elif stmt is not None:
+            found |= collective_points(stmt.then) | collective_points(stmt.orelse)
+    return found

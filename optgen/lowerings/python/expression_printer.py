@@ -1,0 +1,136 @@
+"""Print scalar expressions and statements as Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
+from optgen.ir.words import ATOM, PRECEDENCE
+from optgen.lowerings.python.literals import comment, exact_literal
+from optgen.passes.scalar_arithmetic import is_number, unsigned
+
+_PROPERTIES = {
+    "ndim": "{0}.dim()",
+    "numel": "{0}.numel()",
+    "rows": "rows({0})",
+    "cols": "cols({0})",
+    "machine_eps": "torch.finfo({0}.dtype).eps",
+}
+
+
+@dataclass(frozen=True)
+class PythonPrinter:
+    """Printer of expressions. `names` replaces variables, `functions` replaces function names."""
+
+    names: Mapping[str, str]
+    functions: Mapping[str, str]
+
+    def text(self, expr: Expr) -> str:
+        """Return an expression as Python."""
+        return self._text(expr)[0]
+
+    def _text(self, expr: Expr) -> tuple[str, int]:
+        match expr:
+            case Const(value):
+                text = exact_literal(value)
+                return text, PRECEDENCE["neg"] if text.startswith("-") else ATOM
+            case Ref(name):
+                return self.names.get(name, name), ATOM
+            case Call("truth", (a,)):
+                return self._text(a)
+            case Call("is_none", (a,)):
+                return f"{self._inside(a, 5)} is None", 4
+            case Call("not", (Call("is_none", (a,)),)):
+                return f"{self._inside(a, 5)} is not None", 4
+            case Call("fresh", (Ref(name),)):
+                return f"fresh_{name}", ATOM
+            case Call("copy", (a,)):
+                return f"{self._inside(a, ATOM)}.clone()", ATOM
+            case Call(word, (a,)) if word in _PROPERTIES:
+                return _PROPERTIES[word].format(self._inside(a, ATOM)), ATOM
+            case Call("item", (values, Const(index))):
+                return f"{self.text(values)}[{index}]", ATOM
+            case Call("neg" | "not" as word, (a,)):
+                sign = "-" if word == "neg" else "not "
+                return sign + self._inside(a, PRECEDENCE[word]), PRECEDENCE[word]
+            case Call(word, (a, b)) if word in PRECEDENCE:
+                level = PRECEDENCE[word]
+                left, right = (level + 1, level) if word == "**" else (level, level + 1)
+                if word == "%":  # a % b * c would mean (a % b) * c
+                    right = PRECEDENCE["*"] + 1
+                return f"{self._inside(a, left)} {word} {self._inside(b, right)}", level
+            case Call(word, args):
+                arguments = ", ".join(self.text(a) for a in args)
+                return f"{self.functions.get(word, word)}({arguments})", ATOM
+            case Linear():
+                return self._linear(expr)
+
+    def _inside(self, expr: Expr, level: int) -> str:
+        text, own = self._text(expr)
+        return text if own >= level else f"({text})"
+
+    def _linear(self, form: Linear) -> tuple[str, int]:
+        """Return a sum of terms with Python's operators and the author's minus signs."""
+        text, level = "", 0
+        for term in form.terms:
+            minus, body, level = self._term(term)
+            if not text:
+                text = f"-{body}" if minus else body
+            else:
+                text += f" - {body}" if minus else f" + {body}"
+        if len(form.terms) > 1:
+            return text, PRECEDENCE["+"]
+        return text, min(level, PRECEDENCE["neg"]) if text.startswith("-") else level
+
+    def _term(self, term: Term) -> tuple[bool, str, int]:
+        minus, coefficient = unsigned(term.coefficient)
+        factors: list[Expr] = [] if is_number(coefficient, 1) and term.factors else [coefficient]
+        product: Expr
+        product, *rest = [*factors, *term.factors]
+        for factor in rest:
+            product = Call("*", (product, factor))
+        for divisor in term.divisors:
+            product = Call("/", (product, divisor))
+        text, level = self._text(product)
+        return minus, (f"({text})" if level < PRECEDENCE["*"] else text), level
+
+
+Line = Callable[[Assign], str]
+
+
+def statements(program: Program, text: PythonPrinter, line: Line, indent: str = "") -> list[str]:
+    """Return a program as Python lines, each assignment below the spec's line as a comment.
+
+    `line` prints an assignment as one or more lines. A comment equal to the first line is left out.
+    """
+    out: list[str] = []
+    quoted: tuple[str, ...] = ()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            printed = line(stmt).split("\n")
+            if stmt.quote != quoted:
+                out += [indent + comment(q) for q in stmt.quote if q != printed[0]]
+            quoted = stmt.quote
+            out += [indent + text_line for text_line in printed]
+            continue
+        out += branch(stmt, text, lambda p, i: statements(p, text, line, i), indent)
+        quoted = ()
+    return out
+
+
+def branch(
+    stmt: If, text: PythonPrinter, arm: Callable[[Program, str], list[str]], indent: str
+) -> list[str]:
+    """Return an `if` with its arms. An empty first arm negates the condition."""
+    deeper = indent + "    "
+    condition, then, orelse = stmt.condition, stmt.then, stmt.orelse
+    if not then:
+        condition, then, orelse = Call("not", (condition,)), orelse, ()
+    lines = [f"{indent}if {text.text(condition)}:", *arm(then, deeper)]
+    if len(orelse) == 1 and isinstance(orelse[0], If) and orelse[0].then:
+        first, *rest = branch(orelse[0], text, arm, indent)
+        return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
+    if orelse:
+        lines += [f"{indent}else:", *arm(orelse, deeper)]
+    return lines

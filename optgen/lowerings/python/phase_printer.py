@@ -1,0 +1,332 @@
+"""Print the phases of a rule with reductions as Python, for one tensor or for lists of tensors.
+
+A large tensor is swept in blocks. A whole tensor keeps its name, and its block's name ends in
+`_block`. The small values of a list of tensors are stacked along a new first axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    children,
+    expressions,
+    names_read,
+    rebuild,
+    refs,
+    rename_program,
+)
+from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
+from optgen.ir.variables import plural
+from optgen.lowerings.python.collectives import collective_points, collective_requests
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.function import Body, indented
+from optgen.lowerings.python.literals import comment
+from optgen.lowerings.python.phase_syntax import PhaseSyntax
+from optgen.passes.coefficients_to_factors import coefficients_to_factors
+from optgen.passes.if_conversion import use_tensor_logic
+from optgen.passes.instructions import Instruction, live_tensors, numbers_read
+from optgen.passes.rematerialize_if_blocked import asks_blocked, rematerialize_if_blocked
+from optgen.passes.select_instructions import select_instructions
+
+_TEXT = PythonPrinter({}, {})
+_EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"}
+
+
+def _lists(plan: Plan) -> list[str]:
+    """Return the tensors that a share of the bucket has lists of, in order."""
+    states = (s.symbol for s in plan.algorithm.states if s.shape != "scalar")
+    return [plan.algorithm.param, plan.algorithm.grad, *states]
+
+
+def phases(plan: Plan, form: PhaseSyntax) -> Body:
+    """Print every phase of a bucket whose tensors have one shape."""
+    lists = ", ".join(map(plural, _lists(plan)))
+    whole = any(isinstance(phase, MatrixCall) for phase in plan.phases)
+    plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
+    printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole)
+    if form.over_ranks:
+        opening = [f"share = {lists}"] if printer.rereads_lists else []
+        return Body([*opening, *printer.lines()], frozenset(printer.reads))
+    opening = [f"{lists} = share"] if form.in_lists else []
+    lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
+    return Body(lines, frozenset(printer.reads))
+
+
+@dataclass
+class _Printer:
+    plan: Plan
+    kinds: Mapping[Ref, Kind]  # kinds before `coefficients_to_factors`
+    form: PhaseSyntax
+    whole: bool  # matrix ops take whole tensors: no blocks
+    reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines inside the loop over tensors or shares."""
+        if asks_blocked(self.plan):
+            yield self.form.blocked
+        yield from (f"{name} = None" for name in self._sometimes_assigned())
+        for state in self.plan.algorithm.states:
+            if state.shape in ("row", "col"):
+                line = f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
+                yield from indented([line], f"if {state.when}:") if state.when else [line]
+        for phase in self.plan.phases:
+            match phase:
+                case Sweep():
+                    plain = self._is_plain(phase)
+                    yield from self._over_whole(phase) if plain else self._over_blocks(phase)
+                    yield from self._completed(phase.reductions)
+                case Finish(body):
+                    yield from self._finish(body)
+                case MatrixCall():
+                    yield from self._call(phase)
+
+    @property
+    def rereads_lists(self) -> bool:
+        """Tell whether a sweep reads a list whose name an earlier sweep has reassigned."""
+        return self.form.in_lists and any(map(self._reassigned_streams, self.plan.sweeps))
+
+    def _is_plain(self, sweep: Sweep) -> bool:
+        """Tell whether a sweep runs on whole tensors, without small values."""
+        small = any(map(self._is_small, _touched(sweep)))
+        return self.whole and not small and not self._changes_what_follows(sweep)
+
+    def _changes_what_follows(self, sweep: Sweep) -> bool:
+        """Tell whether a sweep over lists changes the gradient that a later sweep reads."""
+        later = self.plan.sweeps[self.plan.sweeps.index(sweep) + 1 :]
+        grad = self.plan.algorithm.grad
+        changed = any(a.target.name == grad for a in assigns(sweep.body))
+        read = any(stream.name == grad for other in later for stream in other.streams)
+        return self.form.in_lists and changed and read
+
+    def _over_whole(self, sweep: Sweep) -> Iterator[str]:
+        if self.form.in_lists:
+            yield from self._restored_lists(sweep)
+        else:
+            for stream in sweep.streams:
+                if stream.role != "local":
+                    yield f"{stream.name} = {self._whole(stream)}"
+        yield from self.form.lines(self._instructions(sweep))
+
+    def _restored_lists(self, sweep: Sweep) -> Iterator[str]:
+        """Restore the lists whose names an earlier sweep has reassigned."""
+        for name in self._reassigned_streams(sweep):
+            yield f"{plural(name)} = share[{_lists(self.plan).index(name)}]"
+
+    def _reassigned_streams(self, sweep: Sweep) -> list[str]:
+        """Return the streams of a sweep whose names an earlier sweep has reassigned."""
+        position = self.plan.sweeps.index(sweep)
+        before = [other for other in self.plan.sweeps[:position] if self._is_plain(other)]
+        stored = {known.name for other in before for known in other.streams if known.stored}
+        reassigned = {a.target.name for other in before for a in assigns(other.body)} - stored
+        return [s.name for s in sweep.streams if s.name in reassigned and s.role != "local"]
+
+    def _over_blocks(self, sweep: Sweep) -> Iterator[str]:
+        """Initialize the sums, then loop over the blocks."""
+        if self.form.in_lists:
+            yield from self._restored_lists(sweep)
+        for stmt in sweep.reductions:
+            empty = _EMPTY[self.kinds[stmt.target].axes]
+            yield f"{stmt.target.name} = {empty}({self._like()}{self.form.count})"
+        small = dict.fromkeys(ref for ref in _touched(sweep) if self._is_small(ref))
+        sums = {r.target for r in sweep.reductions if self.kinds[r.target].axes is Axes.NONE}
+        along = [ref.name for ref in small if ref not in sums]
+        numbers = [ref.name for ref in small if ref in sums]
+        portioned = self.form.over_ranks and not self.whole
+        if self.form.in_lists and not portioned:
+            yield from (f"{plural(name)} = {self._small(name)}" for name in numbers)
+        taken_streams = self._taken_streams(sweep)
+        streams = [s.name for s in taken_streams]
+        given = [self._whole(stream) for stream in taken_streams]
+        given += [self._small(name) for name in along]
+        if portioned and numbers:
+            along += numbers
+            given.append(f"sums=[{', '.join(map(self._small, numbers))}]")
+        taken = [self._listed(f"{name}_block") for name in (*streams, *along)]
+        names = ", ".join(taken) + "," * (len(taken) == 1)
+        blocks = self.form.uncut if self.whole else self.form.blocks
+        yield f"for {names} in {blocks}({', '.join(given)}):"
+        instructions = self._instructions(sweep, {*streams, *along})
+        yield from (f"    {line}" for line in self.form.lines(instructions))
+        large = live_tensors(instructions, [f"{name}_block" for name in streams])
+        if large and portioned and sweep.reductions:
+            yield f"del {', '.join(map(plural, large))}  # freed before waiting for other ranks"
+
+    def _taken_streams(self, sweep: Sweep) -> list[Stream]:
+        """Return the streams of a sweep, starting with one that always exists, in param's dtype."""
+        taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
+        state = taken[0].state if taken else None
+        if not taken or (state is not None and (state.when or state.dtype)):
+            return [Stream(self.plan.algorithm.param, "param", False), *taken]
+        return taken
+
+    def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
+        """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
+
+        def called(ref: Ref) -> Ref:
+            return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
+
+        streams = (s for s in sweep.streams if s.role != "local")
+        renamed = Sweep(
+            tuple(replace(s, name=called(Ref(s.name)).name) for s in streams),
+            rename_program(sweep.body, called),
+        )
+        kinds = {called(ref): kind for ref, kind in self.plan.kinds.items()}
+        instructions = select_instructions(replace(self.plan, kinds=kinds), renamed)
+        self.reads |= {*numbers_read(instructions)}
+        return instructions
+
+    def _finish(self, body: Program) -> Iterator[str]:
+        """Print a finish: its small values, then the stores of row and column states."""
+        text = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
+        self.reads |= names_read(body)
+        needed = collective_points(body) if self.form.over_ranks else {}
+        in_lists = self.form.in_lists  # in lists, a stacked state is a copy already
+
+        def line(stmt: Assign) -> str:
+            value = text.text(self._spread(use_tensor_logic(stmt.value, self._is_late)))
+            if self._is_small(stmt.target) and not self._is_late(stmt.value):
+                value = f"number({self._like()}, {value}{self.form.count})"
+            if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
+                value += ".clone()"  # the state is overwritten later
+            asked = self._completed(needed.get(stmt.target, ()))
+            return "\n".join([f"{stmt.target.name} = {value}", *asked])
+
+        yield from statements(body, text, line)
+        made = {a.target.name for a in assigns(body)}
+        for state in self.plan.algorithm.states:
+            if state.symbol in made:
+                write = self._spelt(self.form.write, state.symbol)
+                yield from indented([write], f"if {state.when}:") if state.when else [write]
+
+    def _spread(self, value: Expr) -> Expr:
+        """Return a value with both sides of a `where` as tensors if one is a reduced number."""
+        spread = rebuild(value, self._spread)
+        match value:
+            case Call("where", (condition, *arms)) if not self._is_late(condition) and any(
+                map(self._is_late, arms)
+            ):
+                _, *spread_arms = children(spread)
+                count = [Ref(self.form.count.removeprefix(", "))] if self.form.count else []
+                tensors = (
+                    new if self._is_late(old) else Call("number", (Ref(self._like()), new, *count))
+                    for old, new in zip(arms, spread_arms, strict=True)
+                )
+                return Call("where", (condition, *tensors))
+        return spread
+
+    def _is_state(self, ref: Ref) -> bool:
+        return self.plan.algorithm.state(ref.name) is not None
+
+    def _completed(self, reductions: Sequence[Assign]) -> list[str]:
+        """Return the line that requests the completion of these reductions over the ranks."""
+        asked = (
+            collective_requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
+        )
+        return [f"yield [{', '.join(asked)}]"] if asked else []
+
+    def _call(self, call: MatrixCall) -> Iterator[str]:
+        """Print the call of a matrix op on one tensor or on a share."""
+        yield from map(comment, call.quote)
+        self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
+        target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
+        if self.form.over_ranks:
+            yield f"whole = yield collectives.gather({plural(first)})"
+            made = f"{call.word}({', '.join(['whole', *rest])})"
+            yield f"{plural(target)} = yield collectives.scatter({made})"
+        elif self.form.in_lists:
+            yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
+        else:
+            yield f"{target} = {matrix_call(Call(call.word, call.args))}"
+        if not self._is_only_added(call.target):  # some ops need equal dtypes
+            same = f"{target}.to({self._like()}.dtype)"
+            made = f"[{same} for {target} in {plural(target)}]" if self.form.in_lists else same
+            yield f"{self._listed(target)} = {made}"
+
+    def _is_only_added(self, target: Ref) -> bool:
+        """Tell whether a tensor is only scaled and added to other tensors."""
+        for value in (e for sweep in self.plan.sweeps for e in expressions(sweep.body)):
+            terms = value.terms if isinstance(value, Linear) else ()
+            alone = sum(term == Term(term.coefficient, (target,)) for term in terms)
+            led = bool(terms) and terms[0].factors == (target,)
+            if led or sum(ref == target for ref in reads(value)) > alone:
+                return False
+        return True
+
+    def _like(self) -> str:
+        """Return the text of a tensor with the bucket's shape."""
+        whole = self._spelt(self.form.whole, self.plan.algorithm.param)
+        return f"{whole}[0]" if self.form.in_lists else whole
+
+    def _is_late(self, expr: Expr) -> bool:
+        return kind_of(expr, self.kinds.__getitem__).home is Home.DEVICE
+
+    def _is_small(self, ref: Ref) -> bool:
+        kind = self.kinds[ref]
+        return kind.home is Home.DEVICE and kind.axes is not Axes.TENSOR
+
+    def _listed(self, name: str) -> str:
+        return plural(name) if self.form.in_lists else name
+
+    def _whole(self, stream: Stream) -> str:
+        """Return the text of a whole tensor or list; a missing state is None or an empty list."""
+        if stream.role == "local":
+            return self._listed(stream.name)
+        spelt = self._spelt(self.form.whole, stream.name)
+        return (
+            f"{spelt} if {stream.when} else None"
+            if stream.when and not self.form.in_lists
+            else spelt
+        )
+
+    def _sometimes_assigned(self) -> list[str]:
+        """Return the small values that only one arm of a branch assigns; they start as None."""
+        finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
+        names = {a.target.name: None for body in finishes for a in assigns(body)}
+        always = {name for body in finishes for name in _always(body)}
+        read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
+        states = {state.symbol for state in self.plan.algorithm.states}
+        return [name for name in names if name in read and name not in always | states]
+
+    def _small(self, name: str) -> str:
+        """Return the text of a small value as an argument of the loop over blocks."""
+        spelt = self._spelt(self.form.small, name)
+        sometimes = self.form.in_lists and name in self._sometimes_assigned()
+        return f"[] if {name} is None else {spelt}" if sometimes else spelt
+
+    def _spelt(self, spelling: str, name: str) -> str:
+        return spelling.format(name, plural(name))
+
+
+def matrix_call(call: Call) -> str:
+    """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
+    first, *rest = (_TEXT.text(arg) for arg in call.args)
+    return f"{call.word}({', '.join([f'[{first}]', *rest])})[0]"
+
+
+def _always(program: Program) -> set[str]:
+    """Return the names that a program assigns on every path."""
+    found: set[str] = set()
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            found.add(stmt.target.name)
+        else:
+            found |= _always(stmt.then) & _always(stmt.orelse)
+    return found
+
+
+def _touched(sweep: Sweep) -> Iterator[Ref]:
+    """Yield every name that a sweep reads or reduces to, in order."""
+    yield from (stmt.target for stmt in sweep.reductions)
+    for expr in expressions(sweep.body):
+        yield from reads(expr)

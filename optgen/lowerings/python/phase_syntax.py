@@ -1,0 +1,73 @@
+"""Syntax of phases in Python: for one tensor, for lists of tensors, or for shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from optgen.lowerings.python.torch_ops import foreach_lines, forloop_lines
+from optgen.passes.instructions import Instruction
+
+
+@dataclass(frozen=True)
+class PhaseSyntax:
+    """Syntax that differs between the Python lowerings.
+
+    `whole` and `small` are the texts of a whole tensor and of a small value where a sweep loops
+    over them. `read` and `write` are those of a row or column state. In all four, `{0}` is the name
+    and `{1}` its list. `param` is the parameter whose properties are read. With `over_ranks`, other
+    ranks must complete every reduction.
+    """
+
+    loop: str
+    blocks: str
+    uncut: str
+    blocked: str
+    whole: str
+    small: str
+    read: str
+    write: str
+    count: str
+    functions: dict[str, str]
+    lines: Callable[[tuple[Instruction, ...]], list[str]]
+    in_lists: bool
+    param: str = "params[0]"
+    over_ranks: bool = False
+
+
+ONE_TENSOR = PhaseSyntax(
+    loop="for index in range(len(params)):",
+    blocks="blocks",
+    uncut="as_one",
+    blocked="blocked = is_cut(params[index])",
+    whole="{1}[index]",
+    small="{0}",
+    read="{1}[index]",
+    write="{1}[index].copy_({0})",
+    count="",
+    functions={"sum": "total"},
+    lines=forloop_lines,
+    in_lists=False,
+)
+TENSOR_LISTS = PhaseSyntax(
+    loop="for share in shares({lists}):",
+    blocks="list_blocks",
+    uncut="lists_as_one",
+    blocked="blocked = is_cut(params[0])",
+    whole="{1}",
+    small="{0}.unbind()",
+    read="torch.stack({1})",
+    write="write({1}, {0})",
+    count=", len(params)",
+    functions={"sum": "totals", "max_abs": "max_abses"},
+    lines=foreach_lines,
+    in_lists=True,
+)
+SHARDED = replace(
+    TENSOR_LISTS,
+    loop="",
+    blocks="list_chunks",
+    blocked="",
+    param="collectives.whole",
+    over_ranks=True,
+)

@@ -1,0 +1,148 @@
+"""Print the scalar program as Python, for a bucket or for one parameter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    If,
+    Program,
+    Ref,
+    assigns,
+    expressions,
+    names_read,
+    refs,
+)
+from optgen.ir.plan import Plan
+from optgen.ir.variables import plural
+from optgen.lowerings.python.expression_printer import PythonPrinter, statements
+from optgen.lowerings.python.literals import comment
+from optgen.passes.reuse_item_names import is_item, reuse_item_names
+from optgen.passes.rewrite import filter_assigns
+
+
+@dataclass(frozen=True)
+class ScalarText:
+    """Texts that read and write the step and scalar states.
+
+    `param` is the parameter whose properties are read; all parameters of a bucket have the same.
+    `own` is the 0-dim tensor of a scalar state, `read` is its value, and `store` writes a new value
+    and returns it. `{0}` is the list of the state's tensors, and `{1}` the new value.
+    """
+
+    param: str
+    advance: str
+    own: str
+    read: str
+    store: str
+
+
+BUCKET = ScalarText(
+    "params[0]", "advance(state_steps)", "{0}[0]", "{0}[0].item()", "store({0}, {1})"
+)
+ONE_PARAM = ScalarText(
+    "params[index]",
+    "advance_one(state_steps[index], capturable)",
+    "{0}[index].clone()",  # autograd may need the old value
+    "read_one({0}[index], capturable)",
+    "store_one({0}[index], {1}, capturable)",
+)
+
+
+def scalar_lines(plan: Plan, form: ScalarText, reads: Collection[str]) -> list[str]:
+    """Return the lines of the scalar program that later lines need, the step count first."""
+    states = {s.symbol for s in plan.algorithm.scalar_states()}
+    plan = replace(plan, scalars=_read_in(reuse_item_names(plan.scalars), states.union(reads)))
+    later = {r.name for r in _reads(plan) if r.version > 0}
+    param = {plan.algorithm.param: form.param}
+    text = PythonPrinter(param, {})
+
+    def line(stmt: Assign) -> str:
+        name = stmt.target.name
+        if name not in states:
+            return f"{name} = {text.text(stmt.value)}"
+        own = form.own.format(plural(name))
+        value = PythonPrinter(param | {name: own}, {}).text(stmt.value)
+        stored = form.store.format(plural(name), value)
+        return f"{name} = {stored}" if name in later else stored
+
+    copies = _old_values(plan)
+    program = tuple(s for s in plan.scalars if s not in copies.values())
+    return [*_openings(plan, form, copies), *_unpacked(statements(program, text, line), plan)]
+
+
+def _read_in(program: Program, needed: set[str]) -> Program:
+    """Return the program without unread names; for example a lerp reads one weight of two.
+
+    The items of a tuple stay, because one line unpacks them.
+    """
+    read = needed | names_read(program)
+    kept = filter_assigns(program, lambda a: a.target.name in read or is_item(a.value))
+    return program if kept == program else _read_in(kept, needed)
+
+
+def _reads(plan: Plan) -> Iterator[Ref]:
+    return (r for e in (*expressions(plan.scalars), *plan.values()) for r in refs(e))
+
+
+def _old_values(plan: Plan) -> dict[str, Assign]:
+    """Return the scalar states whose old value is only read once, by a copy, with that copy."""
+    reads = Counter(r for r in _reads(plan) if r.version == 0)
+    branches = tuple(s for s in plan.scalars if isinstance(s, If))
+    kept = {s.symbol for s in plan.algorithm.scalar_states()}
+    states = kept - {a.target.name for a in assigns(branches)}
+    return {
+        stmt.value.name: stmt
+        for stmt in plan.scalars
+        if isinstance(stmt, Assign) and isinstance(stmt.value, Ref)
+        if stmt.target.name not in kept and stmt.value.name in states and reads[stmt.value] == 1
+    }
+
+
+def _openings(plan: Plan, form: ScalarText, copies: Mapping[str, Assign]) -> list[str]:
+    """Return the lines that advance the step and read the old values of scalar states."""
+    lines = []
+    if plan.algorithm.step:
+        counted = Ref(plan.algorithm.step) in set(_reads(plan))
+        lines.append(f"{plan.algorithm.step} = {form.advance}" if counted else form.advance)
+    for state in plan.algorithm.scalar_states():
+        elsewhere = [*expressions(_but(plan.scalars, state.symbol)), *plan.values()]
+        branches = tuple(s for s in plan.scalars if isinstance(s, If))
+        sometimes = any(a.target.name == state.symbol for a in assigns(branches))
+        if sometimes or Ref(state.symbol) in {r for e in elsewhere for r in refs(e)}:
+            kept = copies.get(state.symbol)
+            name = kept.target.name if kept else state.symbol
+            lines.append(f"{name} = {form.read.format(plural(state.symbol))}")
+    return lines
+
+
+def _but(program: Program, name: str) -> Program:
+    """Return the program without the assignments to a name."""
+    return filter_assigns(program, lambda a: a.target.name != name)
+
+
+def _unpacked(lines: list[str], plan: Plan) -> list[str]:
+    """Merge `beta1 = betas[0]` and `beta2 = betas[1]` into the author's one line."""
+    items = {a.quote[0]: [] for a in assigns(plan.scalars) if a.quote and is_item(a.value)}  # type: dict[str, list[Assign]]
+    for stmt in assigns(plan.scalars):
+        if stmt.quote and is_item(stmt.value):
+            items[stmt.quote[0]].append(stmt)
+    out = list(lines)
+    for quote, unpacking in items.items():
+        whole = f"{', '.join(a.target.name for a in unpacking)} = {_tuple_name(unpacking[0].value)}"
+        if whole == quote:
+            start = out.index(comment(quote))
+            out[start : start + len(unpacking) + 1] = [quote]
+    return out
+
+
+def _tuple_name(value: Expr) -> str:
+    match value:
+        case Call("item", (Ref(name), _)):
+            return name
+    raise TypeError(f"not an item of a tuple: {value!r}")

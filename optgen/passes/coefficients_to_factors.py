@@ -1,0 +1,57 @@
+"""Move reduced numbers from the coefficients of terms to their factors.
+
+In torch a reduced number is a tensor of one element. Reading its value would make the host wait for
+the device, so the number multiplies as a tensor factor, not as a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.kinds import Axes, Home, Kind
+from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.rewrite import map_values
+from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
+
+_AS_A_TENSOR = Kind(Home.DEVICE, Axes.MATRIX)
+
+
+def coefficients_to_factors(plan: Plan) -> Plan:
+    """Return the plan with reduced numbers as factors of their terms."""
+    late = {
+        ref
+        for ref, kind in plan.kinds.items()
+        if kind.axes is Axes.NONE and kind.home is Home.DEVICE
+    }
+
+    def spread(expr: Expr) -> Expr:
+        expr = rebuild(expr, spread)
+        if isinstance(expr, Linear):
+            return replace(expr, terms=tuple(map(_spread_term, expr.terms)))
+        return expr
+
+    def _spread_term(term: Term) -> Term:
+        minus, bare = unsigned(term.coefficient)
+        parts = list(_multiplied(bare))
+        numbers = [part for part in parts if part in late]
+        if not numbers:
+            return term
+        rest: Expr = ONE
+        for part in parts:
+            rest = rest if part in late else multiply(rest, part)
+        coefficient = negate(rest) if minus else rest
+        return Term(coefficient, (*term.factors, *numbers), term.divisors)
+
+    kinds = {**plan.kinds, **dict.fromkeys(late, _AS_A_TENSOR)}
+    return replace(plan.map_sweeps(lambda body: map_values(body, spread)), kinds=kinds)
+
+
+def _multiplied(expr: Expr) -> Iterator[Expr]:
+    match expr:
+        case Call("*", (a, b)):
+            yield from _multiplied(a)
+            yield from _multiplied(b)
+        case _:
+            yield expr

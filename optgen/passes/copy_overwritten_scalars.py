@@ -1,0 +1,78 @@
+"""Copy scalars that a phase reads and that the scalar program overwrites before.
+
+The scalar program runs to its end before the first phase. Without the copy a phase would read the
+later value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from optgen.ir.kinds import Kind
+from optgen.ir.nodes import (
+    Assign,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    expressions,
+)
+from optgen.ir.plan import reads
+from optgen.passes.rewrite import map_expressions, read_instead
+
+
+def copy_overwritten_scalars(
+    scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
+) -> tuple[Program, tuple[Program, ...]]:
+    """Return the scalar program with a copy of each overwritten scalar, and the phases reading it.
+
+    The kinds of the copies are added to `kinds`.
+    """
+    copies: dict[Ref, Ref] = {}
+    for ref in _overwritten(scalars, programs, kinds):
+        copies[ref] = Ref(_unused(f"{ref.name}_before", kinds))
+        kinds[copies[ref]] = kinds[ref]
+    if not copies:
+        return scalars, programs
+    inputs = tuple(Assign(copy, ref) for ref, copy in copies.items() if ref.version == 0)
+    kept = tuple(_with_copies(scalars, copies))
+    renamed = (map_expressions(p, lambda expr: read_instead(expr, copies)) for p in programs)
+    return (*inputs, *kept), tuple(renamed)
+
+
+def _overwritten(
+    scalars: Program, programs: tuple[Program, ...], kinds: dict[Ref, Kind]
+) -> Iterator[Ref]:
+    """Yield scalars that a phase reads and the scalar program overwrites, in reading order."""
+    writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
+    last = {ref: position for position, ref in enumerate(writes)}
+    for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
+        later = writes[last.get(ref, -1) + 1 :]
+        if kinds[ref].is_scalar and any(w.name == ref.name for w in later):
+            yield ref
+
+
+def _keeps_value(stmt: Assign) -> bool:
+    return isinstance(stmt.value, Ref) and stmt.value.name == stmt.target.name
+
+
+def _with_copies(scalars: Program, copies: dict[Ref, Ref]) -> Iterator[Stmt]:
+    """Yield the scalar program with each copy after its original; conditions read the copies."""
+    for stmt in scalars:
+        if isinstance(stmt, Assign):
+            yield stmt
+            if stmt.target in copies:
+                yield Assign(copies[stmt.target], stmt.value if _keeps_value(stmt) else stmt.target)
+            continue
+        yield replace(
+            stmt,
+            condition=read_instead(stmt.condition, copies),
+            then=tuple(_with_copies(stmt.then, copies)),
+            orelse=tuple(_with_copies(stmt.orelse, copies)),
+        )
+
+
+def _unused(name: str, kinds: dict[Ref, Kind]) -> str:
+    taken = {ref.name for ref in kinds}
+    return next(n for n in (name, *(f"{name}{i}" for i in range(2, 99))) if n not in taken)

@@ -1,0 +1,129 @@
+"""Cut a rule into phases so that no small value stays alive across a matrix op.
+
+A matrix op runs for many parameters at once, on whole tensors that a sweep has stored. Only tensors
+are kept across it; small values (numbers, rows and columns) are not. So a small value that is read
+after the op is also reduced after it, from tensors that the later sweep recomputes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
+from optgen.ir.kinds import Axes, Home
+from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.plan import reads
+from optgen.passes.cut_phases import RulePhases, cut_into_phases
+from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
+
+
+def cut_at_matrix_ops(algorithm: Algorithm, kinds: Kinds, early: bool) -> tuple[RulePhases, bool]:
+    """Return the phases of an SSA rule with named reductions, and whether they store early.
+
+    If states are stored late, a later sweep recomputes them, and for that it may need a number that
+    the matrix op needed too. In that case the rule is cut again with states stored early.
+
+    Raises:
+        RuleError: The same number, row or column is needed before a matrix op and after it.
+    """
+    try:
+        return _uncrossed(algorithm, kinds, early), early
+    except RuleError:
+        if early:
+            raise
+        return _uncrossed(algorithm, kinds, True), True
+
+
+def _uncrossed(algorithm: Algorithm, kinds: Kinds, early: bool) -> RulePhases:
+    """Cut the rule, and delay the small values that cross a matrix op until none does."""
+    rule = _Rule(algorithm, kinds)
+    floors: dict[Ref, int] = {}
+    while True:
+        depths = depths_of(algorithm, kinds, floors)
+        pieces = cut_into_phases(algorithm, kinds, depths, early)
+        later = rule.floors(pieces, depths)
+        if not later:
+            return pieces
+        floors |= later
+
+
+class _Rule:
+    """Data dependencies of an SSA rule. A statement also depends on its branch conditions."""
+
+    def __init__(self, algorithm: Algorithm, kinds: Kinds) -> None:
+        self.kinds = kinds
+        self.read: dict[Ref, set[Ref]] = {}
+        self._enter(algorithm.rule, ())
+        self.reductions: dict[Ref, Assign] = {}
+        self.calls: dict[Ref, Assign] = {}
+        for stmt in assigns(algorithm.rule):
+            if needs_sweep(stmt.value, kinds):
+                made = self.reductions if self._is_small(stmt.target) else self.calls
+                made[stmt.target] = stmt
+        self.makers = {a.target: a for a in reversed(tuple(assigns(algorithm.rule)))}
+
+    def _enter(self, program: Program, conditions: tuple[Expr, ...]) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                read = (r for expr in (*conditions, stmt.value) for r in reads(expr))
+                self.read.setdefault(stmt.target, set()).update(read)
+            else:
+                self._enter(stmt.then, (*conditions, stmt.condition))
+                self._enter(stmt.orelse, (*conditions, stmt.condition))
+
+    def floors(self, pieces: RulePhases, depths: Depths) -> Mapping[Ref, int]:
+        """Return the least depth of each value that must be computed after a matrix op."""
+        found: dict[Ref, int] = {}
+        for depth, calls in enumerate(pieces.calls):
+            for call in calls:
+                for ref in self._crossing(pieces, depths, depth):
+                    for root, least in self._made_later(ref, depth).items():
+                        self._check(root, call)
+                        found[root] = max(least, found.get(root, 0))
+        return found
+
+    def _crossing(self, pieces: RulePhases, depths: Depths, depth: int) -> Iterator[Ref]:
+        """Yield small values that are made before a matrix op of this depth and read after it."""
+        programs = (*pieces.sweeps[depth:], *pieces.finishes[depth:])
+        read = dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e))
+        for ref in read:
+            made = depths[ref] < depth or (depths[ref] == depth and ref in self.reductions)
+            if made and ref in self.read and self._is_small(ref):
+                yield ref
+
+    def _made_later(self, ref: Ref, depth: int) -> dict[Ref, int]:
+        """Return new least depths: of the reductions behind a small value, else of the value."""
+        roots = [r for r in self._upstream(ref, small=True) if r in self.reductions]
+        return dict.fromkeys(roots, depth + 1) if roots else {ref: depth}
+
+    def _check(self, root: Ref, call: Assign) -> None:
+        """Raise RuleError if the matrix op needs the value that is to be computed after it."""
+        if root not in self._upstream(call.target):
+            return
+        assert isinstance(call.value, Call)
+        word = call.value.word
+        raise RuleError(
+            self.makers[root].place,
+            f"the value computed here is read both before and after `{word}`",
+            f"numbers, rows and columns are not kept across `{word}`: recompute the value after it",
+        )
+
+    def _upstream(self, ref: Ref, small: bool = False) -> set[Ref]:
+        """Return a value and everything it depends on.
+
+        With `small`, follow small values only, and stop at reductions.
+        """
+        found: set[Ref] = set()
+        waiting = [ref]
+        while waiting:
+            one = waiting.pop()
+            if one not in found and not (small and not self._is_small(one)):
+                found.add(one)
+                if not (small and one in self.reductions):
+                    waiting += self.read.get(one, ())
+        return found
+
+    def _is_small(self, ref: Ref) -> bool:
+        kind = self.kinds[ref]
+        return kind.axes is not Axes.TENSOR and kind.home is Home.DEVICE

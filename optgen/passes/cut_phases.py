@@ -1,0 +1,200 @@
+"""Cut a rule at its reductions into sweeps, and choose the sweep that stores each state.
+
+A sweep recomputes the tensors that it needs from earlier sweeps, because memory traffic costs more
+than arithmetic. So a state is stored by the last sweep that needs its old value ("late"). With
+`early`, a state is stored by the first sweep that knows its new value, and later sweeps read it
+back, as torch does; a state whose old value a later sweep needs is still stored late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes, Home
+from optgen.ir.nodes import Assign, Program, Ref, assigns
+from optgen.ir.plan import reads
+from optgen.passes.dependency_depth import Depths, Kinds, needs_sweep
+from optgen.passes.rewrite import filter_assigns
+
+
+@dataclass(frozen=True)
+class RulePhases:
+    """Programs of one rule, cut at its reductions. All five tuples have one entry per sweep.
+
+    A sweep's entry in `finishes` computes the small values that are known before the sweep, and its
+    entry in `calls` holds the matrix ops whose results the sweep waits for. `stored` holds the
+    tensors that a sweep stores, and `handed` the locals that it stores for the matrix ops after it.
+    """
+
+    sweeps: tuple[Program, ...]
+    finishes: tuple[Program, ...]
+    calls: tuple[tuple[Assign, ...], ...]
+    stored: tuple[frozenset[str], ...]
+    handed: tuple[tuple[str, ...], ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether one sweep is the whole rule, because the rule is elementwise."""
+        return len(self.sweeps) == 1 and not any(self.finishes)
+
+
+def cut_into_phases(algorithm: Algorithm, kinds: Kinds, depths: Depths, early: bool) -> RulePhases:
+    """Return the phases of an SSA rule with named reductions."""
+    return _Cutter(algorithm, kinds, depths).cut(early)
+
+
+def as_one_phase(algorithm: Algorithm) -> RulePhases:
+    """Return the whole rule as one sweep."""
+    kept = {algorithm.param, *(s.symbol for s in algorithm.tensor_states())}
+    return RulePhases((algorithm.rule,), ((),), ((),), (frozenset(kept),), ((),))
+
+
+@dataclass
+class _Cutter:
+    algorithm: Algorithm
+    kinds: Kinds
+    depths: Depths
+    made: dict[Ref, list[Assign]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rule = self.algorithm.rule
+        for stmt in assigns(self.rule):
+            self.made.setdefault(stmt.target, []).append(stmt)
+        self.last = 1 + max(self.depths[stmt.target] for stmt in assigns(self.rule))
+        self.final = {
+            ref.name: ref
+            for ref in sorted(self.made, key=lambda ref: ref.version)
+            if ref.name in self._kept()
+        }
+
+    def _kept(self) -> set[str]:
+        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
+
+    def cut(self, early: bool) -> RulePhases:
+        stored = self._stored_early() if early else self._stored_late({})
+        known = [self._stored_before(stored, sweep) for sweep in range(self.last)]
+        needed = [
+            self._needed(self._roots(sweep, stored), known[sweep]) for sweep in range(self.last)
+        ]
+        return RulePhases(
+            tuple(self._sweep(sweep, needed[sweep] - known[sweep]) for sweep in range(self.last)),
+            tuple(self._finish(depth) for depth in range(self.last)),
+            tuple(tuple(self._calls(sweep)) for sweep in range(self.last)),
+            tuple(frozenset(n for n, at in stored.items() if at == t) for t in range(self.last)),
+            tuple(self._handed(sweep) for sweep in range(self.last)),
+        )
+
+    def _sweep(self, sweep: int, needed: set[Ref]) -> Program:
+        """Return the statements of one sweep: its tensors, and the reductions it can make."""
+
+        def belongs(stmt: Assign) -> bool:
+            if self._is_made_between(stmt):
+                return self._is_reduction(stmt) and self.depths[stmt.target] == sweep + 1
+            return stmt.target in needed and self._is_tensor(stmt.target)
+
+        return filter_assigns(self.rule, belongs)
+
+    def _finish(self, depth: int) -> Program:
+        """Return the statements of small values that are known at a depth."""
+
+        def belongs(stmt: Assign) -> bool:
+            kind = self.kinds[stmt.target]
+            small = kind.axes is not Axes.TENSOR and kind.home is Home.DEVICE
+            return small and not self._is_made_between(stmt) and self.depths[stmt.target] == depth
+
+        return filter_assigns(self.rule, belongs)
+
+    def _calls(self, depth: int) -> Iterator[Assign]:
+        for stmt in assigns(self.rule):
+            if self._is_matrix_word(stmt) and self.depths[stmt.target] == depth:
+                yield stmt
+
+    def _handed(self, sweep: int) -> tuple[str, ...]:
+        calls = self._calls(sweep + 1) if sweep + 1 < self.last else ()
+        return tuple(dict.fromkeys(ref.name for stmt in calls for ref in self._tensors_read(stmt)))
+
+    def _roots(self, sweep: int, stored: Mapping[str, int]) -> set[Ref]:
+        """Return the tensors that a sweep stores, reduces or passes to a matrix op."""
+        roots = {self.final[name] for name, at in stored.items() if at == sweep}
+        for stmt in assigns(self.rule):
+            if self._is_made_between(stmt) and self.depths[stmt.target] == sweep + 1:
+                roots |= set(self._tensors_read(stmt))
+        return roots
+
+    def _needed(self, roots: Iterable[Ref], known: set[Ref]) -> set[Ref]:
+        """Return the tensors that a sweep computes or reads; it reads `known` ones from memory."""
+        needed: set[Ref] = set()
+        waiting = list(roots)
+        while waiting:
+            ref = waiting.pop()
+            if ref in needed:
+                continue
+            needed.add(ref)
+            if ref not in known:
+                waiting += [r for s in self.made.get(ref, ()) for r in self._tensors_read(s)]
+        return needed
+
+    def _tensors_read(self, stmt: Assign) -> Iterator[Ref]:
+        """Yield the tensors that a statement reads."""
+        return (ref for ref in reads(stmt.value) if self._is_tensor(ref))
+
+    def _stored_late(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Return the sweep that stores each name: the last that needs its old value."""
+        stored = dict(given)
+        for sweep in reversed(range(self.last)):
+            while fresh := self._storable(sweep, stored):
+                stored |= dict.fromkeys(fresh, sweep)
+        return stored
+
+    def _storable(self, sweep: int, stored: Mapping[str, int]) -> set[str]:
+        roots = self._roots(sweep, stored)
+        needed = self._needed(
+            roots, self._stored_before(stored, sweep) | self._matrix_results(sweep)
+        )
+        waiting = {n: ref for n, ref in self.final.items() if n not in stored}
+        return {
+            name
+            for name, ref in waiting.items()
+            if self.depths[ref] == sweep or (self.depths[ref] < sweep and Ref(name) in needed)
+        }
+
+    def _stored_early(self) -> dict[str, int]:
+        """Return the sweep that stores each name: the first that knows its new value.
+
+        A name whose old value a later sweep needs is stored late.
+        """
+        soon = {name: self.depths[ref] for name, ref in self.final.items()}
+        while True:
+            stored = self._stored_late(soon)
+            late = {
+                name
+                for name, at in soon.items()
+                for sweep in range(at + 1, self.last)
+                if Ref(name)
+                in self._needed(self._roots(sweep, stored), self._stored_before(stored, sweep))
+            }
+            if not late:
+                return stored
+            soon = {name: at for name, at in soon.items() if name not in late}
+
+    def _stored_before(self, stored: Mapping[str, int], sweep: int) -> set[Ref]:
+        """Return what a sweep finds in memory: stored new values, and results of matrix ops."""
+        found = {self.final[name] for name, at in stored.items() if at < sweep}
+        return found | self._matrix_results(sweep)
+
+    def _matrix_results(self, sweep: int) -> set[Ref]:
+        return {s.target for depth in range(sweep + 1) for s in self._calls(depth)}
+
+    def _is_made_between(self, stmt: Assign) -> bool:
+        return needs_sweep(stmt.value, self.kinds)
+
+    def _is_matrix_word(self, stmt: Assign) -> bool:
+        return self._is_made_between(stmt) and self._is_tensor(stmt.target)
+
+    def _is_reduction(self, stmt: Assign) -> bool:
+        return self._is_made_between(stmt) and not self._is_tensor(stmt.target)
+
+    def _is_tensor(self, ref: Ref) -> bool:
+        return self.kinds[ref].axes is Axes.TENSOR

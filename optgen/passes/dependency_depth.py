@@ -1,0 +1,120 @@
+"""Compute dependency depths: how many sweeps must have ended before a value is known.
+
+The result of a reduction of tensors, or of a matrix op, is one deeper than its operand. Any other
+value is as deep as its deepest operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.nodes import Assign, Expr, Program, Ref
+from optgen.ir.plan import reads
+from optgen.passes.name_reductions import ends_phase
+
+
+class CyclicDependencyError(Exception):
+    """Cyclic dependency between values: each arm of a branch computes one from the other."""
+
+
+Depths = Mapping[Ref, int]
+Kinds = Mapping[Ref, Kind]
+
+
+def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
+    """Return the kind of every name that an SSA rule reads or writes."""
+    declared = declared_kinds(algorithm)
+    kinds = {Ref(name): kind for name, kind in declared.items()}
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    _learn(algorithm.rule, kinds, {name: declared[name] for name in kept})
+    return kinds
+
+
+def _learn(program: Program, kinds: dict[Ref, Kind], kept: Mapping[str, Kind]) -> None:
+    for stmt in program:
+        if not isinstance(stmt, Assign):
+            _learn(stmt.then, kinds, kept)
+            _learn(stmt.orelse, kinds, kept)
+            continue
+        kind = kind_of(stmt.value, kinds.__getitem__)
+        for known in (kinds.get(stmt.target), kept.get(stmt.target.name)):
+            kind = kind.join(known) if known else kind
+        kinds[stmt.target] = kind
+
+
+def depths_of(
+    algorithm: Algorithm, kinds: Kinds, floors: Mapping[Ref, int] | None = None
+) -> dict[Ref, int]:
+    """Return the depth of every name that an SSA rule with named reductions reads or writes.
+
+    `floors` holds least depths of names. A value that both arms of a branch assign is as deep as
+    the deeper arm, which may deepen values computed from it in the other arm. So the depths are
+    computed repeatedly, up to a fixed point.
+
+    Raises:
+        CyclicDependencyError: There is no fixed point: values depend on one another.
+    """
+    depths = {ref: 0 for ref in kinds if ref.version == 0}
+    before: dict[Ref, int] = {}
+    while depths != before:
+        if max(depths.values(), default=0) > len(kinds):
+            raise CyclicDependencyError
+        before = dict(depths)
+        unread = {state.symbol: 0 for state in algorithm.factor_states()}
+        _DepthFinder(kinds, floors or {}, depths, unread).rise(algorithm.rule, 0)
+    return depths
+
+
+@dataclass
+class _DepthFinder:
+    """Finder of depths.
+
+    `last_read` holds the greatest depth at which a row or column state has been read so far. The
+    state is not written before that depth, so a reader after a matrix op finds the old value.
+    """
+
+    kinds: Kinds
+    floors: Mapping[Ref, int]
+    depths: dict[Ref, int]
+    last_read: dict[str, int]
+
+    def rise(self, program: Program, least: int) -> None:
+        """Find the depths of a program under branches that are known at depth `least`."""
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                self._assign(stmt, least)
+                continue
+            inside = max(least, highest(reads(stmt.condition), self.depths))
+            self._note(stmt.condition, inside)
+            self.rise(stmt.then, inside)
+            self.rise(stmt.orelse, inside)
+
+    def _assign(self, stmt: Assign, least: int) -> None:
+        read, name = highest(reads(stmt.value), self.depths), stmt.target.name
+        known = self.depths.get(stmt.target, 0) if stmt.target.version else 0
+        depth = read + 1 if needs_sweep(stmt.value, self.kinds) else read
+        floors = (self.floors.get(stmt.target, 0), self.last_read.get(name, 0), known)
+        self.depths[stmt.target] = max(least, depth, *floors)
+        if self.kinds[stmt.target].axes is not Axes.TENSOR:
+            self._note(stmt.value, self.depths[stmt.target])
+
+    def _note(self, value: Expr, depth: int) -> None:
+        for ref in reads(value):
+            if ref.name in self.last_read:
+                self.last_read[ref.name] = max(self.last_read[ref.name], depth)
+
+
+def needs_sweep(value: Expr, kinds: Kinds) -> bool:
+    """Tell whether a value is known only after a sweep, or a matrix op, has ended."""
+    if not ends_phase(value):
+        return False
+    axes = (kind_of(ref, kinds.__getitem__).axes for ref in reads(value))
+    return Axes.TENSOR in axes
+
+
+def highest(read: Iterable[Ref], depths: Depths) -> int:
+    """Return the depth at which all these names are known."""
+    return max((depths[ref] for ref in read), default=0)

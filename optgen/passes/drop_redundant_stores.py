@@ -1,0 +1,57 @@
+"""Drop assignments that give a state or the parameter the value it already has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
+from optgen.passes.dependency_depth import kinds_of
+from optgen.passes.rewrite import filter_assigns
+from optgen.passes.split_scalars import Splitter, copied
+
+
+def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:
+    """Return an SSA rule without assignments to p or to states that change nothing."""
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states)}
+    written = {a.target.name for a in assigns(algorithm.rule)}
+    idle = kept & written - _changed(algorithm, kept)
+    if not idle:
+        return algorithm
+    rule = filter_assigns(algorithm.rule, lambda a: a.target.name not in idle)
+    return replace(
+        algorithm,
+        rule=rename_program(rule, lambda r: replace(r, version=0) if r.name in idle else r),
+    )
+
+
+def _changed(algorithm: Algorithm, kept: Collection[str]) -> set[str]:
+    """Return the names that get a different value which is read or is their last."""
+    programs = Splitter(algorithm, kinds_of(algorithm)).split(algorithm.rule)
+    every = (algorithm.rule, *programs)
+    read = {ref for program in every for expr in expressions(program) for ref in refs(expr)}
+    last = {a.target.name: a.target for a in assigns(algorithm.rule)}
+    needed, copies = {*read, *last.values()}, _copies(algorithm.rule, kept)
+    return {
+        a.target.name
+        for program in programs
+        for a in assigns(program)
+        if a.target in needed and _origin(a, copies) != a.target.name
+    }
+
+
+def _copies(program: Program, kept: Collection[str]) -> dict[Ref, Ref]:
+    """Return the locals that are copies of one name and nothing else, each with that name."""
+    times = Counter(a.target for a in assigns(program))
+    pairs = ((a.target, copied(a)) for a in assigns(program) if times[a.target] == 1)
+    return {to: source for to, source in pairs if source and to.name not in kept}
+
+
+def _origin(stmt: Assign, copies: Mapping[Ref, Ref]) -> str:
+    """Return the name whose value a statement copies, or "" if the statement is no copy."""
+    source = copied(stmt)
+    while source and source in copies:
+        source = copies[source]
+    return source.name if source else ""

@@ -1,0 +1,14 @@
+"""Drop hyperparameters that the rule never reads, such as one that only initializes a state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import names_read
+
+
+def drop_unused_hypers(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with only the hyperparameters that its rule reads."""
+    read = names_read(algorithm.rule)
+    return replace(algorithm, hypers=tuple(h for h in algorithm.hypers if h.name in read))

@@ -1,0 +1,30 @@
+"""Encode the values of choice hyperparameters as numbers, for kernels that know only numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.rewrite import map_expressions
+
+
+def encode_choices(plan: Plan) -> Plan:
+    """Return the plan with every comparison of a choice comparing the choice's index."""
+    choices = {h.name: h.choices for h in plan.algorithm.hypers if h.sort == "choice"}
+
+    def place(name: str, value: str | None) -> Const:
+        known = choices[name]
+        return Const(known.index(value) if value in known else -1)
+
+    def numbered(expr: Expr) -> Expr:
+        match expr:
+            case Call("is_none", (Ref(name) as ref,)) if name in choices:
+                return Call("==", (ref, place(name, None)), expr.place)
+            case Call("==" | "!=", (Ref(name) as ref, Const(str() as value))) if name in choices:
+                return replace(expr, args=(ref, place(name, value)))
+        return rebuild(expr, numbered)
+
+    if not choices:
+        return plan
+    return plan.map_programs(lambda program: map_expressions(program, numbered))

@@ -1,0 +1,71 @@
+"""Flatten nested branches: `if a: (if b: x)` becomes `if a and b: x`.
+
+Some compilers vectorize a loop only if its branches are not nested. The conditions are uniform over
+a tensor, so testing more of them costs nothing. Statements keep their order. A branch on a
+compile-time ("settled") condition may still contain other branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Stmt
+
+
+@dataclass(frozen=True)
+class BranchFlattener:
+    """Flattening of programs. `settled` tells whether a condition is known at compile time."""
+
+    settled: Callable[[Expr], bool]
+
+    def __call__(self, program: Program) -> Program:
+        """Return the program with no branch inside an unsettled branch."""
+        return tuple(flat for stmt in program for flat in self._flat(stmt))
+
+    def _flat(self, stmt: Stmt) -> Iterator[Stmt]:
+        if isinstance(stmt, Assign):
+            yield stmt
+            return
+        stmt = replace(stmt, then=self(stmt.then), orelse=self(stmt.orelse))
+        if self.settled(stmt.condition) or not self._branches((*stmt.then, *stmt.orelse)):
+            yield stmt
+            return
+        yield from self._under(stmt, stmt.condition, stmt.then)
+        yield from self._under(stmt, Call("not", (stmt.condition,)), stmt.orelse)
+
+    def _branches(self, program: Program) -> bool:
+        """Tell whether a program has an unsettled branch."""
+        return any(
+            not self.settled(stmt.condition) or self._branches((*stmt.then, *stmt.orelse))
+            for stmt in program
+            if isinstance(stmt, If)
+        )
+
+    def _under(self, outer: If, condition: Expr, arm: Program) -> Iterator[If]:
+        """Yield an arm's statements, with each inner branch under both conditions."""
+        plain: list[Stmt] = []
+        for stmt in arm:
+            if isinstance(stmt, Assign):
+                plain.append(stmt)
+                continue
+            if plain:
+                yield replace(outer, condition=condition, then=tuple(plain), orelse=())
+                plain = []
+            yield from self._both(outer, condition, stmt)
+        if plain:
+            yield replace(outer, condition=condition, then=tuple(plain), orelse=())
+
+    def _both(self, outer: If, condition: Expr, inner: If) -> Iterator[If]:
+        if self.settled(inner.condition):
+            arms = (tuple(self._under(outer, condition, a)) for a in (inner.then, inner.orelse))
+            then, orelse = arms
+            yield replace(inner, then=then, orelse=orelse)
+            return
+        for taken, arm in (
+            (inner.condition, inner.then),
+            (Call("not", (inner.condition,)), inner.orelse),
+        ):
+            if arm:
+                both = Call("and", (condition, taken))
+                yield replace(inner, condition=both, then=arm, orelse=())

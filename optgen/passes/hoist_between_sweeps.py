@@ -1,0 +1,183 @@
+"""Hoist small values out of sweeps into the `Finish` before.
+
+Small values are rows, columns, numbers of matrices, and numbers that depend on a reduction. Each is
+computed once per parameter and gets a name. After this pass a coefficient that depends on a
+reduction is a name or its negation, and each term has at most one row factor and one column factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Stmt,
+    Term,
+    expressions,
+    rebuild,
+)
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
+from optgen.ir.variables import is_free
+from optgen.passes.name_reductions import ends_phase
+from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
+
+Arms = tuple[tuple[Expr, bool], ...]
+
+
+def hoist_between_sweeps(plan: Plan) -> Plan:
+    """Return the plan with every small value of a sweep computed by the `Finish` before it."""
+    kinds = dict(plan.kinds)
+    known: dict[tuple[Expr, Arms], Ref] = {}
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        if not isinstance(phase, Sweep):
+            phases.append(phase)
+            if isinstance(phase, MatrixCall):
+                known.clear()  # no small value is kept across a matrix op
+            continue
+        namer = _Namer(kinds, known)
+        body = namer.program(phase.body, ())
+        if namer.made:
+            before = phases.pop() if phases and isinstance(phases[-1], Finish) else Finish(())
+            assert isinstance(before, Finish)
+            phases.append(Finish((*before.body, *namer.made)))
+        phases.append(Sweep(_still_touched(phase, body), body) if plan.is_cut else phase)
+    return replace(plan, phases=tuple(phases), kinds=kinds)
+
+
+def _still_touched(sweep: Sweep, body: Program) -> tuple[Stream, ...]:
+    """Return the streams that a sweep still stores or reads after hoisting."""
+    read = {ref.name for expr in expressions(body) for ref in reads(expr)}
+    return tuple(s for s in sweep.streams if s.stored or s.name in read)
+
+
+@dataclass
+class _Namer:
+    """Hoister of one sweep's small values. A hoisted statement keeps the branches around it."""
+
+    kinds: dict[Ref, Kind]
+    known: dict[tuple[Expr, Arms], Ref]
+    made: list[Stmt] = field(default_factory=list)
+
+    def program(self, body: Program, arms: Arms) -> Program:
+        out: list[Stmt] = []
+        for stmt in body:
+            if isinstance(stmt, If):
+                then = self.program(stmt.then, (*arms, (stmt.condition, True)))
+                orelse = self.program(stmt.orelse, (*arms, (stmt.condition, False)))
+                out.append(replace(stmt, then=then, orelse=orelse))
+            else:
+                out.append(replace(stmt, value=self._value(stmt, arms)))
+        return tuple(out)
+
+    def _value(self, stmt: Assign, arms: Arms) -> Expr:
+        target = stmt.target.name
+
+        def named(expr: Expr, name: str) -> Expr:
+            minus, bare = unsigned(expr)
+            if isinstance(bare, Const | Ref):
+                return expr
+            ref = self._name(bare, name, stmt, arms)
+            return negate(ref) if minus else ref
+
+        def small(expr: Expr) -> bool:
+            return self._kind(expr).axes is not Axes.TENSOR
+
+        def inner(expr: Expr) -> Expr:
+            if small(expr) and self._is_late(expr):
+                return named(expr, f"{target}_bound")
+            if isinstance(expr, Linear):
+                return replace(expr, terms=tuple(term(t, False) for t in expr.terms))
+            return rebuild(expr, inner)
+
+        def term(t: Term, outermost: bool) -> Term:
+            coefficient = t.coefficient
+            if self._is_late(coefficient):
+                stepped = outermost and target == "param"
+                coefficient = named(coefficient, "step_size" if stepped else f"{target}_scale")
+            factors, divisors = self._grouped(t, small, named)
+            return Term(coefficient, tuple(map(inner, factors)), tuple(map(inner, divisors)))
+
+        if isinstance(stmt.value, Linear):
+            return replace(stmt.value, terms=tuple(term(t, True) for t in stmt.value.terms))
+        return rebuild(stmt.value, inner) if ends_phase(stmt.value) else inner(stmt.value)
+
+    def _grouped(
+        self, term: Term, small: Callable[[Expr], bool], named: Callable[[Expr, str], Expr]
+    ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+        """Return a term's factors and divisors, with its rows and its columns merged."""
+        parts: dict[str, list[tuple[Expr, bool]]] = {}
+        for expr, above in _parts(term):
+            if small(expr):
+                parts.setdefault(_AXES[self._kind(expr).axes], []).append((expr, above))
+        per_matrix = parts.pop("matrix_factor", [])
+        if per_matrix:  # goes into the row or column factor, if there is one
+            home = next((n for n in ("row_factor", "col_factor") if n in parts), "matrix_factor")
+            parts[home] = [*parts.get(home, []), *per_matrix]
+        factors = [e for e in term.factors if not small(e)]
+        for name in sorted(parts, reverse=True):
+            factors.append(named(_product(parts[name]), name))
+        return tuple(factors), tuple(e for e in term.divisors if not small(e))
+
+    def _is_late(self, expr: Expr) -> bool:
+        """Tell whether a value is known only after a reduction, or is a row or a column."""
+        return self._kind(expr).home is Home.DEVICE
+
+    def _kind(self, expr: Expr) -> Kind:
+        return kind_of(expr, self.kinds.__getitem__)
+
+    def _name(self, expr: Expr, wanted: str, stmt: Assign, arms: Arms) -> Ref:
+        expr = _plain(expr)
+        if (expr, arms) in self.known:
+            return self.known[expr, arms]
+        taken = {ref.name for ref in self.kinds}
+        numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
+        ref = Ref(next(n for n in numbered if is_free(n, taken)))
+        self.kinds[ref] = self._kind(expr)
+        self.known[expr, arms] = ref
+        self.made.append(_under(arms, Assign(ref, expr, stmt.quote)))
+        return ref
+
+
+_AXES = {Axes.ROW: "row_factor", Axes.COLUMN: "col_factor", Axes.MATRIX: "matrix_factor"}
+
+
+def _plain(expr: Expr) -> Expr:
+    """Return an expression with its linear forms written as plain arithmetic."""
+    if not isinstance(expr, Linear):
+        return rebuild(expr, _plain)
+    total: Expr = Const(0)
+    for term in expr.terms:
+        parts = ((term.coefficient, True), *_parts(term))
+        total = add(total, _product((_plain(e), above) for e, above in parts))
+    return total
+
+
+def _parts(term: Term) -> Iterator[tuple[Expr, bool]]:
+    yield from ((factor, True) for factor in term.factors)
+    yield from ((divisor, False) for divisor in term.divisors)
+
+
+def _product(parts: Iterable[tuple[Expr, bool]]) -> Expr:
+    """Return a product of factors over divisors as plain arithmetic."""
+    product: Expr = ONE
+    for expr, above in parts:
+        product = (multiply if above else divide)(product, expr)
+    return product
+
+
+def _under(arms: Arms, stmt: Assign) -> Stmt:
+    """Return a statement inside the branches that lead to it."""
+    inside: Stmt = stmt
+    for condition, taken in reversed(arms):
+        inside = If(condition, (inside,), ()) if taken else If(condition, (), (inside,))
+    return inside

@@ -1,0 +1,257 @@
+"""If-conversion: give branches that a captured graph cannot contain a second, branch-free form.
+
+In a captured step the step count, scalar states and tensor hyperparameters are tensors, whose
+values the host must not read. So the second form computes both arms, each under its own names, and
+a `where` selects. A branch on flags stays a branch. A condition on flags and tensors is split, with
+the flags tested first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from optgen.ir.kinds import Home, Kind, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Program,
+    Ref,
+    Stmt,
+    assigns,
+    expressions,
+    names_read,
+    rebuild,
+    refs,
+    rename_program,
+)
+from optgen.ir.plan import MatrixCall, Plan
+from optgen.ir.words import WORDS
+from optgen.passes.rewrite import map_expressions, map_values
+
+CAPTURABLE = Ref("capturable")
+_SPELT = {"and": "both", "or": "either", "not": "opposite"}
+
+
+def if_convert(plan: Plan) -> Plan:
+    """Return the plan with every such branch in both forms, chosen by `capturable`.
+
+    `and`, `or` and `not` of possible tensors become `both`, `either` and `opposite`. The `truth` of
+    a possible tensor becomes `holds`, which does not read a tensor's value on the host.
+    """
+    selector = _Selector(plan, frozenset(_tensors(plan)), dict(plan.kinds))
+
+    def change(program: Program) -> Program:
+        return map_expressions(
+            map_values(selector.program(program), selector.connected), selector.asked
+        )
+
+    selected = plan.map_programs(change)
+    return replace(selected, kinds=selector.kinds)
+
+
+def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
+    """Return a value with `and`, `or` and `not` of tensors replaced by ops that torch can trace."""
+    match expr:
+        case Call("and" | "or" | "not" as word, args) if any(map(may_be_tensor, args)):
+            return Call(_SPELT[word], tuple(use_tensor_logic(arg, may_be_tensor) for arg in args))
+    return rebuild(expr, lambda child: use_tensor_logic(child, may_be_tensor))
+
+
+def _tensors(plan: Plan) -> set[Ref]:
+    """Return the names that may be tensors in a captured step."""
+    found = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
+    found |= {ref for ref, kind in plan.kinds.items() if kind.home >= Home.PARAM}
+    for stmt in assigns(plan.scalars):
+        if not found.isdisjoint(refs(stmt.value)):
+            found.add(stmt.target)
+    return found
+
+
+@dataclass(frozen=True)
+class _Selector:
+    """If-converter of a plan. `tensors` are the names that may be tensors in a captured step."""
+
+    plan: Plan
+    tensors: frozenset[Ref]
+    kinds: dict[Ref, Kind]
+
+    def program(self, program: Program) -> Program:
+        """Return a program with both forms of each branch that needs them."""
+        return tuple(
+            stmt
+            if isinstance(stmt, Assign)
+            else If(CAPTURABLE, self._chosen((stmt,)), (stmt,))
+            if any(map(self._may_be_tensor, _atoms(stmt.condition)))
+            else replace(stmt, then=self.program(stmt.then), orelse=self.program(stmt.orelse))
+            for stmt in program
+        )
+
+    def connected(self, expr: Expr) -> Expr:
+        """Return a value with logic ops that also work on tensors."""
+        return use_tensor_logic(expr, self._may_be_tensor)
+
+    def asked(self, expr: Expr) -> Expr:
+        """Return an expression with `holds` for the `truth` of possible tensors."""
+        match expr:
+            case Call("truth", (Ref() as ref,)) if ref in self.tensors:
+                return Call("holds", (ref,))
+        return rebuild(expr, self.asked)
+
+    def _may_be_tensor(self, condition: Expr) -> bool:
+        for atom in _atoms(condition):
+            fact = isinstance(atom, Call) and WORDS[atom.word].sort == "fact"
+            if not fact and not self.tensors.isdisjoint(refs(atom)):
+                return True
+        return False
+
+    def _chosen(self, program: Program, arm: str = "") -> Program:
+        """Return a program without branches on possible tensors; new names end in `arm`."""
+        parts = (
+            (stmt,) if isinstance(stmt, Assign) else self._choice(stmt, stmt, arm)
+            for stmt in program
+        )
+        return tuple(stmt for part in parts for stmt in part)
+
+    def _choice(self, stmt: If, origin: If, arm: str) -> Program:
+        """Convert one branch; `origin` is the plan's statement that the branch was split from."""
+        known = next((a for a in _atoms(stmt.condition) if not self._may_be_tensor(a)), None)
+        if known is None:
+            return self._both_arms(stmt, origin, arm)
+        arms = []
+        for answer in (True, False):
+            condition = _given(stmt.condition, known, answer)
+            if isinstance(condition, Const):
+                arms.append(self._chosen(stmt.then if condition.value else stmt.orelse, arm))
+            else:
+                arms.append(self._choice(replace(stmt, condition=condition), origin, arm))
+        return (replace(stmt, condition=known, then=arms[0], orelse=arms[1]),) if any(arms) else ()
+
+    def _both_arms(self, stmt: If, origin: If, arm: str) -> Program:
+        """Return both arms in sequence, then a `where` for every name that is read later."""
+        ends = (f"{arm}_then", f"{arm}_else")
+        arms = self._chosen(stmt.then, ends[0]), self._chosen(stmt.orelse, ends[1])
+        rest = tuple(self._rest(origin))
+        elsewhere = _names(rest) | self._stored() | {r.name for r in refs(stmt.condition)}
+        given = [_assigned(arm) for arm in arms]
+        shared = tuple(
+            {
+                n
+                for n in own & (elsewhere | _names(other))
+                if n in set.intersection(*given) or self._had_a_value(n)
+            }
+            for own, other in zip(given, reversed(arms), strict=True)
+        )
+        read = {r for e in expressions(rest) for r in refs(e)}
+        wanted = {
+            a.target.name: a.target
+            for names, arm in zip(shared, arms, strict=True)
+            for a in assigns(arm)
+            if a.target.name in names and (a.target in read or a.target.name in self._stored())
+        }
+        condition, naming = self._kept(stmt.condition, wanted)
+        joins = (
+            Assign(target, Call("where", (condition, *_sides(name, shared, ends))))
+            for name, target in sorted(wanted.items())
+        )
+        then, orelse = map(self._suffixed, arms, shared, ends)
+        return (*naming, *then, *orelse, *joins)
+
+    def _suffixed(self, arm: Program, names: set[str], end: str) -> Program:
+        """Return an arm that always runs, with its assigned names suffixed.
+
+        A name that the arm may leave alone because of a flag starts with its old value.
+        """
+        own = {a.target for a in assigns(arm) if a.target.name in names}
+        first = {n: next(s for s in arm if n in _assigned((s,))) for n in sorted(names)}
+        begun = [n for n, stmt in first.items() if isinstance(stmt, If) and self._had_a_value(n)]
+        for ref in own:
+            self.kinds[replace(ref, name=ref.name + end)] = self.kinds[ref]
+            self.kinds[Ref(ref.name + end)] = self.kinds[ref]
+        renamed = rename_program(arm, lambda r: replace(r, name=r.name + end) if r in own else r)
+        return (*(Assign(Ref(n + end), Ref(n)) for n in begun), *renamed)
+
+    def _had_a_value(self, name: str) -> bool:
+        """Tell whether a name has an earlier value that an arm may leave unchanged."""
+        return len({ref for ref in self.plan.kinds if ref.name == name}) > 1
+
+    def _kept(self, condition: Expr, assigned: dict[str, Ref]) -> tuple[Expr, Program]:
+        """Return the condition, saved under a new name if the selects change what it reads."""
+        if assigned.keys().isdisjoint(r.name for r in refs(condition)):
+            return condition, ()
+        taken = {r.name for r in self.plan.kinds}
+        name = next(n for i in count(1) if (n := f"condition{i}") not in taken)
+        self.kinds[Ref(name)] = kind_of(condition, self.kinds.__getitem__)
+        return Ref(name), (Assign(Ref(name), condition),)
+
+    def _stored(self) -> set[str]:
+        algorithm = self.plan.algorithm
+        return {algorithm.param, *(s.symbol for s in algorithm.states)}
+
+    def _rest(self, stmt: If) -> Iterator[Stmt]:
+        """Yield every statement of the plan but this one."""
+        yield from _without(self.plan.scalars, stmt)
+        for phase in self.plan.phases:
+            if isinstance(phase, MatrixCall):
+                yield from (Assign(phase.target, arg) for arg in phase.args)
+            else:
+                yield from _without(phase.body, stmt)
+
+
+def _atoms(condition: Expr) -> Iterator[Expr]:
+    """Yield the operands that `and`, `or` and `not` connect."""
+    if isinstance(condition, Call) and WORDS[condition.word].sort == "logic":
+        for arg in condition.args:
+            yield from _atoms(arg)
+    else:
+        yield condition
+
+
+def _given(condition: Expr, atom: Expr, answer: bool) -> Expr:
+    """Return a condition simplified by the known answer of one of its atoms."""
+    if condition == atom:
+        return Const(answer)
+    if not (isinstance(condition, Call) and WORDS[condition.word].sort == "logic"):
+        return condition
+    args = [_given(arg, atom, answer) for arg in condition.args]
+    if condition.word == "not":
+        (arg,) = args
+        return Const(not arg.value) if isinstance(arg, Const) else Call("not", (arg,))
+    decided = condition.word == "or"
+    if Const(decided) in args:
+        return Const(decided)
+    left = [arg for arg in args if not isinstance(arg, Const)]
+    if len(left) == len(args):
+        return replace(condition, args=tuple(args))
+    return left[0] if left else Const(not decided)
+
+
+def _without(program: Program, gone: Stmt) -> Program:
+    """Return the program without one statement, at any nesting depth."""
+    return tuple(
+        stmt
+        if isinstance(stmt, Assign)
+        else replace(stmt, then=_without(stmt.then, gone), orelse=_without(stmt.orelse, gone))
+        for stmt in program
+        if stmt is not gone
+    )
+
+
+def _names(program: Program) -> set[str]:
+    """Return every name that a program reads or assigns."""
+    return _assigned(program) | names_read(program)
+
+
+def _sides(name: str, shared: tuple[set[str], ...], ends: tuple[str, ...]) -> tuple[Ref, ...]:
+    """Return a name's value after each arm; an arm that does not assign it keeps the old value."""
+    return tuple(
+        Ref(name + end * (name in assigned)) for assigned, end in zip(shared, ends, strict=True)
+    )
+
+
+def _assigned(program: Program) -> set[str]:
+    return {a.target.name for a in assigns(program)}

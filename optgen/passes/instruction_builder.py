@@ -1,0 +1,307 @@
+"""Build torch operations for tensor expressions. Every operation is one pass through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from optgen.ir.kinds import Axes, Home
+from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
+from optgen.ir.plan import Plan, Sweep
+from optgen.ir.variables import is_free
+from optgen.passes.instructions import Op, Operand, Step
+from optgen.passes.linear import lerp_terms
+from optgen.passes.scalar_arithmetic import ONE, is_number, negate
+
+ALWAYS_NEW = ("<", "<=", ">", ">=", "==", "!=", "where", "clone", "full_like")
+"""Ops that never run in place: the result has another dtype, or is meant to be a new tensor."""
+
+_MIRRORED = dict(zip(("<", "<=", ">", ">="), (">", ">=", "<", "<="), strict=True)) | {
+    word: word for word in ("==", "!=", "and", "or")
+}
+"""Ops whose operands may be swapped. torch accepts a number only as their right operand."""
+
+
+@dataclass
+class InstructionBuilder:
+    """Builder of the operations of one statement. A repeated subexpression is computed once.
+
+    `stored` holds the names of the streams that a step changes. `owned` holds the names of tensors
+    that the generated code allocates, so it may overwrite them.
+    """
+
+    plan: Plan
+    sweep: Sweep
+    owned: set[str] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    made: dict[Expr, str] = field(default_factory=dict)
+    shared: set[Expr] = field(default_factory=set)
+    mixed: set[str] = field(default_factory=set)  # dtype may differ from the param's
+
+    def __post_init__(self) -> None:
+        self.stored = {s.name for s in self.sweep.streams if s.stored}
+        self.names = {r.name for r in self.plan.kinds}
+        self.axes = {r.name: int(kind.axes) for r, kind in self.plan.kinds.items()}
+        self.mixed |= {call.target.name for call in self.plan.calls}
+        self.mixed |= {s.name for s in self.sweep.streams if s.state and s.state.dtype}
+
+    def _begin(self, value: Expr) -> None:
+        """Start a new statement: find the subexpressions that occur more than once in its value."""
+        self.steps, self.made, self.shared = [], {}, set()
+        seen: set[Expr] = set()
+
+        def look(expr: Expr) -> None:
+            if isinstance(expr, Ref | Const) or not self._is_tensor(expr):
+                return
+            if expr in seen:
+                self.shared.add(expr)
+                return
+            seen.add(expr)
+            for child in children(expr):
+                look(child)
+
+        look(value)
+
+    def _materialise(self, expr: Expr, name: str) -> str:
+        """Return the variable of an expression; compute it into `name` if no variable holds it."""
+        if isinstance(expr, Ref):
+            return expr.name
+        if expr in self.made:
+            return self.made[expr]
+        if isinstance(expr, Linear):
+            name = self._sum(expr.terms, name)
+        else:
+            assert isinstance(expr, Call)
+            self._opaque_op(expr, name)
+        self.made[expr] = name
+        return name
+
+    def _sum(self, terms: tuple[Term, ...], name: str) -> str:
+        """Compute a sum, starting with a tensor. A sum of numbers alone fills a new tensor."""
+        first, *others = sorted(terms, key=_is_a_number)
+        source = name if _is_a_number(first) else self._leading(first, name)
+        if _is_a_number(first):
+            self._emit("full_like", name, self.sweep.streams[0].name, (first.coefficient,))
+        for term in others:
+            self._accumulate(name, term, self._operands(term), source)
+            source = name
+        return source
+
+    def _leading(self, term: Term, name: str) -> str:
+        """Return the variable of a sum's first term; a bare tensor needs no operation."""
+        source = self._unscaled(term, name)
+        if is_number(term.coefficient, 1):
+            return source
+        if is_number(term.coefficient, -1):
+            self._emit("neg", name, source)
+        else:
+            self._scale(name, term.coefficient, source)
+        return name
+
+    def _first(self, expr: Expr, name: str) -> str:
+        """Return an operation's first operand, built into its result's variable unless shared."""
+        return self._materialise(expr, self._temporary("operand") if expr in self.shared else name)
+
+    def _unscaled(self, term: Term, name: str) -> str:
+        """Compute a term without its coefficient."""
+        if not term.factors:
+            self._emit("reciprocal", name, self._materialise_divisors(term))
+            return name
+        source = self._first(term.factors[0], name)
+        for factor in term.factors[1:]:
+            self._emit("mul", name, source, (self._operand(factor),))
+            source = name
+        if term.divisors:
+            self._emit("div", name, source, (self._materialise_divisors(term),))
+            source = name
+        return source
+
+    def _scale(self, name: str, coefficient: Expr, source: str | None = None) -> None:
+        match coefficient:
+            case Const(1):
+                return
+            case Call("/" | "divide", (Const(1), below)):
+                self._emit("div", name, source or name, (below,))
+            case Call("neg", (Call("/" | "divide", (Const(1), below)),)):
+                self._emit("div", name, source or name, (negate(below),))
+            case _:
+                self._emit("mul", name, source or name, (coefficient,))
+
+    def _accumulate(
+        self, name: str, term: Term, parts: tuple[str, ...], source: str | None = None
+    ) -> None:
+        """Add one term to a variable in a single operation."""
+        start = source or name
+        if not parts:
+            self._emit("add", name, start, (term.coefficient,))
+        elif len(parts) == 1:
+            self._emit("add", name, start, parts, term.coefficient)
+        else:
+            word = "addcdiv" if term.divisors else "addcmul"
+            self._emit(word, name, start, parts, term.coefficient)
+
+    def _operands(self, term: Term) -> tuple[str, ...]:
+        """Return the one or two tensors of a term that `add`, `addcmul` or `addcdiv` takes."""
+        if term.divisors:
+            below = self._materialise_divisors(term)
+            if not term.factors:
+                inverse = self._temporary("inverse")
+                self._emit("reciprocal", inverse, below)
+                return (inverse,)
+            return self._product(term.factors, "update"), below
+        if len(term.factors) <= 2:
+            return tuple(self._operand(f) for f in term.factors)
+        return self._product(term.factors[:-1], "update"), self._operand(term.factors[-1])
+
+    def _materialise_divisors(self, term: Term) -> str:
+        return self._product(term.divisors, "denom")
+
+    def _product(self, factors: tuple[Expr, ...], name: str) -> str:
+        if len(factors) == 1:
+            return self._operand(factors[0], name)
+        form = Linear((Term(ONE, factors),))
+        return self.made.get(form) or self._materialise(form, self._temporary(name))
+
+    def _operand(self, factor: Expr, name: str = "") -> str:
+        """Return the tensor of a factor, built into a temporary if no variable holds it."""
+        if isinstance(factor, Ref):
+            return factor.name
+        name = name or _operand_name(factor)
+        return self.made.get(factor) or self._materialise(factor, self._temporary(name))
+
+    def _opaque_op(self, call: Call, name: str) -> None:
+        """Build an op other than + - * /; its first operand is built into the result's variable."""
+        first, *others = call.args
+        match call.word:
+            case "maximum" | "minimum":
+                tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
+                self._extreme(call.word, name, self._first(tensor, name), other)
+            case "clamp":
+                tensor = first if self._is_tensor(first) else _filled(first)
+                self._extreme("maximum", name, self._first(tensor, name), others[0])
+                self._extreme("minimum", name, name, others[1])
+            case "where":
+                self._where(name, first, *others)
+            case word if word in _MIRRORED and not self._is_tensor(first):
+                self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
+            case "lerp" if self._is_of_another_type(call):
+                self._materialise(lerp_terms(call, self._is_tensor), name)
+            case "lerp" if not all(map(self._is_tensor, call.args[:2])):
+                start, end = (e if self._is_tensor(e) else _filled(e) for e in call.args[:2])
+                self._opaque_op(Call("lerp", (start, end, call.args[2])), name)
+            case _:
+                made = self._is_tensor(first)
+                source: Operand = self._first(first, name) if made else first
+                self._emit(call.word, name, source, self._eithers(others))
+
+    def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+        """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
+        condition = self._either(mask, "condition")
+        if self._fills(mask, a, b):
+            number, tensor = (b, a) if self._is_tensor(a) else (a, b)
+            made = self._materialise(tensor, name)
+            if made == name and self._has_room(name, (condition,)):
+                self._fill(name, self._inverse(condition) if number is b else condition, number)
+                return
+        values = self._eithers((a, b), "value")
+        if not self._is_tensor(a) and not self._is_tensor(b):  # torch.where makes float32
+            typed = self._temporary("value")
+            self._emit("new_full", typed, self.sweep.streams[0].name, values[:1])
+            values = (typed, *values[1:])
+        self._emit("where", name, condition, values)
+
+    def _fills(self, mask: Expr, a: Expr, b: Expr) -> bool:
+        """Tell whether an elementwise `where` chooses between a number and a tensor."""
+        return self._is_tensor(mask) and self._is_tensor(a) != self._is_tensor(b)
+
+    def _fill(self, name: str, condition: Operand, number: Expr) -> None:
+        self._emit("masked_fill", name, name, (condition, number), inplace=True)
+
+    def _inverse(self, condition: Operand) -> str:
+        inverse = self._temporary("condition")
+        self._emit("not", inverse, condition)
+        return inverse
+
+    def _extreme(self, word: str, name: str, source: str, bound: Expr) -> None:
+        """Build the maximum or minimum of a tensor and a bound; a number becomes a clamp."""
+        if self._is_tensor(bound):
+            self._emit(word, name, source, (self._operand(bound),))
+        else:
+            self._emit("clamp_min" if word == "maximum" else "clamp_max", name, source, (bound,))
+
+    def _eithers(self, exprs: Iterable[Expr], name: str = "") -> tuple[Operand, ...]:
+        return tuple(self._either(expr, name) for expr in exprs)
+
+    def _either(self, expr: Expr, name: str) -> Operand:
+        return self._operand(expr, name) if self._is_tensor(expr) else expr
+
+    def _is_of_another_type(self, expr: Expr) -> bool:
+        """Tell whether a value may have another dtype than the parameter.
+
+        torch's lerp needs operands of one dtype. Results of reductions, and values computed from
+        them, may be wider than the parameter. The result of a matrix op may be narrower.
+        """
+        small = (r for r in refs(expr) if self.plan.kinds[r].home is Home.DEVICE)
+        return any(
+            ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR for ref in small
+        )
+
+    def _is_tensor(self, expr: Expr) -> bool:
+        return isinstance(expr, Linear) or self.plan.kind(expr).is_tensor
+
+    def _has_room(self, target: str, args: tuple[Operand, ...]) -> bool:
+        """Tell whether an operation with these operands may write its result into the target.
+
+        The target needs every axis of the broadcast result.
+        """
+        own = self._axes_of((target,))
+        return own | self._axes_of(args) == own
+
+    def _axes_of(self, operands: tuple[Operand, ...]) -> int:
+        """Return the axes of the operands' broadcast result, as bits."""
+        found = 0
+        for operand in operands:
+            if isinstance(operand, str):
+                found |= self.axes.get(operand, Axes.TENSOR)
+        return found
+
+    def _temporary(self, name: str) -> str:
+        """Return a name that neither the rule nor another temporary of this statement uses."""
+        made = {step.target for step in self.steps} | set(self.made.values())
+        numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
+        return next(n for n in numbered if n not in made and is_free(n, self.names))
+
+    def _emit(
+        self,
+        word: str,
+        target: str,
+        source: Operand,
+        args: tuple[Operand, ...] = (),
+        scalar: Expr = ONE,
+        inplace: bool = False,
+    ) -> None:
+        if source == target and (target in self.stored or target in self.owned):
+            inplace = word not in ALWAYS_NEW and self._has_room(target, args)
+        self.made = {e: name for e, name in self.made.items() if name != target}
+        self.axes[target] = self._axes_of((source, *args))
+        self.steps.append(Op(word, target, source, args, scalar, inplace))
+        if target not in self.stored:
+            self.owned.add(target)
+
+
+def _is_a_number(term: Term) -> bool:
+    return not term.factors and not term.divisors
+
+
+def _operand_name(factor: Expr) -> str:
+    match factor:
+        case Linear((Term(Const(1), (Ref(a), Ref(b)), ()),)) if a == b:
+            return f"{a}_sq"
+        case _:
+            return "operand"
+
+
+def _filled(number: Expr) -> Expr:
+    """Return a number as a tensor expression, for operations that take tensors only."""
+    return Linear((Term(number),))

@@ -1,0 +1,188 @@
+"""Choose LaTeX letters for names: Greek where papers write Greek, and unique per rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Program, Ref, assigns
+
+_GREEK = re.compile(
+    "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|"
+    "upsilon|phi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega|ell"
+)
+_CUSTOM = {
+    "p": "theta",
+    "lr": "gamma",
+    "eps": "epsilon",
+    "weight_decay": "lambda",
+    "lambd": "lambda",
+    "momentum": "mu",
+    "dampening": "tau",
+    "momentum_decay": "psi",
+    "lr_decay": "eta",
+    "beta2_decay": "tau",
+    "ns_coefficients": "a",
+    "ns_steps": "k",
+}
+"""Letters that torch's documentation uses for the parameter and for hyperparameters."""
+
+_ACCENTS = {"hat": "hat", "bar": "bar", "tilde": "tilde"}
+_ABOVE = {
+    "max": r"\max",
+    "min": r"\min",
+    "minus": "-",
+    "plus": "+",
+    "prev": r"\text{prev}",
+}
+_BELOW = {"inf": r"\infty"}
+
+
+@dataclass(frozen=True)
+class Letter:
+    """Symbol with its superscript and subscript.
+
+    With `ahead` it denotes the next step's value. With `timed` its name includes the step, as in
+    `beta_t`.
+    """
+
+    base: str
+    above: str = ""
+    below: str = ""
+    ahead: bool = False
+    timed: bool = False
+
+    def at(self, time: str = "") -> str:
+        """Return the symbol at a time: "t", "t-1", or "" if it does not depend on time."""
+        time = time or ("t" if self.timed else "")
+        time = time + "+1" if self.ahead else time
+        subscript = ",".join(part for part in (self.below, time) if part)
+        superscript = f"^{_group(self.above)}" if self.above else ""
+        return self.base + superscript + (f"_{_group(subscript)}" if subscript else "")
+
+
+def _group(text: str) -> str:
+    return text if len(text) == 1 or text in _BELOW.values() else f"{{{text}}}"
+
+
+def read_letter(name: str) -> Letter:
+    """Return the letter of a name such as beta1, m_hat, v_max or mu_next; words stay text."""
+    if name[:-2] and name.endswith("_t"):
+        return replace(read_letter(name[:-2]), timed=True)
+    first, *rest = name.split("_")
+    head = first.rstrip("0123456789")
+    greek = _GREEK.fullmatch(head)
+    if not greek and len(head) != 1:
+        return Letter(rf"\text{{{name.replace('_', ' ')}}}")
+    letter = Letter(f"\\{head}" if greek else head, below=first[len(head) :])
+    words: list[str] = []
+    for part in rest:
+        if part in _ACCENTS:
+            letter = replace(letter, base=rf"\{_ACCENTS[part]}{{{letter.base}}}")
+        elif part in _BELOW:
+            letter = replace(letter, below=_BELOW[part])
+        elif part == "next":
+            letter = replace(letter, ahead=True)
+        else:
+            words.append(_ABOVE.get(part, rf"\text{{{part}}}"))
+    return replace(letter, above=r"\,".join(words))
+
+
+class Symbols:
+    """Letters of all names of an algorithm; no two names have the same letter."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self._unpacked = {
+            (values.name, index): stmt.target.name
+            for stmt in assigns(algorithm.rule)
+            for values, index in _items(stmt)
+        }
+        self._letters: dict[str, Letter] = {}
+        own = [algorithm.grad, *self._states()]
+        own += [algorithm.step] if algorithm.step else []
+        for name in [*own, *_written(algorithm.rule), algorithm.param, *self._hypers()]:
+            self._add(name)
+
+    def _hypers(self) -> Iterator[str]:
+        return (h.name for h in self.algorithm.hypers if h.sort == "number")
+
+    def _add(self, name: str) -> None:
+        if name in self._letters:
+            return
+        letters = list(self._candidates(name))
+        fit = (
+            x for x in letters if not any(self._clash(name, x, other) for other in self._letters)
+        )
+        self._letters[name] = next(fit, letters[-1])
+
+    def _clash(self, name: str, letter: Letter, other: str) -> bool:
+        """Tell whether two names would look alike. Hyperparameters have no time index."""
+        theirs = self._letters[other]
+        if theirs.ahead:
+            return False
+        with_time = not self.algorithm.hyper(name) and not self.algorithm.hyper(other)
+        return letter.at() == theirs.at() or (with_time and letter.at("t") == theirs.at("t"))
+
+    def _candidates(self, name: str) -> Iterator[Letter]:
+        base = name.removesuffix("_next")
+        if base != name and base in [self.algorithm.param, *self._states()]:
+            yield replace(next(self._candidates(base)), above=r"\text{next}")
+        elif self._is_given(name):
+            yield read_letter(_CUSTOM[name])
+        elif name.endswith("_t") and self._is_given(name[:-2]):
+            yield read_letter(f"{_CUSTOM[name[:-2]]}_t")
+        elif name in self._unpacked.values() and name.rstrip("0123456789") in _CUSTOM:
+            head = name.rstrip("0123456789")
+            yield read_letter(_CUSTOM[head] + name[len(head) :])
+        yield read_letter(name)
+        yield Letter(rf"\text{{{name.replace('_', ' ')}}}")
+
+    def _states(self) -> Iterator[str]:
+        return (state.symbol for state in self.algorithm.states)
+
+    def _is_given(self, name: str) -> bool:
+        """Tell whether a name is a conventional one, not the author's own choice."""
+        declared = name == self.algorithm.param or self.algorithm.hyper(name) is not None
+        return declared and name in _CUSTOM
+
+    def at(self, name: str, time: str = "") -> str:
+        """Return a name's letter at a time."""
+        hyper = self.algorithm.hyper(name)
+        if hyper is not None and hyper.sort in ("flag", "choice"):
+            return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
+        return self._letters[name].at(time)
+
+    def item(self, name: str, index: int) -> str:
+        """Return the letter of a tuple's item: that of its unpacked name, else the tuple's."""
+        if (name, index) in self._unpacked:
+            return self.at(self._unpacked[name, index])
+        singular = name[:-1] if _GREEK.fullmatch(name[:-1]) else name
+        return read_letter(f"{_CUSTOM.get(name, singular)}{index + 1}").at()
+
+    def hyper(self, name: str) -> str:
+        """Return a hyperparameter's letter; for a tuple, its items' letters in parentheses."""
+        hyper = self.algorithm.hyper(name)
+        if hyper is not None and hyper.sort == "tuple":
+            unpacked = any((name, i) in self._unpacked for i in range(hyper.size))
+            if not unpacked and not _GREEK.fullmatch(name[:-1]) and name not in _CUSTOM:
+                return read_letter(name).at()
+            return f"({', '.join(self.item(name, i) for i in range(hyper.size))})"
+        return self.at(name)
+
+
+def is_unpacking(stmt: Assign) -> bool:
+    """Tell whether a statement only names one item of a tuple."""
+    return any(True for _ in _items(stmt))
+
+
+def _items(stmt: Assign) -> Iterator[tuple[Ref, int]]:
+    match stmt.value:
+        case Call("item", (Ref() as values, Const(int() as index))):
+            yield values, index
+
+
+def _written(rule: Program) -> Iterator[str]:
+    return (stmt.target.name for stmt in assigns(rule))

@@ -1,0 +1,52 @@
+"""Rewrite running averages in lerp form: b * m + (1 - b) * g becomes m + (1 - b) * (g - m).
+
+In float32 the rounded b and the rounded 1 - b do not add up to 1, so a state that is averaged in
+every step drifts. The lerp form has one coefficient and does not drift. torch's lerp uses it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.nodes import Assign, Const, Expr, If, Linear, Program, Ref, Term
+from optgen.ir.plan import Plan
+from optgen.passes.algebra import sums_to_one
+from optgen.passes.definitions import definitions, expand_definitions
+from optgen.passes.scalar_arithmetic import ONE
+
+
+def use_lerp_form(plan: Plan) -> Plan:
+    """Return the plan with every stored average of a stream and one other tensor in lerp form."""
+    stored = {s.name for sweep in plan.sweeps for s in sweep.streams if s.stored}
+    known = definitions(plan)
+
+    def changed(body: Program) -> Program:
+        return tuple(_changed(stmt) for stmt in body)
+
+    def _changed(stmt: Assign | If) -> Assign | If:
+        if isinstance(stmt, If):
+            return replace(stmt, then=changed(stmt.then), orelse=changed(stmt.orelse))
+        if stmt.target.name not in stored:
+            return stmt
+        return replace(stmt, value=_blended(stmt.target.name, stmt.value, known))
+
+    return plan.map_sweeps(changed)
+
+
+def _blended(name: str, value: Expr, known: dict[Ref, Expr]) -> Expr:
+    match value:
+        case Linear((Term(_, (Ref(),), ()) as first, Term(_, (Ref(),), ()) as second)):
+            pass
+        case _:
+            return value
+    own, other = (first, second) if _is(name, first) else (second, first)
+    kept, weight = (expand_definitions(t.coefficient, known) for t in (own, other))
+    if not _is(name, own) or not sums_to_one(kept, weight):
+        return value
+    difference = Linear((Term(ONE, other.factors), Term(Const(-1), own.factors)))
+    return replace(value, terms=(Term(ONE, own.factors), Term(other.coefficient, (difference,))))
+
+
+def _is(name: str, term: Term) -> bool:
+    (factor,) = term.factors
+    return isinstance(factor, Ref) and factor.name == name

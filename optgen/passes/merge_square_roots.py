@@ -1,0 +1,49 @@
+"""Merge square roots: sqrt(a) / sqrt(b) becomes sqrt(a / b), with one root and one rounding less.
+
+Both a and b must be provably nonnegative. Otherwise two NaN roots could become a number. The
+quotient overflows before its root does: in float32 with Adadelta's eps, for gradients above 1e16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.nonnegative_states import proven_ranges
+from optgen.passes.ranges import Ranges, is_not_negative
+from optgen.passes.rewrite import map_values
+from optgen.passes.scalar_arithmetic import ONE
+
+
+def merge_square_roots(plan: Plan) -> Plan:
+    """Return the plan with every root over a root replaced by the root of the quotient."""
+    ranges = proven_ranges(plan.algorithm)
+
+    def joined(expr: Expr) -> Expr:
+        expr = rebuild(expr, joined)
+        if isinstance(expr, Linear):
+            return replace(expr, terms=tuple(_joined(term, ranges) for term in expr.terms))
+        return expr
+
+    return plan.map_sweeps(lambda body: map_values(body, joined))
+
+
+def _joined(term: Term, ranges: Ranges) -> Term:
+    factors, divisors = list(term.factors), list(term.divisors)
+    above = [place for place, f in enumerate(factors) if _is_real_root(f, ranges)]
+    below = [divisor for divisor in divisors if _is_real_root(divisor, ranges)]
+    for place, divisor in zip(above, below, strict=False):
+        factors[place] = _over(factors[place], divisor)
+        divisors.remove(divisor)
+    return replace(term, factors=tuple(factors), divisors=tuple(divisors))
+
+
+def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
+    return isinstance(expr, Call) and expr.word == "sqrt" and is_not_negative(expr.args[0], ranges)
+
+
+def _over(root: Expr, divisor: Expr) -> Expr:
+    assert isinstance(root, Call)
+    assert isinstance(divisor, Call)
+    return replace(root, args=(Linear((Term(ONE, root.args, divisor.args),)),))

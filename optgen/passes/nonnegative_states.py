@@ -1,0 +1,53 @@
+"""Prove by induction over steps which states, such as a second moment, are never negative."""
+
+from __future__ import annotations
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Assign, Program, Ref, assigns
+from optgen.passes.ranges import NOT_NEGATIVE, Range, Ranges, declared_ranges, range_of
+
+
+def proven_ranges(algorithm: Algorithm) -> Ranges:
+    """Return the range of every version of every name of a rule, valid in every step.
+
+    A state is nonnegative if its initial value is, and if a step keeps it so. The proof assumes all
+    candidate states to be nonnegative, drops those that a step may make negative, and repeats until
+    none is dropped.
+    """
+    assumed = {s.symbol for s in algorithm.states if _begins_above(s, algorithm)}
+    while True:
+        ranges = _walked(algorithm, assumed)
+        kept = {
+            name
+            for name in assumed
+            if all(
+                ranges[stmt.target].low >= 0
+                for stmt in assigns(algorithm.rule)
+                if stmt.target.name == name
+            )
+        }
+        if kept == assumed:
+            return ranges
+        assumed = kept
+
+
+def _begins_above(state: State, algorithm: Algorithm) -> bool:
+    if isinstance(state.init, str):
+        return declared_ranges(algorithm).get(Ref(state.init), Range()).low >= 0
+    return state.init >= 0
+
+
+def _walked(algorithm: Algorithm, assumed: set[str]) -> dict[Ref, Range]:
+    ranges = declared_ranges(algorithm) | {Ref(name): NOT_NEGATIVE for name in assumed}
+
+    def walk(program: Program) -> None:
+        for stmt in program:
+            if isinstance(stmt, Assign):
+                found = range_of(stmt.value, ranges)
+                ranges[stmt.target] = found.union(ranges.get(stmt.target, found))
+            else:
+                walk(stmt.then)
+                walk(stmt.orelse)
+
+    walk(algorithm.rule)
+    return ranges

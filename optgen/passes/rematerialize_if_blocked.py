@@ -1,0 +1,73 @@
+"""Rematerialize an earlier sweep's locals only if the tensor is swept in blocks.
+
+After a sweep over a whole tensor its locals are still in memory, and the next sweep reads them.
+After a sweep in blocks, only the last block's locals are left, so the next sweep recomputes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.kinds import STATIC
+from optgen.ir.nodes import If, Program, Ref, assigns, expressions, refs
+from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
+from optgen.passes.rewrite import filter_assigns
+
+BLOCKED = Ref("blocked")
+
+
+def rematerialize_if_blocked(plan: Plan) -> Plan:
+    """Return the plan with recomputed locals inside a branch on `blocked`."""
+    kept = {plan.algorithm.param, plan.algorithm.grad, *(s.symbol for s in plan.algorithm.states)}
+    available: dict[str, Ref] = {}  # name -> version that its variable holds
+    phases: list[Phase] = []
+    for phase in plan.phases:
+        if isinstance(phase, Sweep):
+            phase = replace(phase, body=_with_blocked_branch(phase, set(available.values())))
+            made = {a.target.name: a.target for a in assigns(phase.body)}
+            available |= {name: ref for name, ref in made.items() if name not in kept}
+            if not phase.body:
+                continue
+        phases.append(phase)
+    return replace(plan, phases=tuple(phases), kinds={**plan.kinds, BLOCKED: STATIC})
+
+
+def _with_blocked_branch(sweep: Sweep, available: set[Ref]) -> Program:
+    """Return the sweep's body: first the branch that recomputes locals, then the rest."""
+    needed, needed_alone = _needed(sweep, available), _needed(sweep, set())
+    recomputed = filter_assigns(sweep.body, lambda a: a.target in needed_alone - needed)
+    rest = filter_assigns(sweep.body, lambda a: a.target in needed)
+    made_by_rest = {a.target for a in assigns(rest)}
+    reads_rest = any(ref in made_by_rest for expr in expressions(recomputed) for ref in refs(expr))
+    if not recomputed:
+        return rest
+    if reads_rest:
+        return filter_assigns(sweep.body, lambda a: a.target in needed_alone)
+    return (If(BLOCKED, recomputed), *rest)
+
+
+def _needed(sweep: Sweep, available: set[Ref]) -> set[Ref]:
+    """Return the names that a sweep must compute even if some locals are `available`.
+
+    An arm that does not assign a name implicitly reads the name's old version. So if one version
+    of a name is needed, all are.
+    """
+    stored = {s.name for s in sweep.streams if s.stored}
+    roots = [a for a in assigns(sweep.body) if a.target.name in stored or is_reduction(a.value)]
+    needed = {a.target for a in roots}
+    while True:
+        read = {r for a in assigns(sweep.body) if a.target in needed for r in refs(a.value)}
+        names = {ref.name for ref in needed | (read - available)}
+        more = {a.target for a in assigns(sweep.body) if a.target.name in names} - needed
+        if not more:
+            return needed
+        needed |= more
+
+
+def asks_blocked(plan: Plan) -> bool:
+    """Tell whether a sweep of the plan branches on `blocked`."""
+    return any(
+        isinstance(stmt, If) and stmt.condition == BLOCKED
+        for sweep in plan.sweeps
+        for stmt in sweep.body
+    )

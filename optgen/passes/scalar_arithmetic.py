@@ -1,0 +1,111 @@
+"""Symbolic arithmetic on scalar expressions, the coefficients of the linear form.
+
+A product or quotient is kept as one fraction, with its sign in front and the author's order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from optgen.ir.evaluate import of_numbers
+from optgen.ir.nodes import Call, Const, Expr
+
+ONE = Const(1)
+
+
+def is_number(expr: Expr, value: float) -> TypeGuard[Const]:
+    """Tell whether an expression is the literal `value`."""
+    return isinstance(expr, Const) and expr.value == value and not isinstance(expr.value, bool)
+
+
+def negate(a: Expr) -> Expr:
+    """Return -a, with a double negation removed."""
+    match a:
+        case Call("neg", (inner,)):
+            return inner
+        case Const(int() | float() as value):
+            return Const(-value)
+        case _:
+            return Call("neg", (a,))
+
+
+def unsigned(a: Expr) -> tuple[bool, Expr]:
+    """Return whether an expression starts with a minus, and the expression without it."""
+    match a:
+        case Call("neg", (inner,)):
+            return True, inner
+        case Const(int() | float() as value) if value < 0:
+            return True, Const(-value)
+        case _:
+            return False, a
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """Return a * b as one fraction."""
+    minus_a, a = unsigned(a)
+    minus_b, b = unsigned(b)
+    (above_a, below_a), (above_b, below_b) = _fraction(a), _fraction(b)
+    product = _over(_product(above_a, above_b), _product(below_a, below_b))
+    return negate(product) if minus_a != minus_b else product
+
+
+def divide(a: Expr, b: Expr) -> Expr:
+    """Return a / b as one fraction."""
+    minus, b = unsigned(b)
+    above, below = _fraction(b)
+    result = multiply(a, _over(below, above))
+    return negate(result) if minus else result
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """Return a + b."""
+    minus, rest = unsigned(b)
+    if is_number(a, 0):
+        return b
+    if is_number(b, 0):
+        return a
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.add, a, b)
+    return Call("-", (a, rest)) if minus else Call("+", (a, b))
+
+
+def root(a: Expr) -> Expr:
+    """Return the square root of a provably nonnegative fraction, as a fraction of roots."""
+    above, below = _fraction(a)
+    return _over(_root(above), _root(below))
+
+
+def _root(a: Expr) -> Expr:
+    return a if is_number(a, 1) else Call("sqrt", (a,))
+
+
+def _fraction(a: Expr) -> tuple[Expr, Expr]:
+    match a:
+        case Call("/", (above, below)):
+            return above, below
+        case _:
+            return a, ONE
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    if is_number(a, 1):
+        return b
+    if isinstance(a, Const) and isinstance(b, Const):
+        return _folded(operator.mul, a, b)
+    return a if is_number(b, 1) else Call("*", (a, b))
+
+
+def _folded(operation: Callable[[Any, Any], Any], a: Const, b: Const) -> Const:
+    """Return the result of an operation on two literals as a literal."""
+    return Const(operation(a.value, b.value), a.place)
+
+
+def _over(above: Expr, below: Expr) -> Expr:
+    match above, below:
+        case _, _ if is_number(below, 1):
+            return above
+        case Const(int() | float() as a), Const(int() | float() as b) if b == 0:
+            return Const(of_numbers("/", (a, b)), above.place)
+    return Call("/", (above, below))

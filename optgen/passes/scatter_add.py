@@ -1,0 +1,92 @@
+"""Find rules that only scatter-add multiples of a sparse gradient into their parameter.
+
+Several values of a sparse gradient may belong to one row. Usually they are summed before the rule
+reads them. A scatter-add rule can skip that sum and add each value to its row directly. In such a
+rule the new parameter is the old one plus terms that are linear in the gradient. The factors of
+these terms are one number for all elements, and no state has a value per element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
+from optgen.passes.maximize import add_maximize
+
+
+class Form(Enum):
+    """Form of a value as a function of the parameter and its gradient."""
+
+    NUMBER = "one number for all elements"
+    GRADIENT = "a multiple of the gradient"
+    PARAM = "the parameter and a multiple of the gradient"
+    OTHER = "anything else"
+
+
+Forms = Mapping[str, Form]
+
+
+def is_scatter_add(algorithm: Algorithm) -> bool:
+    """Tell whether a rule only adds multiples of a sparse gradient to its parameter."""
+    kept = any(state.rows for state in algorithm.tensor_states())
+    if algorithm.gradient == "dense" or not algorithm.elementwise or kept:
+        return False
+    flags = {state.when for state in algorithm.states if not state.rows}
+    if None in flags:  # a state that always exists needs dense gradients
+        return False
+    untrue = {flag for flag in flags if flag} | {h.name for h in algorithm.hypers if not h.rows}
+    forms = {state.symbol: Form.OTHER for state in algorithm.tensor_states()}
+    forms |= {algorithm.param: Form.PARAM, algorithm.grad: Form.GRADIENT}
+    after = _after(add_maximize(algorithm).rule, forms, untrue)
+    return after[algorithm.param] is Form.PARAM
+
+
+def _after(program: Program, forms: Forms, untrue: set[str]) -> Forms:
+    """Return the forms of all names after a program, if the conditions in `untrue` are false."""
+    now = dict(forms)
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            now[stmt.target.name] = _form(stmt.value, now)
+        elif _flag(stmt.condition) in untrue:
+            now = dict(_after(stmt.orelse, now, untrue))
+        else:
+            then, orelse = (_after(arm, now, untrue) for arm in (stmt.then, stmt.orelse))
+            for name in {*then, *orelse}:
+                found = {arm.get(name, Form.NUMBER) for arm in (then, orelse)}
+                now[name] = found.pop() if len(found) == 1 else Form.OTHER
+    return now
+
+
+def _flag(condition: Expr) -> str:
+    """Return the name that a condition consists of, or "" for any other condition."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            return name
+    return ""
+
+
+def _form(expr: Expr, forms: Forms) -> Form:
+    match expr:
+        case Ref(name):
+            return forms.get(name, Form.NUMBER)
+        case Const():
+            return Form.NUMBER
+    found = [_form(child, forms) for child in children(expr)]
+    if all(form is Form.NUMBER for form in found):
+        return Form.NUMBER
+    match expr, found:
+        case Call("neg"), [Form.GRADIENT]:
+            return Form.GRADIENT
+        case Call("*"), [Form.NUMBER, Form.GRADIENT] | [Form.GRADIENT, Form.NUMBER]:
+            return Form.GRADIENT
+        case Call("/"), [Form.GRADIENT, Form.NUMBER]:
+            return Form.GRADIENT
+        case Call("+" | "-"), [Form.GRADIENT, Form.GRADIENT]:
+            return Form.GRADIENT
+        case Call("+" | "-"), [Form.PARAM, Form.GRADIENT]:
+            return Form.PARAM
+        case Call("+"), [Form.GRADIENT, Form.PARAM]:
+            return Form.PARAM
+    return Form.OTHER

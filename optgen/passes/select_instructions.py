@@ -1,0 +1,207 @@
+"""Select torch operations for a sweep, in place where that is correct.
+
+Patterns of the linear form select the operation: `m = b * m + (1 - b) * g` is a lerp, `c * x * y`
+is an addcmul, `c * x / y` is an addcdiv. Operations run in place on stored streams, and on locals
+that the generated code allocated. The gradient and aliased tensors are never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Term,
+    assigns,
+    refs,
+)
+from optgen.ir.plan import Plan, Sweep, is_reduction
+from optgen.passes.algebra import sums_to_one
+from optgen.passes.definitions import definitions, expand_definitions
+from optgen.passes.instruction_builder import ALWAYS_NEW, InstructionBuilder
+from optgen.passes.instructions import Alias, Branch, Instruction, Ops, Reduce
+
+
+def select_instructions(plan: Plan, sweep: Sweep) -> tuple[Instruction, ...]:
+    """Return the instructions of one sweep."""
+    return tuple(_Selector(plan, sweep).program(sweep.body))
+
+
+@dataclass
+class _Selector(InstructionBuilder):
+    """Instruction selector; `aliases` maps a name to the names that may share its tensor."""
+
+    aliases: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.known = definitions(self.plan)
+        self.handed = {call.args[0] for call in self.plan.calls}  # operands of matrix ops
+
+    def program(self, body: Program) -> Iterator[Instruction]:
+        for stmt in body:
+            if isinstance(stmt, If):
+                yield self._branch(stmt)
+            else:
+                self._begin(stmt.value)
+                self._assign(stmt)
+                yield Ops(stmt.quote, tuple(self.steps))
+
+    def _branch(self, stmt: If) -> Branch:
+        """Select the instructions of a branch, and join what is known of its arms.
+
+        After the branch a name is owned if both arms own it. It is an alias, or may have another
+        dtype, if either arm makes it so.
+        """
+        before = set(self.owned), dict(self.aliases), set(self.mixed)
+        then = tuple(self.program(stmt.then))
+        owned, aliases, mixed = self.owned, self.aliases, self.mixed
+        self.owned, self.aliases, self.mixed = before
+        orelse = tuple(self.program(stmt.orelse))
+        self.owned &= owned
+        self.mixed |= mixed
+        for name, sources in aliases.items():
+            self.aliases[name] = sources | self.aliases.get(name, frozenset())
+        return Branch(stmt.condition, then, orelse)
+
+    def _assign(self, stmt: Assign) -> None:
+        name = stmt.target.name
+        aliased = frozenset[str]()
+        match stmt.value:
+            case Call("copy", (Ref(source),)):
+                self._emit("clone", name, source)
+            case Call(word, (reduced,)) if is_reduction(stmt.value):
+                self._reduce(word, name, reduced)
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if self._changes(stmt, source):
+                self._emit("clone", name, source)
+            case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
+                self.steps.append(Alias(name, source))
+                self.owned.discard(name)
+                aliased = self._storage(source)
+            case Linear(terms) if name in self.stored:
+                self._update(name, terms)
+            case Linear(terms):
+                self._local(name, Linear(_led_by(name, terms)))
+            case value:
+                self._local(name, value)
+        self.aliases[name] = aliased
+        if name not in self.stored:
+            (self.mixed.add if self._is_of_another_type(stmt.value) else self.mixed.discard)(name)
+
+    def _changes(self, stmt: Assign, source: str) -> bool:
+        """Tell whether a copied tensor is changed in place before the copy's last use."""
+        if stmt.target.name in self.stored:  # a stored stream has its own tensor
+            return False
+        every = list(assigns(self.sweep.body))
+        later = every[next(place for place, each in enumerate(every) if each is stmt) + 1 :]
+        own = self.stored & self._storage(source)
+        change = next((n for n, each in enumerate(later) if each.target.name in own), None)
+        if change is None:
+            return False
+        read = {ref.name for each in later[change + 1 :] for ref in refs(each.value)}
+        return stmt.target in self.handed or stmt.target.name in read
+
+    def _reduce(self, word: str, name: str, reduced: Expr) -> None:
+        match reduced:
+            case Linear((Term(Const(1), (a, b), ()),)) if a == b and word != "max_abs":
+                self.steps.append(Reduce(word, name, self._operand(a), squared=True))
+            case _:
+                self.steps.append(Reduce(word, name, self._operand(reduced), squared=False))
+
+    def _storage(self, name: str) -> frozenset[str]:
+        """Return every name that may share a tensor with this one, itself included."""
+        return self.aliases.get(name, frozenset()) | {name}
+
+    def _local(self, name: str, value: Expr) -> None:
+        """Compute a local into a new tensor; use a temporary if its old value is read late."""
+        leads = isinstance(value, Linear) and value.terms[0].factors[:1] == (
+            self._ref(name, value),
+        )
+        reads = sum(name in self._storage(r.name) for r in refs(value))
+        if reads == 0 or (leads and reads == 1):
+            self._materialise(value, name)
+            return
+        self.steps.append(Alias(name, self._materialise(value, self._temporary(f"{name}_new"))))
+        self.owned.add(name)
+
+    def _ref(self, name: str, value: Expr) -> Expr | None:
+        return next((r for r in refs(value) if r.name == name), None)
+
+    def _update(self, name: str, terms: tuple[Term, ...]) -> None:
+        own = next((t for t in terms if _is_plain(t, name)), None)
+        others = tuple(t for t in terms if t is not own)
+        if own is None or any(name in self._storage(r.name) for r in refs(Linear(others))):
+            self._overwrite(name, terms)
+        elif (weight := self._lerp_weight(own, others)) is not None and not (
+            self._is_of_another_type(Linear((own, *others)))
+        ):
+            self._emit("lerp", name, name, (self._operand(others[0].factors[0]), weight))
+        else:
+            operands = [self._operands(t) for t in others]
+            self._scale(name, own.coefficient)
+            for term, parts in zip(others, operands, strict=True):
+                self._accumulate(name, term, parts)
+
+    def _overwrite(self, name: str, terms: tuple[Term, ...]) -> None:
+        """Give a stored stream a value that is no scaled update of its old one."""
+        value = Linear(terms)
+        reads = sum(name in self._storage(r.name) for r in refs(value))
+        match terms:
+            case (Term(Const(1), (Ref(source),), ()),):
+                self._emit("copy", name, name, (source,), inplace=True)
+            case (Term(Const(1), (Call("where", (mask, a, b)),), ()),) if self._fills(mask, a, b):
+                self._choose(name, mask, a, b)
+            case _ if reads == 1 and self._leads(name, value):
+                self._materialise(value, name)
+            case _:
+                made = self._materialise(value, self._temporary("update"))
+                self._emit("copy", name, name, (made,), inplace=True)
+
+    def _choose(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
+        """Store a `where` of a tensor and a number: copy the tensor, then fill in the number."""
+        number, tensor = (b, a) if self._is_tensor(a) else (a, b)
+        condition, value = self._operand(mask, "condition"), self._operand(tensor, "value")
+        if value != name:
+            self._emit("copy", name, name, (value,), inplace=True)
+        self._fill(name, self._inverse(condition) if number is b else condition, number)
+
+    def _leads(self, name: str, value: Expr) -> bool:
+        """Tell whether a value starts with an operation on a variable."""
+        match value:
+            case Ref():
+                return value.name == name
+            case Linear(terms):
+                return any(self._leads(name, f) for f in terms[0].factors[:1])
+            case Call(word, args) if word not in ALWAYS_NEW:
+                return self._leads(name, args[0])
+        return False
+
+    def _lerp_weight(self, own: Term, others: tuple[Term, ...]) -> Expr | None:
+        """Return the weight if the terms are (1 - weight) * own + weight * other, else None."""
+        match others:
+            case (Term(weight, (_,), ()),):
+                a, b = (expand_definitions(c, self.known) for c in (own.coefficient, weight))
+                return weight if sums_to_one(a, b) else None
+        return None
+
+
+def _is_plain(term: Term, name: str) -> bool:
+    """Tell whether a term is a scaled variable of this name."""
+    return not term.divisors and len(term.factors) == 1 and _names(term.factors[0], name)
+
+
+def _names(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Ref) and expr.name == name
+
+
+def _led_by(name: str, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Return the terms with the variable's own term first, so that the others are added to it."""
+    return tuple(sorted(terms, key=lambda t: not _is_plain(t, name)))

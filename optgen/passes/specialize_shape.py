@@ -1,0 +1,59 @@
+"""Specialize a rule to one combination of shape predicates ("facts"), such as `factored`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from optgen.ir.algorithm import Algorithm, State
+from optgen.ir.nodes import Call, Const, Expr, expressions, rebuild, walk
+from optgen.ir.words import FACTS
+from optgen.passes.rewrite import map_expressions
+
+Facts = Mapping[str, bool]
+
+
+def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
+    """Return the shape predicates (`factored`) that the rule or its states read."""
+    asked = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    asked |= {node.word for node in nodes if isinstance(node, Call)}
+    return tuple(fact for fact in FACTS if fact in asked)
+
+
+def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
+    """Yield every combination of answers, True first; one empty mapping if the rule reads none."""
+    asked = facts_asked(algorithm)
+    for answers in product((True, False), repeat=len(asked)):
+        yield dict(zip(asked, answers, strict=True))
+
+
+def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:
+    """Return the algorithm for parameters with these facts; states they rule out are dropped."""
+    if not facts:
+        return algorithm
+    states = tuple(_without_fact(s, facts) for s in algorithm.states if _exists(s, facts))
+    return replace(
+        algorithm,
+        states=states,
+        rule=map_expressions(algorithm.rule, lambda expr: _answered(expr, facts)),
+    )
+
+
+def _exists(state: State, facts: Facts) -> bool:
+    fact = (state.when or "").removeprefix("not ")
+    return fact not in facts or facts[fact] is not (state.when or "").startswith("not ")
+
+
+def _without_fact(state: State, facts: Facts) -> State:
+    fact = (state.when or "").removeprefix("not ")
+    return replace(state, when=None) if fact in facts else state
+
+
+def _answered(expr: Expr, facts: Facts) -> Expr:
+    """Return an expression with every fact replaced by True or False."""
+    match expr:
+        case Call(word, _) if word in facts:
+            return Const(facts[word], expr.place)
+    return rebuild(expr, lambda child: _answered(child, facts))

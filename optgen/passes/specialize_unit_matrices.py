@@ -1,0 +1,32 @@
+"""Specialize a rule to 1 x 1 matrices, for which row and column reductions are the identity.
+
+A 1 x 1 convolution has up to half a million such matrices. The specialized rule is elementwise, so
+one loop over elements replaces the loops over rows and columns. Only sums over the whole parameter
+still end a sweep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, Const, Expr, rebuild
+from optgen.passes.rewrite import map_expressions
+
+
+def specialize_unit_matrices(algorithm: Algorithm) -> Algorithm:
+    """Return the rule for parameters whose matrices have one element each."""
+    states = tuple(
+        replace(s, shape="like") if s.shape in ("row", "col") else s for s in algorithm.states
+    )
+    return replace(algorithm, states=states, rule=map_expressions(algorithm.rule, _alone))
+
+
+def _alone(expr: Expr) -> Expr:
+    expr = rebuild(expr, _alone)
+    match expr:
+        case Call("row_mean" | "col_mean" | "row_sum" | "col_sum", (x,)):
+            return x
+        case Call("rows" | "cols", _):
+            return Const(1)
+    return expr

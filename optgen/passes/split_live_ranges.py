@@ -1,0 +1,131 @@
+"""Split live ranges: rename versions that would overwrite a value that is still to be read.
+
+A printer writes all versions of a name as one variable. But small values (numbers, rows and
+columns) are computed as soon as they are known, before or between sweeps, out of the rule's order.
+So every version but the first of such a name gets a new name. A row or column state is stored only
+where it gets its last value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, count
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Expr,
+    Program,
+    Ref,
+    assigns,
+    children,
+    expressions,
+    rebuild,
+    refs,
+    rename_program,
+)
+from optgen.ir.variables import is_free
+from optgen.passes.dependency_depth import kinds_of
+from optgen.passes.name_reductions import is_matrix_op
+from optgen.passes.rewrite import map_expressions, read_instead
+
+
+def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
+    """Return an SSA rule with split live ranges.
+
+    A name that a matrix op assigns is split too, except for its last version, because a later sweep
+    may need every version. With `tensors`, the parameter and all states are split likewise.
+    """
+    algorithm = _with_old_states(algorithm)
+    passing = {state.symbol for state in algorithm.factor_states()}
+    passing |= {a.target.name for a in assigns(algorithm.rule) if is_matrix_op(a.value)}
+    if tensors:
+        passing |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+    apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
+    names = _new_names(algorithm, [ref.name for ref in apart])
+    renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}
+    rule = rename_program(algorithm.rule, lambda ref: renamed.get(ref, ref))
+    return replace(algorithm, rule=rule)
+
+
+def _with_old_states(algorithm: Algorithm) -> Algorithm:
+    """Copy each row or column state whose old value elements are computed from.
+
+    Every later sweep recomputes these elements, after the state has got its new value.
+    """
+    kinds = kinds_of(algorithm)
+    states = [Ref(state.symbol) for state in algorithm.factor_states()]
+    read = {
+        ref for expr in _of_elements(algorithm.rule, kinds) for ref in refs(expr) if ref in states
+    }
+    old = [ref for ref in states if ref in read]
+    names = _new_names(algorithm, [ref.name for ref in old], "_before")
+    copies = {ref: Ref(name, 1) for ref, name in zip(old, names, strict=True)}
+
+    def change(expr: Expr) -> Expr:
+        of_elements = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
+        return read_instead(expr, copies) if of_elements else rebuild(expr, change)
+
+    made = tuple(Assign(new, Call("copy", (old,))) for old, new in copies.items())
+    return replace(algorithm, rule=(*made, *map_expressions(algorithm.rule, change)))
+
+
+def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:
+    """Yield the outermost expressions that have one value per element."""
+
+    def inside(expr: Expr) -> Iterator[Expr]:
+        if kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR:
+            yield expr
+        else:
+            for child in children(expr):
+                yield from inside(child)
+
+    for expr in expressions(program):
+        yield from inside(expr)
+
+
+def _later_values(algorithm: Algorithm) -> list[Ref]:
+    """Return every version but the first of each local that holds a small value."""
+    declared, kinds = declared_kinds(algorithm), kinds_of(algorithm)
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule))
+    first = {ref.name: ref for ref in reversed(written)}
+    return [
+        ref
+        for ref in written
+        if ref.name not in declared
+        and kinds[ref].axes is not Axes.TENSOR
+        and ref != first[ref.name]
+    ]
+
+
+def _passing_values(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
+    """Return all versions of these names but the last."""
+    last = {name: _last_version(algorithm.rule, name) for name in names}
+    written = dict.fromkeys(a.target for a in assigns(algorithm.rule) if a.target.name in names)
+    return [ref for ref in written if ref.version != last[ref.name]]
+
+
+def _last_version(program: Program, name: str) -> int:
+    """Return a name's version after a program. Both arms of a branch end in the same version."""
+    version = 0
+    for stmt in program:
+        if not isinstance(stmt, Assign):
+            version = _last_version(stmt.then, name) or version
+        elif stmt.target.name == name:
+            version = stmt.target.version
+    return version
+
+
+def _new_names(algorithm: Algorithm, names: Iterable[str], ending: str = "") -> list[str]:
+    """Return a free name for each name, built from it with an ending or a number."""
+    taken = {a.target.name for a in assigns(algorithm.rule)} | set(declared_kinds(algorithm))
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name}{ending}{i}" for i in count(2))
+        candidates = chain([f"{name}{ending}"] if ending else [], numbered)
+        found.append(next(n for n in candidates if is_free(n, taken)))
+        taken.add(found[-1])
+    return found

@@ -1,0 +1,275 @@
+"""Split a rule into its scalar program and its tensor statements in linear form.
+
+A tensor local that only scales another tensor is inlined where it is used, and so is a single term
+that is used once. Every other local keeps its statement, so nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.kinds import Kind, declared_kinds, kind_of
+from optgen.ir.nodes import (
+    Assign,
+    Call,
+    Const,
+    Expr,
+    If,
+    Linear,
+    Program,
+    Ref,
+    Stmt,
+    Term,
+    assigns,
+    children,
+    expressions,
+    rebuild,
+    refs,
+)
+from optgen.passes.linear import Linearizer, Terms
+from optgen.passes.name_reductions import ends_phase
+from optgen.passes.ranges import Range, declared_ranges, range_of
+from optgen.passes.scalar_arithmetic import ONE, is_number
+
+
+@dataclass
+class Splitter:
+    """Splitter that walks a program once, tracking kinds, ranges and inlined definitions.
+
+    `held` are tensors that later phases read. They keep their statements.
+    """
+
+    algorithm: Algorithm
+    kinds: dict[Ref, Kind] = field(default_factory=dict)
+    ranges: dict[Ref, Range] = field(default_factory=dict)
+    expansions: dict[Ref, tuple[Terms, tuple[str, ...]]] = field(default_factory=dict)
+    unscaled: dict[str, str] = field(default_factory=dict)
+    held: frozenset[Ref] = frozenset()
+    plain: dict[Ref, frozenset[str]] = field(default_factory=dict)  # sources of plain copies
+
+    def __post_init__(self) -> None:
+        self.kinds |= {Ref(n): kind for n, kind in declared_kinds(self.algorithm).items()}
+        self.ranges |= declared_ranges(self.algorithm)
+        self.uses = Counter(r for e in expressions(self.algorithm.rule) for r in _uses(e))
+        self.order = list(_events(self.algorithm.rule))
+        states = {s.symbol for s in self.algorithm.states}
+        self.kept = {self.algorithm.param, *states}
+
+    def is_tensor(self, expr: Expr) -> bool:
+        return kind_of(expr, self.kinds.__getitem__).is_tensor
+
+    def split(self, program: Program) -> tuple[Program, Program]:
+        """Return the scalar statements and the tensor statements of a program, each in order."""
+        scalars: list[Stmt] = []
+        tensors: list[Stmt] = []
+        for stmt in program:
+            if isinstance(stmt, If):
+                self._split_if(stmt, scalars, tensors)
+            elif ends_phase(stmt.value):
+                tensors.append(replace(stmt, value=rebuild(stmt.value, self._operand)))
+            elif self._learn(stmt):
+                tensors += self._tensor(stmt)
+            else:
+                self._learn_range(stmt)
+                scalars.append(stmt)
+        return tuple(scalars), tuple(tensors)
+
+    def _split_if(self, stmt: If, scalars: list[Stmt], tensors: list[Stmt]) -> None:
+        then, orelse = self.split(stmt.then), self.split(stmt.orelse)
+        if then[0] or orelse[0]:
+            scalars.append(replace(stmt, then=then[0], orelse=orelse[0]))
+        if then[1] or orelse[1]:
+            joined = self._lift_common_scale(replace(stmt, then=then[1], orelse=orelse[1]))
+            tensors.append(joined)
+
+    def _learn(self, stmt: Assign) -> bool:
+        """Record the kind of an assigned name; return whether the statement belongs to a sweep."""
+        kind = kind_of(stmt.value, self.kinds.__getitem__)
+        known = self.kinds.get(stmt.target)
+        self.kinds[stmt.target] = kind.join(known) if known else kind
+        return not self.kinds[stmt.target].is_scalar or stmt.target.name in self._tensor_names()
+
+    def _learn_range(self, stmt: Assign) -> None:
+        """Record a scalar's range. A scalar that both arms assign has the union of both ranges."""
+        found = range_of(stmt.value, self.ranges)
+        known = self.ranges.get(stmt.target, found)
+        self.ranges[stmt.target] = found.union(known)
+
+    def _tensor_names(self) -> set[str]:
+        return {self.algorithm.param, *(s.symbol for s in self.algorithm.tensor_states())}
+
+    def _tensor(self, stmt: Assign) -> list[Stmt]:
+        """Return a tensor statement in linear form, or no statement if its uses inline it."""
+        read = set(refs(stmt.value))
+        quotes = [quote for ref, (_, quote) in self.expansions.items() if ref in read]
+        form = Linearizer(self.is_tensor, self._expand, self.ranges).linear(stmt.value)
+        quote = tuple(dict.fromkeys([*(q for quote in quotes for q in quote), *stmt.quote]))
+        if self._can_expand(stmt.target, form) or self._changes_nothing(stmt.target, form):
+            self.expansions[stmt.target] = (form.terms, quote)
+            return []
+        value = self._guarded(stmt.target, form)
+        return [replace(stmt, value=value, quote=quote)]
+
+    def _operand(self, expr: Expr) -> Expr:
+        """Return the operand of a reduction or matrix op: a name, or a linear form."""
+        if not self.is_tensor(expr) or (isinstance(expr, Ref) and expr not in self.expansions):
+            return expr
+        return Linearizer(self.is_tensor, self._expand, self.ranges).linear(expr)
+
+    def _expand(self, ref: Ref) -> Terms | None:
+        return self.expansions[ref][0] if ref in self.expansions else None
+
+    def _can_expand(self, target: Ref, form: Linear) -> bool:
+        if target.name in self.kept or target.name == self.algorithm.grad or target in self.held:
+            return False
+        if len(form.terms) != 1 or self._is_joined(target) or not self.kinds[target].is_tensor:
+            return False
+        if not _is_pure_scale(form.terms[0]) and self.uses[target] != 1:
+            return False
+        return not self._overwritten_before_last_use(target, form)
+
+    def _changes_nothing(self, target: Ref, form: Linear) -> bool:
+        """Tell whether a statement only copies a name to its next version."""
+        return is_self_copy(Assign(target, form)) and not self._is_joined(target)
+
+    def _is_joined(self, target: Ref) -> bool:
+        return sum(a.target == target for a in assigns(self.algorithm.rule)) > 1
+
+    def _overwritten_before_last_use(self, target: Ref, form: Expr) -> bool:
+        """Tell whether a tensor that the form reads is overwritten before the target's last use."""
+        start = next(
+            i for i, (kind, ref) in enumerate(self.order) if kind != "read" and ref == target
+        )
+        same = self._carried_on(target)
+        uses = [i for i, (kind, ref) in enumerate(self.order) if kind == "read" and ref in same]
+        if not uses:
+            return False
+        names = {r.name for r in refs(form) if self.kinds[r].is_tensor}
+        names |= {name for r in refs(form) for name in self.plain.get(r, ())}
+        names |= {self.unscaled[name] for name in names if name in self.unscaled}
+        between = self.order[start + 1 : max(uses)]
+        return any(kind == "write" and ref.name in names for kind, ref in between)
+
+    def _carried_on(self, target: Ref) -> set[Ref]:
+        """Return a value, and the versions of joins that are copies of it on some path."""
+        same = {target}
+        for stmt in assigns(self.algorithm.rule):
+            if stmt.value in same and is_self_copy(stmt):
+                same.add(stmt.target)
+        return same
+
+    def _guarded(self, target: Ref, form: Linear) -> Expr:
+        """Return a form, as a real copy if its source is overwritten while the target is used."""
+        term = form.terms[0]
+        plain = len(form.terms) == 1 and _is_pure_scale(term) and is_number(term.coefficient, 1)
+        if not plain or target.name in self.kept or target.name in {r.name for r in refs(form)}:
+            return form
+        if self._overwritten_before_last_use(target, form):
+            return Call("copy", term.factors)
+        (source,) = refs(form)
+        self.plain[target] = self.plain.get(source, frozenset()) | {source.name}
+        return form
+
+    def _lift_common_scale(self, stmt: If) -> If:
+        """Move a scale that both arms apply to a name out of the branch, into the name's uses."""
+        for target in _joined_targets(stmt):
+            forms = [_last_form(arm, target) for arm in (stmt.then, stmt.orelse)]
+            scales = {f.terms[0].coefficient for f in forms if f is not None}
+            if target.name in self.kept or None in forms or len(scales) != 1:
+                continue
+            scale = scales.pop()
+            if is_number(scale, 1) or self._is_bound(target, stmt):
+                continue
+            bare = replace(target, name=f"{target.name}_unscaled")
+            self.kinds[bare] = self.kinds[target]
+            self.unscaled[bare.name] = target.name
+            self.expansions[target] = ((Term(scale, (bare,)),), ())
+            stmt = replace(
+                stmt,
+                then=_unscaled(stmt.then, target, bare),
+                orelse=_unscaled(stmt.orelse, target, bare),
+            )
+        return stmt
+
+    def _is_bound(self, target: Ref, stmt: If) -> bool:
+        """Tell whether an arm reads the scaled value, or its source is overwritten too early."""
+        if any(target in refs(e) for e in expressions((stmt,))):
+            return True
+        forms = (a.value for a in assigns((stmt,)) if a.target == target)
+        return any(self._overwritten_before_last_use(target, form) for form in forms)
+
+
+def _uses(expr: Expr) -> Iterator[Ref]:
+    """Yield every name in an expression's linear form; a square yields its base twice."""
+    match expr:
+        case Ref():
+            yield expr
+        case Call("**", (a, Const(2))):
+            yield from (*_uses(a), *_uses(a))
+        case _:
+            for child in children(expr):
+                yield from _uses(child)
+
+
+def _is_pure_scale(term: Term) -> bool:
+    return len(term.factors) == 1 and isinstance(term.factors[0], Ref) and not term.divisors
+
+
+def _events(program: Program) -> Iterator[tuple[str, Ref]]:
+    """Yield every read and write of a name, in order."""
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            yield from (("read", r) for r in refs(stmt.value))
+            yield ("copy" if is_self_copy(stmt) else "write", stmt.target)
+        else:
+            yield from (("read", r) for r in refs(stmt.condition))
+            yield from _events(stmt.then)
+            yield from _events(stmt.orelse)
+
+
+def is_self_copy(stmt: Assign) -> bool:
+    """Tell whether a statement only copies a name to its next version."""
+    source = copied(stmt)
+    return source is not None and source.name == stmt.target.name
+
+
+def copied(stmt: Assign) -> Ref | None:
+    """Return the source of a statement that is a plain copy, else None."""
+    match stmt.value:
+        case Ref() as source:
+            return source
+        case Linear((Term(Const(1), (Ref() as source,), ()),)):
+            return source
+        case _:
+            return None
+
+
+def _joined_targets(stmt: If) -> list[Ref]:
+    ends = {s.target for s in stmt.orelse if isinstance(s, Assign)}
+    return [s.target for s in stmt.then if isinstance(s, Assign) and s.target in ends]
+
+
+def _last_form(arm: Program, target: Ref) -> Linear | None:
+    """Return the form that an arm assigns to the target if it is one scaled factor, else None."""
+    for stmt in arm:
+        if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear):
+            terms = stmt.value.terms
+            if len(terms) == 1 and len(terms[0].factors) == 1 and not terms[0].divisors:
+                return stmt.value
+    return None
+
+
+def _unscaled(arm: Program, target: Ref, bare: Ref) -> Program:
+    return tuple(
+        replace(
+            stmt,
+            target=bare,
+            value=replace(stmt.value, terms=(replace(stmt.value.terms[0], coefficient=ONE),)),
+        )
+        if isinstance(stmt, Assign) and stmt.target == target and isinstance(stmt.value, Linear)
+        else stmt
+        for stmt in arm
+    )

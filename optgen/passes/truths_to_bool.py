@@ -1,0 +1,23 @@
+"""Convert the truth of a number to a bool where a value reads it.
+
+torch accepts neither None nor 3.0 as a truth value. A Python `if` accepts both.
+"""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Expr, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.rewrite import map_values
+
+
+def truths_to_bool(plan: Plan) -> Plan:
+    """Return the plan with the op `holds` for every `truth` that a value reads."""
+    return plan.map_programs(lambda program: map_values(program, _held))
+
+
+def _held(expr: Expr) -> Expr:
+    expr = rebuild(expr, _held)
+    match expr:
+        case Call("truth", args):
+            return Call("holds", args, expr.place)
+    return expr

@@ -1,0 +1,115 @@
+"""Replace scalar operators that may raise in Python by functions that follow IEEE 754.
+
+Division by zero gives infinity or NaN in C++, in Triton and in torch, but raises in Python. So
+`a / b` becomes `divide(a, b)`, unless the bounds of the hyperparameters prove that `b` is above
+zero. `**` and `%` become `power` and `remainder` in the same way. Where the bounds prove that an
+operator is safe, the operator stays, and raises if a hyperparameter is set out of its bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from optgen.ir.nodes import Call, Const, Expr, Ref, assigns, rebuild
+from optgen.ir.plan import Plan
+from optgen.passes.definitions import definitions, expand_definitions
+from optgen.passes.ranges import Range, Ranges, declared_ranges, is_not_negative, range_of
+from optgen.passes.rewrite import map_expressions
+
+_GUARDED = {"/": "divide", "**": "power", "%": "remainder"}
+
+
+def use_ieee_operators(plan: Plan) -> Plan:
+    """Return the plan with every unsafe scalar operator replaced by its IEEE function."""
+    proof = _Proof(plan, definitions(plan))
+
+    def guarded(expr: Expr) -> Expr:
+        inner = rebuild(expr, guarded)
+        match expr:
+            case Call(word, (a, b)) if word in _GUARDED and plan.kind(expr).is_scalar:
+                if not proof.is_safe(word, a, b):
+                    return _in_a_word(inner)
+        return inner
+
+    return plan.map_programs(lambda program: map_expressions(program, guarded))
+
+
+@dataclass
+class _Proof:
+    """Proofs about the scalars of a plan: their ranges, and which of them are never zero."""
+
+    plan: Plan
+    known: dict[Ref, Expr]
+
+    def __post_init__(self) -> None:
+        self.hypers = {h.name: h.bounds for h in self.plan.algorithm.hypers}
+        self.ranges: Ranges = self._ranges()
+
+    def _ranges(self) -> Ranges:
+        ranges = declared_ranges(self.plan.algorithm)
+        for stmt in assigns(self.plan.scalars):
+            found = range_of(stmt.value, ranges)
+            ranges[stmt.target] = found.union(ranges.get(stmt.target, found))
+        return ranges
+
+    def is_safe(self, word: str, a: Expr, b: Expr) -> bool:
+        """Tell whether the Python operator gives the IEEE result within the bounds."""
+        a, b = (expand_definitions(expr, self.known) for expr in (a, b))
+        if word != "**":
+            return self._is_above_zero(b) or _is_other_than_zero(b)
+        base, power = range_of(a, self.ranges), range_of(b, self.ranges)
+        shrinks = 0 <= base.low and base.high <= 1 and power.low >= 0
+        return shrinks or (base.low >= 1 and power.high <= 0)
+
+    def _is_above_zero(self, expr: Expr) -> bool:
+        match expr:
+            case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
+                bounds = self.hypers[name]
+                return bounds.gt is not None and bounds.gt >= 0
+            case Call("+", (a, b)):
+                sides = ((a, b), (b, a))
+                return any(self._is_above_zero(x) and self._is_not_negative(y) for x, y in sides)
+            case Call("minimum", (a, b)):  # a product or a quotient may underflow to zero
+                return self._is_above_zero(a) and self._is_above_zero(b)
+            case Call("maximum", (a, b)):
+                return self._is_above_zero(a) or self._is_above_zero(b)
+            case Call("-", (Const(1), below)):
+                return self._is_below_one(below)
+            case Call("sqrt", (a,)):
+                return self._is_above_zero(a)
+            case Call("machine_eps", _):
+                return True
+        return range_of(expr, self.ranges).low > 0
+
+    def _is_below_one(self, expr: Expr) -> bool:
+        match expr:
+            case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
+                bounds = self.hypers[name]
+                return bounds.lt is not None and bounds.lt <= 1
+            case Call("**", (a, b)):
+                grows = range_of(b, self.ranges).low >= 1
+                return grows and self._is_not_negative(a) and self._is_below_one(a)
+            case Call("*", (a, b)):
+                inside = all(_lies_in_unit(range_of(side, self.ranges)) for side in (a, b))
+                return inside and (self._is_below_one(a) or self._is_below_one(b))
+        return range_of(expr, self.ranges).high < 1
+
+    def _is_not_negative(self, expr: Expr) -> bool:
+        return is_not_negative(expr, self.ranges)
+
+
+def _in_a_word(expr: Expr) -> Expr:
+    """Return a quotient, a power or a remainder as a function call, and a square as a product."""
+    assert isinstance(expr, Call)
+    a, b = expr.args
+    if expr.word == "**" and isinstance(a, Ref) and b == Const(2):
+        return replace(expr, word="*", args=(a, a))
+    return replace(expr, word=_GUARDED[expr.word])
+
+
+def _is_other_than_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and expr.value != 0
+
+
+def _lies_in_unit(found: Range) -> bool:
+    return found.low >= 0 and found.high <= 1

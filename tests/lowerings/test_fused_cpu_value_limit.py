@@ -1,0 +1,32 @@
+"""Test the error for a rule with more values than a C++ kernel's sets can hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from optgen.emit import render
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.errors import RuleError
+from optgen.lowerings.fused_cpu import FUSED_CPU
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+HEAD = "from optgen.spec import *\n\n@optimizer()\ndef Many(p, g, /, {}, *, lr=hyper(0.1)):\n"
+
+
+def with_sums(count: int) -> Algorithm:
+    sums = [f"h{n} = row_mean(g**{n + 2} * h{n - 1})" for n in range(1, count)]
+    lines = ['"""Made up."""', "require(factored(p), '{shape}')", "h0 = row_mean(g)", *sums]
+    return read("r=state('key_r', shape='row')", [*lines, f"r = h{count - 1}", "p = p - lr * r"])
+
+
+def read(states: str, lines: list[str]) -> Algorithm:
+    text = HEAD.format(states) + "".join(f"    {line}\n" for line in lines)
+    (algorithm,) = read_spec(Spec("many", text, "many.py", 1))
+    return algorithm
+
+
+def test_too_many_sums_are_refused_at_the_rule() -> None:
+    with pytest.raises(RuleError, match="at most 64 reductions") as found:
+        render(with_sums(32), FUSED_CPU, None)
+    assert found.value.place.line == 4

@@ -1,0 +1,133 @@
+"""Test that a hyperparameter gets the description of a role only if the rule shows it."""
+
+from __future__ import annotations
+
+import pytest
+from spec_texts import read, spec
+
+from optgen.lowerings.optimizer.hyperparameter_roles import role
+
+M, V = 'm=state("exp_avg")', 'v=state("exp_avg_sq")'
+SQUARES = "Decay rate of the running average of squared gradients"
+GRADIENTS = "Decay rate of the running average of gradients"
+EPS = "Added to the denominator for numerical stability"
+SHARE = "Fraction of the last update that is kept in the next one"
+LARGEST = "Divide by the largest second moment so far, not by the present one"
+ADEMAMIX = spec(
+    "beta1, beta2, beta3 = betas",
+    "m = beta1 * m + (1 - beta1) * g",
+    "slow = beta3 * slow + (1 - beta3) * g",
+    "v = beta2 * v + (1 - beta2) * g**2",
+    "p = p - lr * (m + alpha * slow) / (sqrt(v) + eps)",
+    states=f'{M}, slow=state("exp_avg_slow"), {V}',
+    hypers="lr=hyper(0.1), betas=hyper((0.9, 0.999, 0.9999)), alpha=hyper(5.0), eps=hyper(1e-8)",
+)
+
+
+def of(name: str, *body: str, states: str = V, hypers: str = "") -> str:
+    hypers = f"lr=hyper(0.1), {name}=hyper(0.5)" + (f", {hypers}" if hypers else "")
+    algorithm = read(spec(*body, states=states, hypers=hypers))
+    hyper = algorithm.hyper(name)
+    assert hyper is not None
+    return role(algorithm, hyper)
+
+
+def test_the_issues() -> None:
+    algorithm = read(ADEMAMIX)
+    found = {h.name: role(algorithm, h) for h in algorithm.hypers}
+    assert found == {
+        "lr": "",
+        "betas": "Decay rates of the running averages",
+        "alpha": "",
+        "eps": EPS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("v = alpha * v + (1 - alpha) * g**2", SQUARES),
+        ("v = (1 - alpha) * g * g + v * alpha", SQUARES),
+        ("v = lerp(v, g**2, 1 - alpha)", SQUARES),
+        ("v = alpha * v + (1 - alpha) * g", GRADIENTS),
+        ("v = lerp(v, abs(g), 1 - alpha)", "Decay rate of a running average"),
+        ("v = lerp(v, g**2, alpha)", ""),
+        ("v = alpha * v + g**2", ""),
+        ("v = v + alpha * g**2", ""),
+        ("v = maximum(alpha * v, g**2)", ""),
+        ("v = alpha * v + (1 - lr) * g**2", ""),
+        ("rate = alpha\n    v = lerp(v, g**2, 1 - rate)", SQUARES),
+        ("rate = alpha * lr\n    v = lerp(v, g**2, 1 - rate)", ""),
+    ],
+)
+def test_a_decay_rate(statement: str, expected: str) -> None:
+    body = [*statement.split("\n    "), "p = p - lr * g / (sqrt(v) + 1)"]
+    assert of("alpha", *body) == expected
+
+
+@pytest.mark.parametrize(
+    ("divided", "expected"),
+    [
+        (["p = p - lr * g / (sqrt(v) + eps)"], EPS),
+        (["p = p - lr * g / sqrt(v + eps)"], EPS),
+        (["d = sqrt(v) + eps", "p = p - lr * g / d"], EPS),
+        (["d = sqrt(v) + eps", "d2 = 2 * d", "p = p - lr * g / d2"], EPS),
+        (["d = sqrt(v) + eps", "p = p - lr * g / d + 0 * d"], ""),
+        (["p = p - lr * (g + eps) / sqrt(v)"], ""),
+        (["p = p - lr * g / (sqrt(v) - eps)"], ""),
+        (["p = p - lr * g / maximum(sqrt(v), eps)"], ""),
+        (["p = p - lr * sqrt(v + eps) / sqrt(v + eps) * g"], ""),
+        (["p = p - eps * g / sqrt(v)"], ""),
+    ],
+)
+def test_eps(divided: list[str], expected: str) -> None:
+    assert of("eps", "v = v + g**2 * lr", *divided) == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("m = momentum * m + g", SHARE),
+        ("m = g * lr + m * momentum", SHARE),
+        ("m = momentum * m + (1 - momentum) * g", GRADIENTS),
+        ("m = m + momentum * g", ""),
+    ],
+)
+def test_momentum(statement: str, expected: str) -> None:
+    assert of("momentum", statement, "p = p - lr * m", states=M) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", LARGEST)],
+)
+def test_amsgrad(state: str, expected: str) -> None:
+    """The flag brings the largest second moment into being."""
+    algorithm = read(
+        spec(
+            state,
+            "if amsgrad:",
+            "    w = maximum(w, v)",
+            "    p = p - lr * g / (sqrt(w) + beta)",
+            "else:",
+            "    p = p - lr * g",
+            states=f'{V}, w=state("largest", when="amsgrad")',
+            hypers="lr=hyper(0.1), beta=hyper(0.9), amsgrad=flag(False)",
+        )
+    )
+    hyper = algorithm.hyper("amsgrad")
+    assert hyper is not None
+    assert role(algorithm, hyper) == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("m = 0.9 * m + (1 - dampening) * g", "Fraction of the gradient that is not added to the"),
+        ("m = 0.9 * m + (1 - dampening) * g * dampening", ""),
+        ("m = 0.9 * m + dampening * g", ""),
+    ],
+)
+def test_dampening(statement: str, expected: str) -> None:
+    found = of("dampening", statement, "p = p - lr * m", states=M)
+    assert found.startswith(expected) if expected else not found

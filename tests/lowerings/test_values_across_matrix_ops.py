@@ -1,0 +1,92 @@
+"""Test numbers and rows that are read after a matrix op, in every lowering."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreter import inside, outside, run_inside
+
+import optgen
+from optgen import use_lowering
+from optgen.ir.evaluate import evaluate
+from optgen.spec import Spec
+from optgen.spec.errors import SpecError
+from optgen.spec.read import read_spec
+
+HEADER = '''from optgen.spec import *
+
+@optimizer()
+def Made(
+    p, g, /, m=state("exp_avg"), r=state("rows", shape="row"),
+    *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0)),
+):
+    """Made up."""
+    require(ndim(p) == 2, "{shape}")
+    m = m / 2 + g / norm(g)
+'''
+RULES = {
+    "numbers": "p = p - lr * o * norm(p) * max_abs(g) / rms(m) / (1 + rms(o))",
+    "rows": "p = p - lr * norm(g) * o / (1 + sqrt(r))",
+    "signs": "p = p - lr * (o + g / norm(g)) * (1 + mean(g) / max_abs(g))",
+    "the state itself": "p = p - lr * (o + m)",
+}
+
+
+def made(*lines: str) -> Spec:
+    return Spec("Made", HEADER + "".join(f"    {line}\n" for line in lines), "made.py", 1)
+
+
+def compare(rule: str, lowering: str) -> None:
+    """Three steps of two shapes; the word itself computes in bfloat16."""
+    orthogonalized = "o = orthogonalize(m, k, 4, 1e-7)"
+    spec = made(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
+    (algorithm,) = read_spec(spec)
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    generator = torch.Generator().manual_seed(3)
+    shapes = ((4, 3), (3, 5), (4, 3))
+    params = [torch.randn(s, generator=generator).requires_grad_() for s in shapes]
+    optimizer = optgen.load(spec)(params, maximize=True)
+    states: list[dict[str, object]] = [{} for _ in shapes]
+    for _ in range(3):
+        expected = []
+        for index, param in enumerate(params):
+            param.grad = torch.randn(param.shape, generator=generator)
+            old = param.detach().double()
+            new, states[index] = evaluate(
+                algorithm, hypers, old, -param.grad.double(), states[index]
+            )
+            expected.append((old, new))
+        with use_lowering(lowering):
+            optimizer.step()
+        for param, (old, new) in zip(params, expected, strict=True):
+            moved, right = param.detach().double() - old, new - old
+            assert (moved - right).norm() < 0.02 * right.norm()
+
+
+@outside
+@pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
+@pytest.mark.parametrize("case", RULES)
+def test_read_after_a_matrix_word(case: str, lowering: str) -> None:
+    compare(RULES[case], lowering)
+
+
+@outside
+def test_in_a_process_with_the_interpreter() -> None:
+    run_inside(__file__)
+
+
+@inside
+@pytest.mark.parametrize("case", ["numbers", "rows"])
+def test_through_triton(case: str) -> None:
+    compare(RULES[case], "fused_triton")
+
+
+@outside
+def test_one_name_on_both_sides_is_an_error_of_the_spec() -> None:
+    rows = "r = lerp(r, row_mean(g**2), 0.5)"
+    with pytest.raises(SpecError, match="read both before and after `orthogonalize`") as caught:
+        optgen.load(made(rows, "p = p - lr * orthogonalize(m / (1 + r), k, 4, 1e-7) * r"))
+    assert f"{rows}\n    " in str(caught.value)
+    assert "hint: numbers, rows and columns are not kept across `orthogonalize`" in str(
+        caught.value
+    )

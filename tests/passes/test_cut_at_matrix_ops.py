@@ -1,0 +1,113 @@
+"""Test that small values read after a matrix op are also reduced after it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from passes.test_cut_phases import MATRIX, assert_same, plan_for
+from spec_texts import read, spec
+
+from optgen.ir.errors import RuleError
+from optgen.ir.kinds import Axes, Home
+from optgen.ir.nodes import Ref, assigns, expressions
+from optgen.ir.plan import MatrixCall, Plan, reads
+from optgen.passes.plan import Order, plan
+
+WORD = "orthogonalize(m, k, 3, 1e-7)"
+HYPERS = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
+STATES = 'm=state("exp_avg"), r=state("rows", shape="row")'
+RULES = {
+    "numbers": (f"o = {WORD}", "p = p - lr * o * norm(p) * max_abs(g) * norm(m)"),
+    "a sum on both sides": ("m = m / norm(m)", f"o = {WORD}", "p = p - lr * o * norm(m) / norm(g)"),
+    "a sum on both sides in one expression": (
+        "p = p - lr * norm(g) * orthogonalize(g * norm(g), k, 3, 1e-7)",
+    ),
+    "rows": (f"o = {WORD}", "r = lerp(r, row_mean(o**2), 0.5)", "p = p - lr * o / (r + rms(g))"),
+    "old rows": (f"o = {WORD}", "p = p - lr * o / (1 + r)", "r = lerp(r, row_mean(g**2), 0.5)"),
+    "a choice": (
+        "if t > 1:",
+        "    s = norm(p)",
+        "else:",
+        "    s = 0.5",
+        f"p = p - lr * s * {WORD}",
+    ),
+    "one word after another": (
+        "n = norm(g)",
+        f"o = {WORD}",
+        "q = orthogonalize(o * n + g, k, 3, 1e-7)",
+        "p = p - lr * (o + q * max_abs(m))",
+    ),
+    "a state that is stored before": (
+        "m = m / 2 + g / norm(g)",
+        f"o = {WORD}",
+        "p = p - lr * (o + m)",
+    ),
+}
+
+
+def check_that_nothing_small_crosses(plan: Plan) -> None:
+    """What one side of a matrix word makes small, the other one does not read."""
+    made: set[Ref] = set()
+    before: set[Ref] = set()
+    for phase in plan.phases:
+        if isinstance(phase, MatrixCall):
+            before |= made
+            continue
+        assert before.isdisjoint(r for e in expressions(phase.body) for r in reads(e))
+        kinds = ((a.target, plan.kinds[a.target]) for a in assigns(phase.body))
+        made |= {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.home is Home.DEVICE}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", RULES)
+def test_what_is_read_after_a_matrix_word(case: str, order: Order) -> None:
+    body = (MATRIX, "m = m / 2 + g", *RULES[case])
+    body += () if "r = " in " ".join(body) else ("r = lerp(r, row_mean(g), 0.25)",)
+    algorithm = read(spec(*body, states=STATES, hypers=HYPERS))
+    chosen = plan_for(algorithm, (3, 4), order)
+    check_that_nothing_small_crosses(chosen)
+    generator = torch.Generator().manual_seed(2)
+    grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+    values = {h.name: h.default for h in algorithm.hypers}
+    assert_same(chosen, algorithm, values, grads[0], grads)
+
+
+TWICE = {
+    "a number": ("n = norm(g)", "p = p - lr * n * orthogonalize(m * n, k, 3, 1e-7)"),
+    "rows": (
+        "r = r / 2 + row_mean(g)",
+        "p = p - lr * orthogonalize(m * r, k, 3, 1e-7) / (1 + r**2)",
+    ),
+    "a scaled gradient": ("g = g / norm(g)", "p = p - lr * orthogonalize(g, k, 3, 1e-7) * g"),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_one_name_on_both_sides_is_an_error(case: str) -> None:
+    """At the statement whose value is needed twice."""
+    first, last = TWICE[case]
+    body = (MATRIX, "m = m / 2 + g", first, last)
+    states = STATES if "r = " in first else 'm=state("exp_avg")'
+    algorithm = read(spec(*body, states=states, hypers=HYPERS))
+    with pytest.raises(RuleError, match="read both before and after `orthogonalize`") as caught:
+        plan(algorithm)
+    lines = algorithm.source.split("\n")
+    assert lines[caught.value.place.line - 1].strip() == first
+    assert "recompute the value after it" in caught.value.hint
+
+
+def test_what_a_matrix_word_and_its_successors_both_wait_for_is_an_error() -> None:
+    """Rows that the word reads when they are new, and what follows it when they are old."""
+    body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
+    last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")
+    hypers = "k=hyper((1.5, -0.5, 0.0))"
+    algorithm = read(
+        spec(MATRIX, *body, *last, states='r=state("rows", shape="row")', hypers=hypers)
+    )
+    with pytest.raises(
+        RuleError, match="a value that is read after it depend on each other"
+    ) as caught:
+        plan(algorithm)
+    lines = algorithm.source.split("\n")
+    assert lines[caught.value.place.line - 1].strip() == last[0]
+    assert "column state after `orthogonalize`" in caught.value.hint

@@ -1,0 +1,186 @@
+"""Test where rules with reductions and matrix ops are cut, and that cutting keeps their meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import Golden
+from plan_run import run_plan
+from planning import CUT
+from spec_texts import read, spec
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import evaluate
+from optgen.ir.plan import Plan, Sweep
+from optgen.ir.text import to_text
+from optgen.ir.verify import verify_plan
+from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.plan import Order, plans
+
+SHAPES = ((), (5,), (3, 4), (2, 3, 4), (2, 2, 3, 1), (1, 4), (4, 1))
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("name", CUT)
+def test_the_phases(name: str, order: Order, golden: Golden) -> None:
+    texts = [to_text(hoist_scalars(p)) for p in plans(CUT[name], order)]
+    golden.check("\n".join(texts))
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", CUT)
+def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
+    algorithm = CUT[name]
+    if algorithm.requires:  # all of them: of matrices only
+        shape = shape if len(shape) == 2 else (3, 2)
+    chosen = plan_for(algorithm, shape, order)
+    generator = torch.Generator().manual_seed(len(shape))
+    grads = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
+    start = torch.randn(shape, generator=generator, dtype=torch.float64)
+    for changed in ({}, {"weight_decay": 0.3}, {"lr": 0.5}):
+        hypers = {h.name: changed.get(h.name, h.default) for h in algorithm.hypers}
+        assert_same(chosen, algorithm, hypers, start, grads)
+
+
+def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan:
+    found = [p for p in plans(algorithm, order) if p.facts.get("factored") is not (len(shape) < 2)]
+    (chosen,) = found
+    verify_plan(chosen, hoisted=False)
+    hoisted = hoist_scalars(fold_denominators(chosen))
+    verify_plan(hoisted)
+    return hoisted
+
+
+def assert_same(
+    chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
+) -> None:
+    """Parameter and state after every step, by the plan and by the rule."""
+    a, b = (start, {}), (start, {})  # type: Any, Any
+    for grad in grads:
+        a = run_plan(chosen, hypers, a[0], grad, a[1])
+        b = evaluate(algorithm, hypers, b[0], grad, b[1], scalar_dtype=torch.float64)
+        torch.testing.assert_close(a[0], b[0], rtol=1e-11, atol=1e-12, equal_nan=True)
+        assert a[1].keys() == b[1].keys()
+        for key, value in b[1].items():
+            torch.testing.assert_close(
+                torch.as_tensor(a[1][key]), torch.as_tensor(value), rtol=1e-11, atol=1e-12
+            )
+
+
+def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
+    """As few trips through memory as the reductions allow."""
+    sweeps = {
+        name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
+        for name, algorithm in CUT.items()
+    }
+    assert sweeps["Adafactor"] == [3, 2]
+    assert sweeps["Muon"] == [2]
+
+
+BRANCHES = {
+    "a reduction of the untaken side is not a number": (
+        "if t > 1:",
+        "    g = g / norm(m)",
+        "m = m / 2 + g",
+        "p = p - lr * m",
+    ),
+    "both sides reduce": (
+        "if t > 2:",
+        "    u = rms(g)",
+        "else:",
+        "    u = 2 * max_abs(p)",
+        "m = m / 2 + u * g",
+        "p = p - lr * m",
+    ),
+    "a number that one side changes": (
+        "u = lr",
+        "if t % 2 == 0:",
+        "    u = u * norm(g)",
+        "m = m / 2 + g",
+        "p = p - u * m * mean(m)",
+    ),
+    "a number that only one side has to wait for": (
+        "if lr:",
+        "    u = maximum(lr, norm(p))",
+        "else:",
+        "    u = lr",
+        "u = 2 * u",
+        "m = m / 2 + g",
+        "p = p - u * m",
+    ),
+    "a reduction inside a where": (
+        "m = where(rms(g) > 1, m / 2 + g / rms(g), m)",
+        "p = p - lr * where(sum(m) > 0, m, -m)",
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", BRANCHES)
+def test_reductions_under_an_if(case: str, order: Order) -> None:
+    """They are always made, and count on the taken side only."""
+    algorithm = read(spec(*BRANCHES[case], states='m=state("exp_avg")'))
+    generator = torch.Generator().manual_seed(1)
+    grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
+    hypers = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (5,), order), algorithm, hypers, grads[0], grads)
+
+
+MATRIX = 'require(ndim(p) == 2, "{shape}")'
+CALLS = {
+    "a scaled gradient": ("u = 0.5 * g", "o = orthogonalize(u, k, 3, 1e-7)"),
+    "the gradient itself": ("o = orthogonalize(g, k, 3, 1e-7)",),
+    "the parameter itself": ("o = orthogonalize(p, k, 3, 1e-7) * rms(g)",),
+    "an expression": ("o = 2 * orthogonalize(g - m * mean(g), k, 3, 1e-7)",),
+    "another matrix word": ("o = orthogonalize(orthogonalize(g, k, 2, 1e-7) + p, k, 3, 1e-7)",),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", CALLS)
+def test_a_matrix_word_takes(case: str, order: Order) -> None:
+    """What it takes is a local that the trip before stores, whatever the author wrote."""
+    body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
+    hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
+    algorithm = read(spec(*body, states='m=state("exp_avg")', hypers=hypers))
+    generator = torch.Generator().manual_seed(2)
+    grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+    values = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)
+
+
+STATES = {
+    "elements of the old rows, after the new ones": (
+        "u = g / sqrt(1 + r**2)",
+        "r = r / 2 + row_mean(g**2)",
+        "p = p - lr * rms(u) * u",
+    ),
+    "rows that get two values": (
+        "r = r / 2",
+        "p = p - lr * r * g",
+        "r = r + row_mean(g**2) * rms(p)",
+    ),
+    "rows that get another value on one side": (
+        "r = r + row_mean(g)",
+        "if t > 1:",
+        "    r = r / norm(r)",
+        "p = p - lr * r * g * mean(r)",
+    ),
+    "a scaled local that is reduced": ("u = 0.5 * where(norm(g) > 1, g, p)", "r = row_mean(u)"),
+}
+
+
+@pytest.mark.parametrize("order", ["late", "early"])
+@pytest.mark.parametrize("case", STATES)
+def test_states_of_rows(case: str, order: Order) -> None:
+    """Stored once, and what is computed from the old ones is so in every trip."""
+    body = (MATRIX, *STATES[case], "p = p - lr * g * r")
+    algorithm = read(spec(*body, states='r=state("rows", shape="row")'))
+    generator = torch.Generator().manual_seed(2)
+    grads = [torch.randn(3, 4, generator=generator, dtype=torch.float64) for _ in range(4)]
+    values = {h.name: h.default for h in algorithm.hypers}
+    assert_same(plan_for(algorithm, (3, 4), order), algorithm, values, grads[0], grads)

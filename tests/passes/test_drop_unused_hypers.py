@@ -1,0 +1,23 @@
+"""Test that lowerings do not receive hyperparameters that the rule never reads."""
+
+from __future__ import annotations
+
+import pytest
+from spec_texts import read, spec
+
+from optgen.passes.plan import plan
+
+STATE = 'm=state("exp_avg", init="first")'
+
+
+@pytest.mark.parametrize(
+    ("hypers", "update", "handed"),
+    [
+        ("first=hyper(1), lr=hyper(0.1)", "p = p - lr * m", ["lr", "maximize"]),
+        ("first=hyper(1)", "p = p - first * m", ["first", "maximize"]),
+    ],
+)
+def test_what_is_handed_to_a_lowering(hypers: str, update: str, handed: list[str]) -> None:
+    algorithm = read(spec("m = m + g", update, states=STATE, hypers=hypers))
+
+    assert [h.name for h in plan(algorithm).algorithm.hypers] == handed

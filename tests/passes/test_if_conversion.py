@@ -1,0 +1,73 @@
+"""Test which branches get a second form. lowerings/test_capturable.py tests what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from lowerings.rules import read
+from lowerings.test_capturable import BRANCHES
+
+from optgen.ir.kinds import Home
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, refs
+from optgen.passes.if_conversion import CAPTURABLE, if_convert
+from optgen.passes.plan import plan
+
+
+def conditions(program: Program) -> Iterator[Expr]:
+    for stmt in program:
+        if isinstance(stmt, If):
+            yield stmt.condition
+            yield from conditions((*stmt.then, *stmt.orelse))
+
+
+def twofold(program: Program) -> Iterator[If]:
+    """The branches with two forms, none within another."""
+    for stmt in program:
+        if isinstance(stmt, If) and stmt.condition == CAPTURABLE:
+            yield stmt
+        elif isinstance(stmt, If):
+            yield from twofold((*stmt.then, *stmt.orelse))
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_no_branch_on_a_number_is_left_in_the_second_form(name: str) -> None:
+    selected = if_convert(plan(read(BRANCHES[name])))
+    found = [b for p in (selected.scalars, selected.sweeps[0].body) for b in twofold(p)]
+
+    asked = [r for branch in found for c in conditions(branch.then) for r in refs(c)]
+    assert {selected.kinds[r].home for r in asked} <= {Home.STATIC}
+    assert all(any(conditions(branch.orelse)) for branch in found)
+
+
+def test_a_branch_on_flags_stays_as_it_is() -> None:
+    before = plan(read("if flag_a and not flag_b:\n    p = p - lr * g\nelse:\n    p = p + lr * g"))
+
+    assert if_convert(before).scalars == before.scalars
+    assert if_convert(before).sweeps == before.sweeps
+
+
+def test_what_the_condition_reads_is_kept_where_the_choice_changes_it() -> None:
+    selected = if_convert(plan(read(BRANCHES["a choice that changes the state it asks for"])))
+
+    (branch,) = twofold(selected.scalars)
+    naming, *_, first, second = branch.then
+    assert isinstance(naming, Assign)
+    assert naming.target == Ref("condition1")
+    for choice in (first, second):
+        assert isinstance(choice, Assign)
+        assert isinstance(choice.value, Call)
+        assert choice.value.args[0] == naming.target
+
+
+def test_a_hyperparameter_that_may_be_a_tensor_is_not_looked_at() -> None:
+    algorithm = read("if c:\n    p = p - lr * g\nif lr > c:\n    p = p - g")
+    hypers = tuple(replace(h, tensor="always") for h in algorithm.hypers)
+    bodies = [
+        if_convert(plan(a)).sweeps[0].body for a in (algorithm, replace(algorithm, hypers=hypers))
+    ]
+
+    assert [len(list(twofold(body))) for body in bodies] == [0, 1]
+    first, second = (list(conditions(body))[1] for body in bodies)
+    assert (first, second) == (Call("truth", (Ref("c"),)), Call("holds", (Ref("c"),)))

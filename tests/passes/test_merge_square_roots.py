@@ -1,0 +1,89 @@
+"""Test that a root over a root is merged only if both operands are provably nonnegative."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lowerings.rules import read
+from plan_run import run_plan
+from planning import RULES
+from spec_texts import read as read_text
+from spec_texts import spec
+
+from optgen.ir.evaluate import evaluate
+from optgen.ir.nodes import Call, Ref, expressions, walk
+from optgen.ir.plan import Plan
+from optgen.passes.merge_square_roots import merge_square_roots
+from optgen.passes.nonnegative_states import proven_ranges
+from optgen.passes.plan import plan
+
+
+def roots(planned: Plan) -> int:
+    bodies = [e for sweep in planned.sweeps for e in expressions(sweep.body)]
+    return sum(isinstance(e, Call) and e.word == "sqrt" for body in bodies for e in walk(body))
+
+
+JOINED = {
+    "as Adadelta": "v = beta * v + (1 - beta) * g**2; p = p - lr * sqrt(v) / sqrt(v + eps) * g",
+    "squares": "p = p - lr * sqrt(g * g) / sqrt(p**2)",
+    "never smaller": "v = maximum(v, g); p = p - lr * sqrt(v) / sqrt(abs(g))",
+    "through a branch": (
+        "if t > 3:\n    v = v + g**2\nelse:\n    v = 2 * v\np = p - lr * sqrt(v) / sqrt(eps + v)"
+    ),
+}
+KEPT = {
+    "a first moment": "m = beta * m + (1 - beta) * g; p = p - lr * sqrt(m) / sqrt(m)",
+    "a gradient": "p = p - lr * sqrt(g) / sqrt(abs(g))",
+    "a difference": "v = v + g**2; p = p - lr * sqrt(v - g**2) / sqrt(v)",
+    "one arm makes it less": (
+        "if t > 3:\n    v = v + g**2\nelse:\n    v = v - g\np = p - lr * sqrt(v) / sqrt(eps + v)"
+    ),
+    "fed by what may be less": "v = v + m; m = m + g; p = p - lr * sqrt(v) / sqrt(v + eps)",
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joined(name: str) -> None:
+    planned = plan(read(JOINED[name]))
+
+    assert (roots(planned), roots(merge_square_roots(planned))) == (2, 1)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    planned = plan(read(KEPT[name]))
+
+    assert merge_square_roots(planned) == planned
+
+
+def test_three_roots() -> None:
+    planned = plan(read("p = p - lr * sqrt(abs(g)) * sqrt(abs(g)) / sqrt(p**2 + 1)"))
+    hypers = {"lr": 0.1, "maximize": False}
+    param, grad = torch.tensor([2.0]).double(), torch.tensor([-3.0]).double()
+
+    assert roots(merge_square_roots(planned)) == 2
+    found, _ = run_plan(merge_square_roots(planned), hypers, param, grad, {})
+    torch.testing.assert_close(found, 2 - 0.1 * 3 / torch.tensor([5.0]).double().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("start", "above"), [("0", True), ("0.5", True), ("-1", False), ("'p'", False)]
+)
+def test_where_a_state_begins(start: str, above: bool) -> None:
+    text = spec("v = v + g**2", "p = p - lr * v", states=f'v=state("sum", init={start})')
+    ranges = proven_ranges(read_text(text))
+
+    assert (ranges[Ref("v")].low >= 0) is above if Ref("v") in ranges else not above
+
+
+def test_adadelta_means_the_same() -> None:
+    hypers = {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0.0, "maximize": False}
+    algorithm = RULES["Adadelta"]
+    generator = torch.Generator().manual_seed(0)
+    param, grad = torch.randn(2, 10_000, dtype=torch.float64, generator=generator)
+    state = {"square_avg": grad**2 * 0.3, "acc_delta": grad**2 * 1e-5, "step": 3.0}
+
+    exact, _ = evaluate(algorithm, hypers, param, grad, state)
+    for planned in (plan(algorithm), merge_square_roots(plan(algorithm))):
+        found, _ = run_plan(planned, hypers, param, grad, state)
+        torch.testing.assert_close(found, exact, rtol=1e-15, atol=1e-15)

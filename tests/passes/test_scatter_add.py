@@ -1,0 +1,63 @@
+"""Test which rules only scatter-add multiples of a sparse gradient to their parameter."""
+
+import pytest
+
+from optgen.passes.scatter_add import is_scatter_add
+from optgen.spec import Spec
+from optgen.spec.read import read_spec
+
+RULE = '''
+from optgen.spec import *
+
+@optimizer(gradient="rows")
+def Tried({}):
+    """A rule."""
+    {}
+'''
+LR = "p, g, /, *, lr=hyper(0.1)"
+FLAG = f"{LR}, other=flag(False)"
+COUNTED = "p, g, t, /, s=state('s', shape='scalar', init=1.0), *, lr=hyper(0.1)"
+DECAYED = f"{LR}, decay=hyper(0, rows=False)"
+HEAVY = "p, g, /, b=state('b', when='heavy', rows=False), *, lr=hyper(0.1), heavy=flag(False)"
+KEPT = "p, g, /, m=state('m'), *, lr=hyper(0.1)"
+WHOLE = "p, g, /, m=state('m', rows=False), *, lr=hyper(0.1)"
+
+ADDING = {
+    "plain": (LR, "p = p - lr * g"),
+    "from the other side": (LR, "p = -lr * g + p"),
+    "by the count": (COUNTED, "s = s * 0.9\n    p = p - lr * s * g / (1 + t) - g * 2"),
+    "decay is not true": (DECAYED, "if decay:\n        g = g + decay * p\n    p = p - lr * g"),
+    "a buffer is not there": (
+        HEAVY,
+        "if heavy:\n        b = b + g\n        g = b\n    p = p - lr * g",
+    ),
+    "in both arms": (FLAG, "x = lr * g\n    if other:\n        x = -x\n    p = p - x"),
+}
+OTHERS = {
+    "a product": (LR, "p = p - lr * g * g"),
+    "a root": (LR, "p = p - lr * sqrt(g)"),
+    "a sign": (LR, "p = p - lr * sign(g)"),
+    "the parameter shrinks": (LR, "p = p - lr * p - lr * g"),
+    "the parameter is scaled": (LR, "p = p * (1 - lr) - g"),
+    "the parameter is left out": (LR, "p = lr * g"),
+    "a number is added": (LR, "p = p - lr * g + 0.1"),
+    "in one arm": (FLAG, "if other:\n        g = g * g\n    p = p - lr * g"),
+    "a state of rows": (KEPT, "m = m + g\n    p = p - lr * g"),
+    "a state of the whole": (WHOLE, "m = m + g\n    p = p - lr * g"),
+}
+
+
+def adds(signature: str, rule: str) -> bool:
+    spec = Spec("Tried", RULE.format(signature, rule), "<tried>", 1)
+    (algorithm,) = read_spec(spec)
+    return is_scatter_add(algorithm)
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_rules_that_add(name: str) -> None:
+    assert adds(*ADDING[name])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rules_that_do_more(name: str) -> None:
+    assert not adds(*OTHERS[name])

@@ -1,0 +1,174 @@
+"""Test the selected instructions, and that in-place operations write only where they may."""
+
+from __future__ import annotations
+
+import pytest
+from lowerings.rules import RULES, read
+
+from optgen.passes.fold_denominators import fold_denominators
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.inline_scalars import inline_scalars
+from optgen.passes.instructions import Alias, Branch, Instruction, Op
+from optgen.passes.plan import plan
+from optgen.passes.select_instructions import select_instructions
+
+
+def steps(rule: str) -> list[Op | Alias]:
+    """Every operation of a rule, branches opened, without `maximize`."""
+    planned = inline_scalars(hoist_scalars(fold_denominators(plan(read(rule)))))
+    (sweep,) = planned.sweeps
+
+    def flat(program: tuple[Instruction, ...]) -> list[Op | Alias]:
+        found: list[Op | Alias] = []
+        for instruction in program:
+            if isinstance(instruction, Branch):
+                found += flat(instruction.then) + flat(instruction.orelse)
+            elif instruction.quote != ("g = -g",):
+                found += instruction.steps
+        return found
+
+    return flat(select_instructions(planned, sweep))
+
+
+def lines(rule: str) -> list[str]:
+    """`target = word source operands`; `word_` changes the source."""
+    return [
+        f"{s.target} = {s.source}"
+        if isinstance(s, Alias)
+        else " ".join(
+            [
+                "" if s.inplace else f"{s.target} =",
+                f"{s.function}{'_' if s.inplace else ''}",
+                *(o if isinstance(o, str) else "#" for o in (s.source, *s.args)),
+            ]
+        ).strip()
+        for s in steps(rule)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("p = p - lr * g", ["add_ param grad"]),
+        ("p = p - lr * c * p - lr * g", ["mul_ param #", "add_ param grad"]),
+        (
+            "m = beta * m + (1 - beta) * g; p = p - m",
+            ["lerp_ exp_avg grad #", "add_ param exp_avg"],
+        ),
+        (
+            "m = beta * m + g; p = p - m",
+            ["mul_ exp_avg #", "add_ exp_avg grad", "add_ param exp_avg"],
+        ),
+        ("v = v + c * g**2; p = p - v", ["addcmul_ exp_avg_sq grad grad", "add_ param exp_avg_sq"]),
+        (
+            "v = maximum(v, g); p = p - lr * v",
+            ["maximum_ exp_avg_sq grad", "add_ param exp_avg_sq"],
+        ),
+        (
+            "v = maximum(c * v, abs(g) + eps); p = p - lr * v",
+            [
+                "mul_ exp_avg_sq #",
+                "operand = abs grad",
+                "add_ operand #",
+                "maximum_ exp_avg_sq operand",
+            ],
+        ),
+        (
+            "v = maximum(c * v, abs(v) * g); p = p - lr * v",
+            [
+                "update = mul exp_avg_sq #",
+                "operand = abs exp_avg_sq",
+                "mul_ operand grad",
+                "maximum_ update operand",
+                "copy_ exp_avg_sq update",
+            ],
+        ),
+        (
+            "v = where(g > c, v, 0 * g); p = p - lr * v",
+            [
+                "condition = > grad #",
+                "value = mul grad #",
+                "update = where condition exp_avg_sq value",
+                "copy_ exp_avg_sq update",
+            ],
+        ),
+        (
+            "m = where(g > c, 0, g); p = p - lr * m",
+            ["condition = > grad #", "copy_ exp_avg grad", "masked_fill_ exp_avg condition #"],
+        ),
+        (
+            "m = where(g > c, m, lr); p = p - lr * m",
+            [
+                "condition = > grad #",
+                "condition2 = not condition",
+                "masked_fill_ exp_avg condition2 #",
+                "add_ param exp_avg",
+            ],
+        ),
+        (
+            "m = m * where(g > c, lr, beta); p = p - lr * m",
+            [
+                "condition = > grad #",
+                "value = new_full param #",
+                "operand = where condition value #",
+                "mul_ exp_avg operand",
+            ],
+        ),
+        ("v = sqrt(v) + g; p = p - lr * v", ["sqrt_ exp_avg_sq", "add_ exp_avg_sq grad"]),
+        ("g = g + c * p; p = p - lr * g", ["grad = add grad param", "add_ param grad"]),
+        (
+            "p = p - lr * g / (sqrt(g**2 / (1 - beta)) + eps)",
+            ["denom = mul grad grad", "sqrt_ denom", "add_ denom #", "addcdiv_ param grad denom"],
+        ),
+        ("m = g; p = p - lr * m", ["copy_ exp_avg grad", "add_ param exp_avg"]),
+        ("m = c + 0 * g + 2; p = p - m", ["update = mul grad #", "add_ update #"]),
+    ],
+)
+def test_what_becomes_of(rule: str, expected: list[str]) -> None:
+    assert lines(rule)[: len(expected)] == expected
+
+
+def test_a_name_of_the_author_s_keeps_its_value() -> None:
+    """Its own steps change a tensor; what is made of it is another one, though nobody reads x."""
+    assert lines("x = g**2 + c * p; y = sqrt(x) + eps; p = p - lr * g / y; m = m + y")[:4] == [
+        "x = mul grad grad",
+        "add_ x param",
+        "y = sqrt x",
+        "add_ y #",
+    ]
+
+
+def test_a_tensor_with_two_names_is_not_used_up() -> None:
+    written = lines("x = g**2 + c * p; y = x; z = sqrt(x) + g; p = p - lr * z * abs(y); m = y + m")
+
+    assert "sqrt_ x" not in written
+    assert "z = sqrt x" in written
+
+
+def test_a_value_that_is_needed_twice_is_made_once_and_kept() -> None:
+    written = lines("m = where(sqrt(g**2 + eps) > c, sqrt(g**2 + eps), g); p = p - lr * m")
+
+    assert [line for line in written if "sqrt" in line] == ["sqrt_ operand"]
+    assert "condition = > operand #" in written
+
+
+def test_one_operation_where_both_are_the_same_tensor() -> None:
+    """A sum into a state that its own alias feeds must not find the state half changed."""
+    written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
+
+    assert "mul_ exp_avg #" not in written
+    assert written[-2:] == ["copy_ exp_avg update", "add_ param exp_avg"]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_gradient_is_never_changed(name: str) -> None:
+    """Nor is what a name stands for that still means the gradient or another state."""
+    foreign = {"grad"}
+    for step in steps(RULES[name]):
+        if isinstance(step, Alias):
+            gains = step.source in foreign or step.source in ("param", "exp_avg", "exp_avg_sq")
+            (foreign.add if gains else foreign.discard)(step.target)
+        elif step.inplace:
+            assert step.target not in foreign
+        else:
+            foreign.discard(step.target)

@@ -1,0 +1,46 @@
+"""Test that a rule with rows and columns is elementwise for 1 x 1 matrices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lowerings.rules import read
+from plan_run import run_plan
+
+from optgen.ir.evaluate import evaluate
+from optgen.ir.kinds import Axes
+from optgen.passes.plan import plan
+from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
+from optgen.spec.read import read_spec
+
+(ADAFACTOR,) = read_spec(Path(__file__).parents[2] / "specs" / "adafactor.py")
+
+
+@pytest.mark.parametrize("facts", [{"factored": True}, {"factored": False}])
+def test_no_rows_and_no_columns_are_left(facts: dict[str, bool]) -> None:
+    planned = plan(specialize_unit_matrices(ADAFACTOR), facts)
+
+    axes = {kind.axes for kind in planned.kinds.values()}
+    assert axes <= {Axes.NONE, Axes.TENSOR}
+    assert len(planned.sweeps) == 2
+
+
+def test_the_same_step() -> None:
+    algorithm = ADAFACTOR
+    hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
+    param, grad, row, col = torch.randn(4, 7, 5, 1, 1, dtype=torch.float64)
+    state = {"row_var": row**2, "col_var": col**2, "step": 3.0}
+    expected, kept = evaluate(algorithm, hypers, param, grad, state)
+    planned = plan(specialize_unit_matrices(algorithm), {"factored": True})
+    found, states = run_plan(planned, hypers, param, grad, state)
+
+    torch.testing.assert_close(found, expected, rtol=1e-15, atol=1e-15)
+    for key in ("row_var", "col_var"):
+        torch.testing.assert_close(states[key], kept[key], rtol=1e-15, atol=0)
+
+
+def test_other_rules_are_what_they_were() -> None:
+    algorithm = read("p = p - lr * g")
+    assert specialize_unit_matrices(algorithm) == algorithm

@@ -1,0 +1,64 @@
+"""Test that an operator stays if the hyperparameters' bounds prove that Python cannot raise."""
+
+from __future__ import annotations
+
+import pytest
+from spec_texts import read, spec
+
+from optgen.ir.nodes import Call, expressions, walk
+from optgen.passes.hoist_scalars import hoist_scalars
+from optgen.passes.plan import plan
+from optgen.passes.use_ieee_operators import use_ieee_operators
+
+BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=0), free=hyper(1.0)"
+
+
+def words(factor: str) -> set[str]:
+    """Return the guarded words that a factor of the update is printed with."""
+    names = [name for name in ("beta", "eps", "free") if name not in factor]
+    rest = " * ".join(["lr", *names])
+    guarded = use_ieee_operators(
+        hoist_scalars(plan(read(spec(f"p = p - {rest} * g * ({factor})", hypers=BOUNDED))))
+    )
+    nodes = (n for e in (*expressions(guarded.scalars), *guarded.values()) for n in walk(e))
+    found = {n.word for n in nodes if isinstance(n, Call)}
+    return found & {"divide", "power", "remainder"}
+
+
+@pytest.mark.parametrize(
+    "safe",
+    [
+        "lr / (1 - beta**t)",
+        "1 / (1 - beta)",
+        "1 / (eps + lr)",
+        "lr / sqrt(eps)",
+        "1 / (t + 2)",
+        "beta**t",
+        "t % 3",
+        "1 / maximum(1, free)",
+        "free**2",
+        "eps / machine_eps(p)",
+    ],
+)
+def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
+    assert words(safe) == set()
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "word"),
+    [
+        ("1 / (t - 1)", "divide"),
+        ("1 / free", "divide"),
+        ("1 / (1 - free)", "divide"),
+        ("1 / lr", "divide"),
+        ("1 / (eps * eps)", "divide"),
+        ("1 / (eps / 4)", "divide"),
+        ("free**0.5", "power"),
+        ("t**lr", "power"),
+        ("beta**free", "power"),
+        ("t % free", "remainder"),
+        ("lr / numel(p)", "divide"),  # it may have no element
+    ],
+)
+def test_what_python_may_refuse_is_a_word(unsafe: str, word: str) -> None:
+    assert words(unsafe) == {word}
