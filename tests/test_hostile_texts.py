@@ -19,7 +19,7 @@ import optgen
 from optgen import emit
 from optgen.passes.latex import to_latex
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 
@@ -68,7 +68,9 @@ def done_by(name: str, text: str) -> str:
     found = compiler.find()
     assert found
     command = [*found, "-fpreprocessed", "-E", "-P", "-std=c++17", "-x", "c++", "-"]
-    run = subprocess.run(command, input=complete(text), capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        command, input=inline_includes(text), capture_output=True, text=True, check=True
+    )
     return run.stdout
 
 

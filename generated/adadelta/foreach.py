@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import advance
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -27,8 +27,8 @@ def update(
     advance(state_steps)
     one_minus_rho = 1 - rho
 
-    for cut in cuts(params, grads, square_avgs, acc_deltas):
-        params, grads, square_avgs, acc_deltas = cut
+    for chunk in chunks(params, grads, square_avgs, acc_deltas):
+        params, grads, square_avgs, acc_deltas = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

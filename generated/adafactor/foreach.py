@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import is_cut, list_blocks, list_chunks, shares
+from optgen.runtime.eager.blocks import list_blocks, list_chunks, needs_blocks, sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.reductions import (
     col_sum,
@@ -51,9 +51,9 @@ def update_factored(
     w = step**beta2_decay
     floor_sq = floor * floor
 
-    for share in shares(params, grads, row_vars, col_vars):
-        params, grads, row_vars, col_vars = share
-        blocked = is_cut(params[0])
+    for sublist in sublists(params, grads, row_vars, col_vars):
+        params, grads, row_vars, col_vars = sublist
+        blocked = needs_blocks(params[0])
         row_var = torch.stack(row_vars)
         col_var = torch.stack(col_vars)
         param_sq_sum = no_sum(params[0], len(params))
@@ -289,9 +289,9 @@ def update_not_factored(
     w = step**beta2_decay
     floor_sq = floor * floor
 
-    for share in shares(params, grads, variances):
-        params, grads, variances = share
-        blocked = is_cut(params[0])
+    for sublist in sublists(params, grads, variances):
+        params, grads, variances = sublist
+        blocked = needs_blocks(params[0])
         param_sq_sum = no_sum(params[0], len(params))
         u_sq_sum = no_sum(params[0], len(params))
         param_sq_sums = param_sq_sum.unbind()

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import blocks, is_cut
+from optgen.runtime.eager.blocks import blocks, needs_blocks
 from optgen.runtime.eager.reductions import (
     col_sum,
     col_sum_of_squares,
@@ -50,7 +50,7 @@ def update_factored(
     floor_sq = floor * floor
 
     for index in range(len(params)):
-        blocked = is_cut(params[index])
+        blocked = needs_blocks(params[index])
         row_var = row_vars[index]
         col_var = col_vars[index]
         param_sq_sum = no_sum(params[index])
@@ -209,7 +209,7 @@ def update_not_factored(
     floor_sq = floor * floor
 
     for index in range(len(params)):
-        blocked = is_cut(params[index])
+        blocked = needs_blocks(params[index])
         param_sq_sum = no_sum(params[index])
         u_sq_sum = no_sum(params[index])
         for param_block, grad_block, variance_block in blocks(

@@ -25,9 +25,9 @@ from optgen.runtime.fused_triton.device_reductions import (
     BLOCKS,
     COLUMNS,
     EPS,
-    KIND,
     PARTIALS,
     ROWS,
+    TILE_INDEX,
     VALUES,
     add_up,
     column_total,
@@ -37,20 +37,20 @@ from optgen.runtime.fused_triton.device_reductions import (
     inside,
     is_last,
     is_whole,
-    kept,
     left_of,
     lines,
     lines_inside,
+    masked,
     row_total,
     tile_at,
     total,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import Needs
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(11)
-NEEDS = {
-    (True,): Needs(
+WORKSPACES = {
+    (True,): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
         row_values=3,
@@ -59,7 +59,7 @@ NEEDS = {
         row_sums=1,
         column_sums=1,
     ),
-    (False,): Needs(
+    (False,): WorkspaceSpec(
         scalars=SCALARS.value,
         sums=2,
     ),
@@ -242,9 +242,9 @@ def adafactor_factored_step1(
 ):
     """Run one tile of one tensor, with the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             adafactor_factored_tiles1(
                 tensor,
                 rows,
@@ -321,7 +321,7 @@ def adafactor_factored_matrices1(
         row_var = lerp(row_var, grad_sq_row_sum / column_count, w)
         tl.store(row_vars + lanes, row_var.to(ROW_VAR_T), mask)
         tl.store(row_values + 2 * all_rows + lanes, row_var, mask)
-        row_var_col_sum += kept(row_var, mask)
+        row_var_col_sum += masked(row_var, mask)
     row_var_col_sum = tl.sum(row_var_col_sum, axis=1)[:, None]
     for first in range(0, width, WIDTH):
         lanes = first + lines(width, DEPTH, WIDTH)
@@ -369,9 +369,9 @@ def adafactor_factored_finish1(
     tensor = tl.load(owners + tl.program_id(0))
     program = tl.program_id(0) - tl.load(firsts + tensor)
     shape = shapes + tensor
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -523,9 +523,9 @@ def adafactor_factored_step2(
 ):
     """Run one tile of one tensor, with the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             adafactor_factored_tiles2(
                 tensor,
                 rows,
@@ -700,9 +700,9 @@ def adafactor_factored_step3(
 ):
     """Run one tile of one tensor, with the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             adafactor_factored_tiles3(
                 tensor,
                 rows,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import advance
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -26,8 +26,8 @@ def update(
     # rate = lr / (1 + (t - 1) * lr_decay)
     rate = lr / (1 + (step - 1) * lr_decay)
 
-    for cut in cuts(params, grads, state_sums):
-        params, grads, state_sums = cut
+    for chunk in chunks(params, grads, state_sums):
+        params, grads, state_sums = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import advance, divide, maximum, power, store
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -34,8 +34,8 @@ def update(
     # mu = 1 / maximum(1, t - t0)
     store(mus, 1 / maximum(1, step - t0))
 
-    for cut in cuts(params, grads, axs):
-        params, grads, axs = cut
+    for chunk in chunks(params, grads, axs):
+        params, grads, axs = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

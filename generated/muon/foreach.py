@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import shares
+from optgen.runtime.eager.blocks import sublists
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import divide, maximum, sqrt
 from optgen.runtime.matrix_ops import orthogonalize
@@ -40,8 +40,8 @@ def update(
         # scale = sqrt(maximum(1, rows(p) / cols(p)))
         scale = sqrt(maximum(1, divide(rows(params[0]), cols(params[0]))))
 
-    for share in shares(params, grads, momentum_buffers):
-        params, grads, momentum_buffers = share
+    for sublist in sublists(params, grads, momentum_buffers):
+        params, grads, momentum_buffers = sublist
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

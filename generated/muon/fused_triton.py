@@ -22,12 +22,12 @@ from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
     ROWS,
 )
-from optgen.runtime.fused_triton.workspace import Needs
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.matrix_ops import orthogonalize
 
 SCALARS = tl.constexpr(6)
-NEEDS = {
-    (): Needs(
+WORKSPACES = {
+    (): WorkspaceSpec(
         scalars=SCALARS.value,
         locals=("u", "o"),
     ),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import advance, divide, sqrt, store
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -41,8 +41,8 @@ def update(
     step_size = divide(lr * mu_next * bias_correction2_sqrt, 1 - mu_product * mu_next)
     grad_step_size = divide(lr * (1 - mu) * bias_correction2_sqrt, 1 - mu_product)
 
-    for cut in cuts(params, grads, exp_avgs, exp_avg_sqs):
-        params, grads, exp_avgs, exp_avg_sqs = cut
+    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs):
+        params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

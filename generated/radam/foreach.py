@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import advance, divide, sqrt
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -41,8 +41,8 @@ def update(
         bias_correction1 = 1 - beta1**step
         step_size = lr / bias_correction1
 
-    for cut in cuts(params, grads, exp_avgs, exp_avg_sqs):
-        params, grads, exp_avgs, exp_avg_sqs = cut
+    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs):
+        params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
 from optgen.runtime.eager.scalars import advance
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -30,8 +30,8 @@ def update(
     advance(state_steps)
     one_minus_alpha = 1 - alpha
 
-    for cut in cuts(params, grads, square_avgs, momentum_buffers, grad_avgs):
-        params, grads, square_avgs, momentum_buffers, grad_avgs = cut
+    for chunk in chunks(params, grads, square_avgs, momentum_buffers, grad_avgs):
+        params, grads, square_avgs, momentum_buffers, grad_avgs = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.blocks import list_blocks, list_chunks, shares
+from optgen.runtime.eager.blocks import list_blocks, list_chunks, sublists
 from optgen.runtime.eager.reductions import no_row_sum, row_sum_of_squares, write
 from optgen.runtime.eager.scalars import advance, sqrt
 from optgen.runtime.sharded.collectives import Collectives
@@ -30,8 +30,8 @@ def update(
     # rate = lr / (1 + (t - 1) * lr_decay)
     rate = lr / (1 + (step - 1) * lr_decay)
 
-    for share in shares(params, grads, state_sums):
-        params, grads, state_sums = share
+    for sublist in sublists(params, grads, state_sums):
+        params, grads, state_sums = sublist
         state_sum = torch.stack(state_sums)
         grad_sq_row_sum = no_row_sum(params[0], len(params))
         for param_blocks, grad_blocks, grad_sq_row_sum_blocks in list_blocks(

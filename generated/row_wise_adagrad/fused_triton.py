@@ -17,8 +17,8 @@ from optgen.runtime.fused_triton.device_functions import (
 )
 from optgen.runtime.fused_triton.device_reductions import (
     COLUMNS,
-    KIND,
     PARTIALS,
+    TILE_INDEX,
     VALUES,
     combine,
     elements,
@@ -33,11 +33,11 @@ from optgen.runtime.fused_triton.device_reductions import (
     tile_at,
     whole_elements,
 )
-from optgen.runtime.fused_triton.workspace import Needs
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 
 SCALARS = tl.constexpr(4)
-NEEDS = {
-    (): Needs(
+WORKSPACES = {
+    (): WorkspaceSpec(
         scalars=SCALARS.value,
         by_matrix=True,
         row_values=2,
@@ -187,9 +187,9 @@ def row_wise_adagrad_step1(
 ):
     """Run one tile of one tensor, with the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             row_wise_adagrad_tiles1(
                 tensor,
                 rows,
@@ -275,9 +275,9 @@ def row_wise_adagrad_finish1(
     tensor = tl.load(owners + tl.program_id(0))
     program = tl.program_id(0) - tl.load(firsts + tensor)
     shape = shapes + tensor
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             group, count = program, 1
             if TILES[k][0] == 1:
                 group, count = combine(
@@ -419,9 +419,9 @@ def row_wise_adagrad_step2(
 ):
     """Run one tile of one tensor, with the tile shape that its matrices fill best."""
     tensor = tl.load(block_tensor + tl.program_id(0))
-    kind = tl.load(shapes + KIND * tensors + tensor)
+    tile_index = tl.load(shapes + TILE_INDEX * tensors + tensor)
     for k in tl.static_range(len(TILES)):
-        if kind == k:
+        if tile_index == k:
             row_wise_adagrad_tiles2(
                 tensor,
                 rows,

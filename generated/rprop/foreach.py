@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import advance
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -25,8 +25,8 @@ def update(
     eta_minus, eta_plus = etas
     s_min, s_max = step_sizes
 
-    for cut in cuts(params, grads, prevs, state_step_sizes, alive=7):
-        params, grads, prevs, state_step_sizes = cut
+    for chunk in chunks(params, grads, prevs, state_step_sizes, alive=7):
+        params, grads, prevs, state_step_sizes = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.foreach_ops import scale_
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -23,8 +23,8 @@ def update(
     fresh_momentum_buffer: bool,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    for cut in cuts(params, grads, momentum_buffers):
-        params, grads, momentum_buffers = cut
+    for chunk in chunks(params, grads, momentum_buffers):
+        params, grads, momentum_buffers = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

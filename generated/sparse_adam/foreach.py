@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import advance, sqrt
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -27,8 +27,8 @@ def update(
     # step_size = lr * sqrt(1 - beta2**t) / (1 - beta1**t)
     step_size = lr * sqrt(1 - beta2**step) / (1 - beta1**step)
 
-    for cut in cuts(params, grads, exp_avgs, exp_avg_sqs):
-        params, grads, exp_avgs, exp_avg_sqs = cut
+    for chunk in chunks(params, grads, exp_avgs, exp_avg_sqs):
+        params, grads, exp_avgs, exp_avg_sqs = chunk
         if maximize:
             # g = -g
             grads = torch._foreach_neg(grads)

@@ -15,7 +15,7 @@ from optgen.lowerings import LOWERINGS
 from optgen.runtime.fused_cpu import shard_kernel
 from optgen.runtime.fused_cpu.build import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.build.compiler import CompileError
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.spec.read import read_spec
 
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
@@ -38,12 +38,14 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
 
 def _build(algorithm: Algorithm) -> None:
     """Build what parameters of float32 need, and all that others may need."""
-    source = complete(emit.render(algorithm, _CPP, None))
-    sources = {source: dtype_variants.of_dtypes([torch.float32])}
-    if shard_kernel.CONDITION in source:
-        sources[f"#define {shard_kernel.CONDITION}\n{source}"] = dtype_variants.ALL
+    source = inline_includes(emit.render(algorithm, _CPP, None))
+    sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
+    if shard_kernel.MACRO in source:
+        sources[f"#define {shard_kernel.MACRO}\n{source}"] = dtype_variants.ALL
     with ThreadPoolExecutor(1) as beside:
         for text, types in [*sources.items(), (source, dtype_variants.ALL)]:
-            swept = sweep_library.begun(beside, text, types)
-            dtype_variants.library(algorithm.module, text, types, dtype_variants.made(text))
+            swept = sweep_library.start_build(beside, text, types)
+            dtype_variants.library(
+                algorithm.module, text, types, dtype_variants.matrix_op_dtypes(text)
+            )
             swept()

@@ -19,13 +19,13 @@ _BUILT_IN: tuple[str, ...] = (
 _BUILT_IN += ("self", "sum", "super", "tuple", "zip")
 RUNTIME: dict[str, tuple[str, ...]] = {
     "eager.blocks": (
-        "as_one",
+        "one_block",
         "blocks",
-        "is_cut",
+        "needs_blocks",
         "list_chunks",
         "list_blocks",
-        "lists_as_one",
-        "shares",
+        "one_list_block",
+        "sublists",
     ),
     "eager.foreach_ops": ("scale_",),
     "matrix_ops": ("orthogonalize",),
@@ -42,7 +42,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     ),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),
-    "eager.slices": ("cuts", "slices"),
+    "eager.slices": ("chunks", "slices"),
 }
 """The modules of optgen.runtime, and the functions and types of theirs in generated Python."""
 
@@ -50,7 +50,7 @@ PYTHON = frozenset(
     (
         *(name for names in RUNTIME.values() for name in names),
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
-        *("_update", "blocked", "capturable", "cut", "index", "collectives", "share", "whole"),
+        *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
     )
 )
 """What generated Python uses besides the words of the language."""

@@ -92,8 +92,8 @@ def _loop(plan: Plan) -> Body:
     program = select_instructions(plan, sweep)
     alive = len(set(new_tensors(program))) + 1  # a new value exists beside the old
     room = f", alive={alive}" if alive > ALIVE else ""
-    lines = [f"{unpacked(names)} = cut", *foreach_lines(program)]
-    header = f"for cut in cuts({lists}{room}):"
+    lines = [f"{unpacked(names)} = chunk", *foreach_lines(program)]
+    header = f"for chunk in chunks({lists}{room}):"
     return Body(indented(lines, header), frozenset(numbers_read(program)))
 
 

@@ -24,7 +24,7 @@ from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.stream_codes import excess
 from optgen.spec import Spec
@@ -33,7 +33,7 @@ from optgen.spec.read import read_spec
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
 _FLAGS = ("-O0", "-w", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
-TYPES = dtype_variants.of_dtypes((torch.float64, torch.float32, torch.bfloat16))
+TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloat16))
 
 
 @dataclass
@@ -79,7 +79,7 @@ def load(text: str, only: str = "") -> Built:
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
     """Return the types that a rule's C++ needs for parameters of these dtypes."""
     own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
-    return dtype_variants.of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
+    return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:
@@ -104,7 +104,7 @@ def _compile(define: str, include: str, rules: list[Built], flags: tuple[str, ..
     while rules:
         source, library = folder / "batch.cpp", folder / f"{len(rules)}.so"
         parts = [_renamed(rule.source.replace(include, ""), i) for i, rule in enumerate(rules)]
-        source.write_text("".join([define, complete(include), *parts]))
+        source.write_text("".join([define, inline_includes(include), *parts]))
         done = subprocess.run(
             [*command, *_FLAGS, *flags, str(source), "-o", str(library)],
             capture_output=True,

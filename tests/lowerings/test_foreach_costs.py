@@ -211,8 +211,8 @@ def large() -> list[torch.Tensor]:
 def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the pieces of a CPU, and with the larger ones that are right for a GPU."""
     if piece == "GPU":
-        monkeypatch.setattr(slices, "_limit", slices.elsewhere)
-        monkeypatch.setattr(blocks, "SLICE", slices.CUT // blocks.ALIVE)
+        monkeypatch.setattr(slices, "_limit", slices.device_limit)
+        monkeypatch.setattr(blocks, "CPU_ELEMENTS", slices.DEVICE_BYTES // blocks.ALIVE)
 
     needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
 
@@ -225,7 +225,7 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
     rows: int, piece: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if piece == "GPU":
-        monkeypatch.setattr(blocks, "SLICE", slices.CUT // blocks.ALIVE)
+        monkeypatch.setattr(blocks, "CPU_ELEMENTS", slices.DEVICE_BYTES // blocks.ALIVE)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
     needed = extra(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))

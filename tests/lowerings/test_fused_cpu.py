@@ -16,7 +16,7 @@ from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, var
 from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
 from optgen.passes.flatten_branches import BranchFlattener
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.spec import Spec
 from optgen.spec.read import read_spec, read_specs
 
@@ -80,7 +80,7 @@ def build(source: str, folder: Path, *flags: str) -> str:
     command = compiler.find()
     assert command is not None
     path = folder / "kernel.cpp"
-    path.write_text(complete(source))
+    path.write_text(inline_includes(source))
     done = subprocess.run(
         [*command, *compiler.FLAG_SETS[0], *flags, str(path), "-o", str(folder / "kernel.so")],
         capture_output=True,
@@ -119,7 +119,7 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     flags = ("-Wall", "-Wextra", "-fopt-info-vec-optimized", "-save-temps=obj")
     width, report = widest(tmp_path), build(text, tmp_path, *flags)
     assert "warning" not in report, report
-    lines = complete(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
+    lines = inline_includes(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
     head = re.compile(r"for \(i64 i = \w+; i < (n|end); (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
     variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type

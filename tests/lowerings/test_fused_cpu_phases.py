@@ -26,8 +26,8 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
-from optgen.runtime.fused_cpu.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.matrix_calls import parse_calls
 from optgen.spec.read import read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
     text = emit.render(algorithm(path), FUSED_CPU, None)
     width = widest(tmp_path)
     report = build(text, tmp_path, "-fopt-info-vec-optimized")
-    lines = complete(text).splitlines()
+    lines = inline_includes(text).splitlines()
     first = next(i for i, line in enumerate(lines, 1) if "struct Rule {" in line)
     loops = [i for i, line in enumerate(lines, 1) if "for (i64 i = 0; i < n; " in line]
     for loop in (i for i in loops if i > first):
@@ -144,9 +144,9 @@ def test_names_of_its_own_step_aside(tmp_path: Path) -> None:
 def test_matrix_words_are_named_for_the_runtime() -> None:
     text = emit.render(algorithm("specs/muon.py"), FUSED_CPU, None)
     (named,) = re.findall(r'optgen_calls = "(.*)";', text)
-    (call,) = calls_of(named)
+    (call,) = parse_calls(named)
 
     assert (call.target, call.word, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
-    assert calls_of("") == ()
-    assert [c.arguments for c in calls_of("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]
+    assert parse_calls("") == ()
+    assert [c.arguments for c in parse_calls("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter
 from optgen.runtime.fused_triton.bucket import exact
-from optgen.runtime.fused_triton.interpreter import as_devices_do
+from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
@@ -136,7 +136,7 @@ def test_a_word(number: int, dtype: torch.dtype, kernels: ModuleType) -> None:
     for i, (expr, kinds) in enumerate(CASES[word]):
         found = torch.empty(FIRSTS, 64, dtype=dtype)
         launch = getattr(kernels, f"word{number}_{i}")[(FIRSTS,)]
-        with as_devices_do():
+        with patched_interpreter():
             launch(*given, found, SIZE=64, dtype=getattr(tl, str(computed).split(".")[1]))
         expected = torch.stack([expectation(expr, kinds, given, first) for first in range(FIRSTS)])
         torch.testing.assert_close(

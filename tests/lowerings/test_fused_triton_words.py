@@ -20,7 +20,7 @@ from optgen.lowerings.fused_triton.expression_printer import (
     variable,
 )
 from optgen.runtime.fused_triton.bucket import exact
-from optgen.runtime.fused_triton.interpreter import as_devices_do
+from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
@@ -173,7 +173,7 @@ def check(word: str, dtype: torch.dtype, launch: Callable[..., Any]) -> None:
     given = arguments(word, dtype)
     expected = meaning(sentence(word), dict(zip("xyz", given, strict=True))).to(dtype)
     found = torch.empty_like(expected)
-    with as_devices_do():
+    with patched_interpreter():
         launch(*given, found)
     tolerance = 2e-6 if dtype == torch.float32 else 1e-14
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=0.0, equal_nan=True)

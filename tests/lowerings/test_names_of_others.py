@@ -10,7 +10,7 @@ from spec_texts import LR, UPDATE, read, spec
 from optgen import emit
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]
@@ -79,5 +79,5 @@ def check_syntax(text: str) -> None:
     found = compiler.find()
     assert found
     command = [*found, "-std=c++17", "-fsyntax-only", "-x", "c++", "-"]
-    run = subprocess.run(command, input=complete(text), capture_output=True, text=True)
+    run = subprocess.run(command, input=inline_includes(text), capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

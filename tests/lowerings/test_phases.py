@@ -50,8 +50,8 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     name: str, form: str, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if cut:
-        monkeypatch.setattr(blocks, "SLICE", 4)
-        monkeypatch.setattr(slices, "SLICE", 4)
+        monkeypatch.setattr(blocks, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(slices, "CPU_ELEMENTS", 4)
     algorithm = CUT[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES

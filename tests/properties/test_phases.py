@@ -138,8 +138,8 @@ CORNERS = {
 def test_corners(case: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by rules that nobody wrote."""
     if small:
-        monkeypatch.setattr(blocks, "SLICE", 4)
-        monkeypatch.setattr(slices, "SLICE", 4)
+        monkeypatch.setattr(blocks, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(slices, "CPU_ELEMENTS", 4)
     text = MATRIX_HEADER + CORNERS[case] + "\n" + FOOTER + MATRIX_FOOTER
     for flag in (False, True):
         options = {"flag_a": flag, "flag_b": flag, "c": 0.5, "maximize": True}

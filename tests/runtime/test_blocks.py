@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from optgen.runtime.eager import blocks as module
-from optgen.runtime.eager.blocks import blocks, is_cut, list_blocks, list_chunks, shares
+from optgen.runtime.eager.blocks import blocks, list_blocks, list_chunks, needs_blocks, sublists
 
 SHAPES = ((100,), (7, 13), (1, 90), (90, 1), (3, 5, 7), (2, 3, 4, 5), (4, 3, 2, 50))
 
 
 @pytest.fixture(autouse=True)
 def _small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE", 16)
+    monkeypatch.setattr(module, "CPU_ELEMENTS", 16)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_blocks_cover_a_tensor_once(shape: tuple[int, ...]) -> None:
     tensor = torch.zeros(shape)
-    assert is_cut(tensor)
+    assert needs_blocks(tensor)
     for (block,) in blocks(tensor):
         assert 0 < block.numel() <= 16
         block.add_(1)
@@ -46,15 +46,15 @@ def test_what_is_small_enough_stays_whole() -> None:
     ((block, row),) = blocks(tensor, rows)
     assert block is tensor
     assert row is rows
-    assert not is_cut(tensor)
+    assert not needs_blocks(tensor)
 
 
 def test_shares_hold_few_elements_or_one_tensor() -> None:
     few = [torch.zeros(5) for _ in range(8)]
-    assert [len(share) for (share,) in shares(few)] == [3, 3, 2]
+    assert [len(sublist) for (sublist,) in sublists(few)] == [3, 3, 2]
     large = [torch.zeros(40) for _ in range(3)]
-    assert [len(share) for (share, _) in shares(large, large)] == [1, 1, 1]
-    assert [len(share) for (share,) in shares([torch.zeros(0)] * 2)] == [2]
+    assert [len(sublist) for (sublist, _) in sublists(large, large)] == [1, 1, 1]
+    assert [len(sublist) for (sublist,) in sublists([torch.zeros(0)] * 2)] == [2]
 
 
 def test_a_share_goes_by_at_once_or_in_blocks() -> None:

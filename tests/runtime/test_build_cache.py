@@ -69,9 +69,9 @@ def test_a_library_is_built_once(
 ) -> None:
     log = wrapped(tmp_path, monkeypatch, "")
 
-    assert library_cache.built("answer", SOURCE) is None
+    assert library_cache.find_built("answer", SOURCE) is None
     first = library_cache.library("answer", SOURCE)
-    assert library_cache.built("answer", SOURCE) == first
+    assert library_cache.find_built("answer", SOURCE) == first
     again = library_cache.library("answer", SOURCE)
 
     assert first == again

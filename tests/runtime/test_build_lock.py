@@ -12,12 +12,12 @@ from threading import Event, Thread
 import pytest
 
 from optgen.runtime.fused_cpu.build import file_lock
-from optgen.runtime.fused_cpu.build.file_lock import alone
+from optgen.runtime.fused_cpu.build.file_lock import exclusive
 
 HOLDER = """
 import runpy, sys, time
 from pathlib import Path
-with runpy.run_path(sys.argv[1])["alone"](Path(sys.argv[2])):
+with runpy.run_path(sys.argv[1])["exclusive"](Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -40,7 +40,7 @@ class Another(Thread):
         self.start()
 
     def run(self) -> None:
-        with alone(self._path):
+        with exclusive(self._path):
             self._past.set()
 
     def is_past(self, within: float) -> bool:
@@ -48,7 +48,7 @@ class Another(Thread):
 
 
 def test_another_waits_until_one_is_done(path: Path) -> None:
-    with alone(path):
+    with exclusive(path):
         another = Another(path)
         assert Another(path.with_name("different")).is_past(within=20)
         assert not another.is_past(within=0.1)
@@ -56,10 +56,10 @@ def test_another_waits_until_one_is_done(path: Path) -> None:
 
 
 def test_an_error_ends_it(path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), alone(path):
+    with pytest.raises(KeyboardInterrupt), exclusive(path):
         raise KeyboardInterrupt
     assert not list(path.parent.iterdir())
-    with alone(path):
+    with exclusive(path):
         (lock,) = path.parent.iterdir()
     assert not lock.exists()
 
@@ -82,7 +82,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_it(
     close = os.close
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", copies.append)
-        with alone(path):
+        with exclusive(path):
             lock = next(path.parent.iterdir())
             os.link(lock, path.with_name("kept"))
     os.rename(path.with_name("kept"), lock)
@@ -94,7 +94,7 @@ def test_a_copy_in_a_forked_child_does_not_keep_it(
 
 def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_lock, "_PATIENCE", 0.2)
-    with alone(path):
+    with exclusive(path):
         another = Another(path)
         assert not another.is_past(within=0.1)
         assert another.is_past(within=20)
@@ -106,27 +106,27 @@ def test_where_there_are_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with alone(path):
+    with exclusive(path):
         assert Another(path).is_past(within=20)
 
 
 def test_where_no_lock_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
-    with alone(path):
+    with exclusive(path):
         assert Another(path).is_past(within=20)
 
 
 def test_a_link_is_not_followed(path: Path) -> None:
-    with alone(path):
+    with exclusive(path):
         (lock,) = path.parent.iterdir()
     lock.symlink_to(path)
-    with alone(path):
+    with exclusive(path):
         assert not path.exists()
 
 
 def test_another_users_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.geteuid()
-    with alone(path), monkeypatch.context() as patch:
+    with exclusive(path), monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: own + 1)
         assert Another(path).is_past(within=20)
         assert list(path.parent.iterdir())  # nor is it removed

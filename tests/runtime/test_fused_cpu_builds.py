@@ -42,7 +42,7 @@ def test_without_a_compiler_steps_are_unfused_and_one_warning_says_what_to_insta
 @pytest.mark.usefixtures("no_kernels")
 def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning has the compiler's words; what explain says is one whole sentence."""
-    monkeypatch.setattr(kernels, "complete", lambda source: "this is no C++\n")
+    monkeypatch.setattr(kernels, "inline_includes", lambda source: "this is no C++\n")
     params = parameters()
     give_gradients(params, 0)
     says = r"not what optgen wrote for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"

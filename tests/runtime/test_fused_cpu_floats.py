@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 
 WORDS = {
     "maximum": "maximum(x, y)",
@@ -72,7 +72,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
     command = compiler.find()
     assert command is not None
     source, library = folder / "driver.cpp", folder / "driver.so"
-    source.write_text(complete(DRIVER.replace("CASES", CASES)))
+    source.write_text(inline_includes(DRIVER.replace("CASES", CASES)))
     flags = [*compiler.FLAG_SETS[0], *machine.split()]
     subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))

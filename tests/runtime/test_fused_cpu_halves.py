@@ -12,7 +12,7 @@ from torch import Tensor
 
 import optgen.optim
 from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 
 # Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
 # not stand in the order of memory: where each element is, small whole numbers tell.
@@ -78,7 +78,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
     command = compiler.find()
     assert command is not None
     source, library = folder / "driver.cpp", folder / "driver.so"
-    source.write_text(complete(DRIVER))
+    source.write_text(inline_includes(DRIVER))
     flags = [*compiler.FLAG_SETS[0], *machine.split()]
     subprocess.run([*command, *flags, str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))

@@ -36,7 +36,7 @@ def known(cls: Any = Adafactor) -> set[torch.dtype]:
     """The types that the kernel in use was built for."""
     kernel = kernels.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
-    return {dtype for dtype, code in CODES.items() if kernel.types >> code & 1}
+    return {dtype for dtype, code in CODES.items() if kernel.dtype_bits >> code & 1}
 
 
 def kernel_count(cls: Any = Adafactor) -> int:
@@ -195,14 +195,16 @@ def test_a_cached_library_that_knows_more_serves_as_well(
     monkeypatch: pytest.MonkeyPatch, cached: list[str], expected: str
 ) -> None:
     """The least of them; and only without any is one built."""
-    single, double = (dtype_variants.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+    single, double = (
+        dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
+    )
     numbers = {single: "one", single | double: "two", dtype_variants.ALL: "all"}
 
     def built(_: str, source: str) -> str | None:
         title = numbers.get(int(source.split()[2]))
         return title if title in cached else None
 
-    monkeypatch.setattr(library_cache, "built", built)
+    monkeypatch.setattr(library_cache, "find_built", built)
     monkeypatch.setattr(library_cache, "library", lambda _, source: f"new {source.split()[2]}")
 
     assert dtype_variants.library("any", "#ifdef OPTGEN_TYPES", single) == (expected, single)

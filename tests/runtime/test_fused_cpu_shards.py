@@ -151,7 +151,9 @@ def prepared(
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
-    kernel = kernels.loaded(optimizer, dtype_variants.of_dtypes([torch.float64]), is_sharded=True)
+    kernel = kernels.load_kernel(
+        optimizer, dtype_variants.bits_of_dtypes([torch.float64]), is_sharded=True
+    )
     assert isinstance(kernel, ShardKernel)
     places = product(*map(range, mesh))
     return [Rank(optimizer, Mesh(mesh, place), axes) for place in places], kernel

@@ -12,21 +12,23 @@ from optgen import use_lowering
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.runtime.fused_cpu.reader import tensor_reader
 
-SINGLE, DOUBLE = (dtype_variants.of_dtypes([dtype]) for dtype in (torch.float32, torch.float64))
+SINGLE, DOUBLE = (
+    dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
+)
 
 
 def source(name: str) -> str:
     """A kernel's source."""
-    return complete((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
+    return inline_includes((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
 def swept_by(source: str, types: int) -> Path | None:
     """Where the library lies that sweeps for a kernel."""
     with ThreadPoolExecutor(1) as beside:
-        return sweep_library.begun(beside, source, types)()
+        return sweep_library.start_build(beside, source, types)()
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return Path(name)
 
-    monkeypatch.setattr(library_cache, "built", lambda name, text: None)
+    monkeypatch.setattr(library_cache, "find_built", lambda name, text: None)
     monkeypatch.setattr(library_cache, "library", library)
     return texts
 
@@ -53,7 +55,7 @@ def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
 def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
     """They make bfloat16, whatever they take; nothing computes in float32 for it."""
     swept_by(source("muon"), DOUBLE)
-    bits = DOUBLE | dtype_variants.of_dtypes([torch.bfloat16]) & ~SINGLE
+    bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
     assert f"#define OPTGEN_TYPES {bits}\n" in asked[0]
 
@@ -105,7 +107,7 @@ def test_sweeps_that_cannot_be_built_are_reported(
     monkeypatch.setattr(kernels, "_kernels", {})
     monkeypatch.setattr(kernels, "_warned", set())
     monkeypatch.setattr(library_cache, "library", lambda name, text: build(name, text, tmp_path))
-    monkeypatch.setattr(library_cache, "built", lambda name, text: None)
+    monkeypatch.setattr(library_cache, "find_built", lambda name, text: None)
     params = parameters()
     with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
         Adafactor(params).step()

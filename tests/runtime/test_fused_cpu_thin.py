@@ -38,14 +38,14 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels to which a hundred rows and columns are many."""
 
-    original = kernels.complete
+    original = kernels.inline_includes
 
-    def complete(source: str) -> str:
+    def inline_includes(source: str) -> str:
         text = original(source)
         assert MANY in text
         return text.replace(MANY, "constexpr i64 MANY = 100,")
 
-    monkeypatch.setattr(kernels, "complete", complete)
+    monkeypatch.setattr(kernels, "inline_includes", inline_includes)
     monkeypatch.setattr(kernels, "_kernels", weakref.WeakKeyDictionary())
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton import table
-from optgen.runtime.fused_triton.bucket import Share, options
+from optgen.runtime.fused_triton.bucket import GroupSubset, options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.checkpoint import portable
@@ -109,10 +109,10 @@ def test_an_upload_copies_what_it_is_given() -> None:
 
 def test_a_share_picks_in_order() -> None:
     tensors = [torch.tensor(float(i)) for i in range(4)]
-    assert Share(0, (0, 1, 2, 3)).pick(tensors) is tensors
-    assert list(Share(0, (1,)).pick(tensors)) == tensors[1:2]
-    assert list(Share(0, (0, 2)).pick(tensors)) == [tensors[0], tensors[2]]
-    assert list(Share(0, (0, 2)).pick([])) == []
+    assert GroupSubset(0, (0, 1, 2, 3)).pick(tensors) is tensors
+    assert list(GroupSubset(0, (1,)).pick(tensors)) == tensors[1:2]
+    assert list(GroupSubset(0, (0, 2)).pick(tensors)) == [tensors[0], tensors[2]]
+    assert list(GroupSubset(0, (0, 2)).pick([])) == []
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from optgen.runtime.fused_triton.workspace import (
     CHUNK,
     ELEMENTS,
     LINES,
-    Needs,
     Shape,
     Tile,
     Workspace,
+    WorkspaceSpec,
 )
 
 SHAPES = {
@@ -48,19 +48,21 @@ def test_a_vector_is_one_row() -> None:
     assert Shape.of(torch.empty(())) == (1, 1, 1)
 
 
-def workspace(needs: Needs, sizes: list[tuple[int, ...]]) -> Workspace:
+def workspace(spec: WorkspaceSpec, sizes: list[tuple[int, ...]]) -> Workspace:
     params = [torch.empty(size) for size in sizes]
-    shapes = [Shape.of(param) for param in params] if needs.by_matrix else []
+    shapes = [Shape.of(param) for param in params] if spec.by_matrix else []
     found = [Tile.of(shape) for shape in shapes]
     blocks = [prod(tile.counts(s)) for tile, s in zip(found, shapes, strict=True)] or [1] * len(
         sizes
     )
-    return Workspace(needs, params, sorted(set(found)), blocks, {}, None)
+    return Workspace(spec, params, sorted(set(found)), blocks, {}, None)
 
 
 def test_every_tensor_has_its_part_of_the_memory() -> None:
-    needs = Needs(5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1)
-    work = workspace(needs, [(20, 200), (2, 17, 130)])
+    spec = WorkspaceSpec(
+        5, True, row_values=2, column_values=1, matrix_values=1, sums=1, row_sums=1
+    )
+    work = workspace(spec, [(20, 200), (2, 17, 130)])
     blocks, matrices, rows, columns, ndim, eps, partials, values, groups, count, kinds, shares = (
         work.shapes.tolist()
     )
@@ -79,29 +81,29 @@ def test_every_tensor_has_its_part_of_the_memory() -> None:
 
 
 def test_tensors_of_all_shapes_share_a_bucket() -> None:
-    needs = Needs(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
-    work = workspace(needs, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
+    spec = WorkspaceSpec(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
+    work = workspace(spec, [(300, 3, 3), (40, 500), (128, 3, 4), (2048, 1, 1)])
     assert work.lines["TILES"] == ((1, 16, 128), (128, 4, 4), (2048, 1, 1))
     assert work.lines["LINES"] == ((1, LINES, LINES), (128, 4, 4), (2048, 1, 1))
     assert work.shapes[10].tolist() == [1, 0, 1, 2]
 
 
 def test_blocks_of_whole_matrices_leave_no_partial_rows() -> None:
-    needs = Needs(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
-    work = workspace(needs, [(300, 3, 3), (128, 3, 4)])
+    spec = WorkspaceSpec(1, True, row_values=1, sums=1, row_sums=1, column_sums=1)
+    work = workspace(spec, [(300, 3, 3), (128, 3, 4)])
     assert work.partials.numel() == 3 + 1
     assert work.programs(1, 1).owners.tolist() == [0, 0, 0, 1]
 
 
 def test_parts_of_what_finishing_sums_find_room() -> None:
-    work = workspace(Needs(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
+    work = workspace(WorkspaceSpec(1, True, sums=1, parts=3), [(300, 3, 3), (5, 2)])
     assert work.shapes[6].tolist() == [0, 3 + 3 * 3]
     assert work.shapes[-1].tolist() == [3, 3 + 3 * 3 + 1]
     assert work.partials.numel() == 3 + 3 * 3 + 1 + 3
 
 
 def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:
-    work = workspace(Needs(1, True), [(2, 300, 200), (1, 1)])
+    work = workspace(WorkspaceSpec(1, True), [(2, 300, 200), (1, 1)])
     programs = work.programs(1, 2)
     each = -(-300 // CHUNK) + 2 * -(-200 // CHUNK)
     assert programs.firsts.tolist() == [0, 2 * each]
@@ -112,7 +114,7 @@ def test_some_lines_of_a_large_matrix_have_a_program_each() -> None:
 
 
 def test_a_plan_without_matrices_finishes_tensor_by_tensor() -> None:
-    work = workspace(Needs(2, sums=3), [(5,), (0,), (7, 3)])
+    work = workspace(WorkspaceSpec(2, sums=3), [(5,), (0,), (7, 3)])
     assert work.partials.numel() == 9
     assert work.values.numel() == 0
     assert work.programs().owners.tolist() == [0, 1, 2]

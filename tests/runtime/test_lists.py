@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import optgen.optim
 from optgen.runtime.eager import scalars
-from optgen.runtime.eager.tensor_lists import PIECE, Tensors, pieces
+from optgen.runtime.eager.tensor_lists import CHUNK_ELEMENTS, TensorList, chunks
 
 SHAPES = [(3,), (), (2, 2)]
 NUMBERS = torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64)
@@ -50,7 +50,7 @@ OPERATIONS: list[Callable[[Any, Any, Any], Any]] = [
 def test_an_operation_is_that_of_each_tensor(index: int) -> None:
     x, y = drawn(1), drawn(2)
 
-    found = OPERATIONS[index](Tensors(x), Tensors(y), NUMBERS)
+    found = OPERATIONS[index](TensorList(x), TensorList(y), NUMBERS)
 
     expected = [OPERATIONS[index](*row) for row in zip(x, y, NUMBERS, strict=True)]
     for a, b in zip(found.tensors, expected, strict=True):
@@ -59,14 +59,14 @@ def test_an_operation_is_that_of_each_tensor(index: int) -> None:
 
 def test_a_clone_has_memory_of_its_own() -> None:
     x = drawn(1)
-    copies = Tensors(x).clone()
+    copies = TensorList(x).clone()
     x[0].zero_()
 
     assert (copies.tensors[0] > 0).all()
 
 
 def test_numbers_are_read_and_written_as_a_vector() -> None:
-    counts = Tensors([torch.tensor(1.0), torch.tensor(4.0)])
+    counts = TensorList([torch.tensor(1.0), torch.tensor(4.0)])
 
     numbers = scalars.advance_one(counts, capturable=True)
     assert isinstance(numbers, Tensor)
@@ -79,10 +79,10 @@ def test_numbers_are_read_and_written_as_a_vector() -> None:
 
 
 def test_pieces_are_small_and_hold_parameters_whole() -> None:
-    sizes = [PIECE // 2, PIECE // 2, 3, 2 * PIECE, 1, 1]
+    sizes = [CHUNK_ELEMENTS // 2, CHUNK_ELEMENTS // 2, 3, 2 * CHUNK_ELEMENTS, 1, 1]
     params = [torch.empty(size, device="meta") for size in sizes]
 
-    parts = list(pieces([params, params, []]))
+    parts = list(chunks([params, params, []]))
 
     assert [[t.numel() for t in part[0][0].tensors] for part in parts] == [
         sizes[:2],

@@ -52,7 +52,7 @@ def test_a_torch_that_passes_has_a_reader_and_is_tried_once(
 def test_a_torch_that_fails_has_none(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_reader, "measured", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
     stand_in(tmp_path, monkeypatch, script)
     assert reader() is None
     assert verdicts(tmp_path) == ["failed\n"]

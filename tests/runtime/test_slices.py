@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from optgen.runtime.eager import slices
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(slices, "SLICE", 10)
-    monkeypatch.setattr(slices, "CUT", 40)
+    monkeypatch.setattr(slices, "CPU_ELEMENTS", 10)
+    monkeypatch.setattr(slices, "DEVICE_BYTES", 40)
 
 
 def tensors(*shapes):
@@ -80,7 +80,7 @@ def test_sparse_tensors_stay_whole():
 def test_cuts_hold_at_most_one_piece_of_elements():
     params = tensors((4,), (4,), (4,), (25,), (1,))
 
-    found = [[t.numel() for t in batch] for (batch,) in cuts(params)]
+    found = [[t.numel() for t in batch] for (batch,) in chunks(params)]
 
     assert found == [[4, 4], [4], [10], [10], [5, 1]]
 
@@ -91,15 +91,15 @@ def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
     params = [torch.zeros(50, dtype=torch.float16, device="meta")]
     states = [torch.zeros(50, dtype=dtype, device="meta")]
 
-    assert max(p.numel() for (p,), _ in cuts(params, states)) == elements
-    assert max(p.numel() for (p,), _ in cuts(params, states, alive=20)) == elements // 5
+    assert max(p.numel() for (p,), _ in chunks(params, states)) == elements
+    assert max(p.numel() for (p,), _ in chunks(params, states, alive=20)) == elements // 5
 
 
 def test_cuts_keep_lists_parallel_and_empty_lists_empty():
     params, states = tensors((4,), (25,)), tensors((4,), (25,))
 
     with torch.no_grad():
-        for batch, nothing, same in cuts(params, [], states):
+        for batch, nothing, same in chunks(params, [], states):
             assert nothing == []
             torch._foreach_add_(batch, 1)
             torch._foreach_add_(same, 1)
@@ -108,5 +108,5 @@ def test_cuts_keep_lists_parallel_and_empty_lists_empty():
 
 
 def test_tensors_without_elements_are_passed_on():
-    assert [len(batch) for (batch,) in cuts(tensors((0,), (3,), (0,)))] == [3]
+    assert [len(batch) for (batch,) in chunks(tensors((0,), (3,), (0,)))] == [3]
     assert len(list(slices.slices(tensors((0,), (3,))))) == 2

@@ -13,7 +13,7 @@ from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import library_cache
 from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
-from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measured
+from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measure_layout
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 repeat = importlib.import_module(
@@ -69,7 +69,7 @@ def no_compiler(patch: pytest.MonkeyPatch) -> None:
 
 
 def anything(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tensor_reader, "measured", lambda: {}["what nobody thought of"])
+    patch.setattr(tensor_reader, "measure_layout", lambda: {}["what nobody thought of"])
 
 
 OBSTACLES: list[Patch] = [
@@ -110,7 +110,7 @@ def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
 ) -> None:
     """It could end the process."""
     another_torch(monkeypatch)
-    monkeypatch.setattr(tensor_reader, "measured", lambda: pytest.fail("measured"))
+    monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
     assert reader() is None
 
 
@@ -154,7 +154,7 @@ def test_a_surprise_in_memory_is_no_reader(
 ) -> None:
     monkeypatch.setattr(object_layout, "_words", surprise(object_layout._words))
     with pytest.raises(UnknownLayoutError, match=message):
-        measured()
+        measure_layout()
     assert reader() is None
 
 
@@ -171,7 +171,7 @@ def test_a_function_that_does_something_else_is_no_reader(
 
     monkeypatch.setattr(object_layout, "_link", link_another)
     with pytest.raises(UnknownLayoutError, match=r"gradient|interface|version"):
-        measured()
+        measure_layout()
 
 
 _held = torch.zeros(3)
@@ -195,7 +195,7 @@ def test_whatever_memory_held_before_the_same_is_measured() -> None:
     for size in range(300):
         kept += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]
         del kept[:: 2 + size % 5]
-        found.add(bytes(measured()))
+        found.add(bytes(measure_layout()))
     assert len(found) == 1
 
 

@@ -11,7 +11,7 @@ from interpreter import inside, outside, run_inside
 
 import optgen
 from optgen import use_lowering
-from optgen.runtime.fused_triton.interpreter import as_devices_do
+from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
@@ -89,7 +89,7 @@ def test_other_kernels_find_the_interpreter_as_it_is() -> None:
         return [getattr(InterpreterBuilder, name) for name in ("cast_impl", "create_splat")]
 
     def broken() -> None:
-        with as_devices_do():
+        with patched_interpreter():
             assert methods() != before
             raise KeyError
 

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -15,7 +15,7 @@ def update(
     decay: float,
 ) -> None:
     """Update one bucket in place: tensors that share every number of the scalar program."""
-    for cut in cuts(averages, params):
-        averages, params = cut
+    for chunk in chunks(averages, params):
+        averages, params = chunk
         # average = lerp(average, param, 1 - decay)
         torch._foreach_lerp_(averages, params, 1 - decay)

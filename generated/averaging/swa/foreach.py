@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.scalars import divide
-from optgen.runtime.eager.slices import cuts
+from optgen.runtime.eager.slices import chunks
 
 
 def update(
@@ -18,7 +18,7 @@ def update(
     """Update one bucket in place: tensors that share every number of the scalar program."""
     scaled_count = divide(1, count + 1)
 
-    for cut in cuts(averages, params):
-        averages, params = cut
+    for chunk in chunks(averages, params):
+        averages, params = chunk
         # average = lerp(average, param, 1 / (count + 1))
         torch._foreach_lerp_(averages, params, scaled_count)

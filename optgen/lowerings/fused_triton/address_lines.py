@@ -15,7 +15,7 @@ _COUNTS: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
     ("groups", "groups = tl.load(shape + GROUPS * tensors)"),
 )
-_PARTS = ("parts", "parts = partials + tl.load(shape + SHARES * tensors)")
+_PARTS = ("parts", "parts = partials + tl.load(shape + GROUP_PARTIALS * tensors)")
 
 
 def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:

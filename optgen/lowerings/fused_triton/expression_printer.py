@@ -48,7 +48,7 @@ CALLS: Mapping[str, str] = {
 _FUNCTIONS = {"at", "div", "ipow", "is_none", "lerp", "maximum", "minimum", "mod", "neg", "power"}
 _FUNCTIONS |= {"rounded", "sign", "sqrt"}
 _FUNCTIONS |= {"add_up", "column_total", "combine", "elements", "extents", "inside", "is_last"}
-_FUNCTIONS |= {"is_whole", "kept", "larger", "largest", "left_of", "lines", "lines_inside"}
+_FUNCTIONS |= {"is_whole", "masked", "larger", "largest", "left_of", "lines", "lines_inside"}
 _FUNCTIONS |= {"pick_largest", "row_total", "tile_at", "total", "whole_elements"}
 _ARGUMENTS = {
     "rows",
@@ -78,11 +78,21 @@ _VARIABLES |= {"tile_row", "tile_column", "first_row", "first_column", "in_rows"
 _VARIABLES |= {"in_batch", "row_lanes", "column_lanes", "all_rows", "all_columns", "blocks"}
 _VARIABLES |= {"row_values", "column_values", "matrix_values", "row_count", "column_count"}
 _VARIABLES |= {"numel", "ndim", "machine_eps"}
-_VARIABLES |= {"programs", "program", "kind", "k", "count"}
+_VARIABLES |= {"programs", "program", "tile_index", "k", "count"}
 _ARGUMENTS |= {"arrived", "firsts", "owners", "shapes", "values", "partials", "parts"}
 _CONSTANTS = {"BLOCK", "FIRST_BLOCK", "GROUP", "NUMEL", "SCALARS", "STREAMS", "TAIL", "VECTOR"}
-_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "KIND"}
-_CONSTANTS |= {"LINES", "NDIM", "NEEDS", "PARTIALS", "ROWS", "SHARES", "TILES", "VALUES", "WIDTH"}
+_CONSTANTS |= {"BLOCKS", "COLUMNS", "COMPUTE_T", "DEPTH", "EPS", "GROUPS", "HEIGHT", "TILE_INDEX"}
+_CONSTANTS |= {
+    "LINES",
+    "NDIM",
+    "WORKSPACES",
+    "PARTIALS",
+    "ROWS",
+    "GROUP_PARTIALS",
+    "TILES",
+    "VALUES",
+    "WIDTH",
+}
 RESERVED = _FUNCTIONS | _ARGUMENTS | _VARIABLES | _CONSTANTS | {"tl", "triton"}
 """Names that the kernels use themselves, so no variable of a rule may have them."""
 

@@ -232,8 +232,8 @@ class FinishPrinter:
     def _add(self, target: Ref, value: Expr) -> str:
         name, what = variable(target.name), self._printer(_argument(value))
         if _is_largest(value):
-            return f"{name} = maximum({name}, tl.abs(kept({what}, mask)))"
-        return f"{name} += kept({what}, mask)"
+            return f"{name} = maximum({name}, tl.abs(masked({what}, mask)))"
+        return f"{name} += masked({what}, mask)"
 
 
 def _type(value: Expr) -> str:

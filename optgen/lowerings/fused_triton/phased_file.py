@@ -46,7 +46,7 @@ def is_elementwise(plan: Plan) -> bool:
 
 
 def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
-    """Return the template's variables for one plan: its kernels, and their workspace needs."""
+    """Return the template's variables for one plan: its kernels, and their workspace."""
     plan = split_finishes(plan)
     packed = _packed_scalars(plan)
     slots = _slots(plan, packed)
@@ -74,7 +74,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "scaled": True,
         "prologue_shapes": uses("shape", "\n".join(numbers)),
         "kernels": kernels,
-        "needs": lines | most | {"locals": tuple(names)},
+        "workspace": lines | most | {"locals": tuple(names)},
     }
 
 

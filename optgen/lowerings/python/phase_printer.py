@@ -44,7 +44,7 @@ _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"
 
 
 def _lists(plan: Plan) -> list[str]:
-    """Return the tensors that a share of the bucket has lists of, in order."""
+    """Return the tensors that a sublist of the bucket has lists of, in order."""
     states = (s.symbol for s in plan.algorithm.states if s.shape != "scalar")
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
@@ -56,9 +56,9 @@ def phases(plan: Plan, form: PhaseSyntax) -> Body:
     plan = plan if whole or form.over_ranks else rematerialize_if_blocked(plan)
     printer = _Printer(coefficients_to_factors(plan), plan.kinds, form, whole)
     if form.over_ranks:
-        opening = [f"share = {lists}"] if printer.rereads_lists else []
+        opening = [f"sublist = {lists}"] if printer.rereads_lists else []
         return Body([*opening, *printer.lines()], frozenset(printer.reads))
-    opening = [f"{lists} = share"] if form.in_lists else []
+    opening = [f"{lists} = sublist"] if form.in_lists else []
     lines = indented([*opening, *printer.lines()], form.loop.format(lists=lists))
     return Body(lines, frozenset(printer.reads))
 
@@ -72,7 +72,7 @@ class _Printer:
     reads: set[str] = field(default_factory=set)  # numbers read by the lines printed so far
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines inside the loop over tensors or shares."""
+        """Yield the lines inside the loop over tensors or sublists."""
         if asks_blocked(self.plan):
             yield self.form.blocked
         yield from (f"{name} = None" for name in self._sometimes_assigned())
@@ -121,7 +121,7 @@ class _Printer:
     def _restored_lists(self, sweep: Sweep) -> Iterator[str]:
         """Restore the lists whose names an earlier sweep has reassigned."""
         for name in self._reassigned_streams(sweep):
-            yield f"{plural(name)} = share[{_lists(self.plan).index(name)}]"
+            yield f"{plural(name)} = sublist[{_lists(self.plan).index(name)}]"
 
     def _reassigned_streams(self, sweep: Sweep) -> list[str]:
         """Return the streams of a sweep whose names an earlier sweep has reassigned."""
@@ -236,7 +236,7 @@ class _Printer:
         return [f"yield [{', '.join(asked)}]"] if asked else []
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
-        """Print the call of a matrix op on one tensor or on a share."""
+        """Print the call of a matrix op on one tensor or on a sublist."""
         yield from map(comment, call.quote)
         self.reads |= {ref.name for arg in call.args for ref in refs(arg)}
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)

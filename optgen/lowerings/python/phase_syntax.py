@@ -38,8 +38,8 @@ class PhaseSyntax:
 ONE_TENSOR = PhaseSyntax(
     loop="for index in range(len(params)):",
     blocks="blocks",
-    uncut="as_one",
-    blocked="blocked = is_cut(params[index])",
+    uncut="one_block",
+    blocked="blocked = needs_blocks(params[index])",
     whole="{1}[index]",
     small="{0}",
     read="{1}[index]",
@@ -50,10 +50,10 @@ ONE_TENSOR = PhaseSyntax(
     in_lists=False,
 )
 TENSOR_LISTS = PhaseSyntax(
-    loop="for share in shares({lists}):",
+    loop="for sublist in sublists({lists}):",
     blocks="list_blocks",
-    uncut="lists_as_one",
-    blocked="blocked = is_cut(params[0])",
+    uncut="one_list_block",
+    blocked="blocked = needs_blocks(params[0])",
     whole="{1}",
     small="{0}.unbind()",
     read="torch.stack({1})",

@@ -9,7 +9,7 @@ from optgen.runtime.eager import sharded_step
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.call import Call
 from optgen.runtime.eager.common_dtype import reads_in_dtype_of_first
-from optgen.runtime.eager.functions import load
+from optgen.runtime.eager.generated_functions import load
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import number
 from optgen.runtime.sharded.consensus import Consensus
@@ -32,7 +32,7 @@ class EagerBackend:
         whole = [batch for batch in batches if batch.dispatch_key.sharding is None]
         calls = [Call.of(optimizer, batch, self._lowering) for batch in whole]
         shards = [batch for batch in batches if batch.dispatch_key.sharding is not None]
-        together = sharded_step.prepare(optimizer, shards, consensus) if consensus else None
+        update_shards = sharded_step.prepare(optimizer, shards, consensus) if consensus else None
 
         def update() -> None:
             if is_skipped(optimizer):
@@ -40,8 +40,8 @@ class EagerBackend:
             for call in calls:
                 unscale(optimizer, call.batch)
                 call.update(optimizer.rule)
-            if together:
-                together()
+            if update_shards:
+                update_shards()
 
         return update
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.slices import CUT, SLICE
+from optgen.runtime.eager.slices import CPU_ELEMENTS, DEVICE_BYTES
 
 ALIVE = 8  # lists of temporaries there may be at once
 Box = tuple[slice, ...]
 
 
-def shares(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
+def sublists(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
     """Split the lists into shorter ones; one share has few elements, or a single tensor.
 
     The tensors of a bucket have one shape, so that every share but the last has equally many.
@@ -28,7 +28,7 @@ def shares(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[Any
         yield tuple(tensors[start : start + count] for tensors in (params, *lists))
 
 
-def is_cut(param: Tensor) -> bool:
+def needs_blocks(param: Tensor) -> bool:
     """Whether a tensor is gone over in several blocks: what one leaves is gone with the next."""
     return param.numel() > _limit(param)
 
@@ -44,20 +44,22 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
         others: of the same shape, but for sizes of 1 where there is one for all; None for a state
             that is not there.
     """
-    (row,) = as_one(param, *others)
-    if not is_cut(param):
+    (row,) = one_block(param, *others)
+    if not needs_blocks(param):
         yield row
         return
     for box in _boxes(param.shape, _limit(param)):
         yield tuple(x if x is None else x[_inside(box, x)] for x in row)
 
 
-def as_one(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
+def one_block(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """The whole tensor as its only block, whatever its size: what a matrix word takes."""
     yield (param, *(_as_computed(tensor, param) for tensor in others))
 
 
-def lists_as_one(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
+def one_list_block(
+    params: list[Tensor], *lists: Sequence[Tensor]
+) -> Iterator[tuple[list[Any], ...]]:
     """The same for a share of whole tensors."""
     yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
 
@@ -67,8 +69,8 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
 
     An empty list stands for a state that is not there.
     """
-    if not is_cut(params[0]):
-        yield from lists_as_one(params, *lists)
+    if not needs_blocks(params[0]):
+        yield from one_list_block(params, *lists)
         return
     columns: list[Sequence[Tensor | None]] = [column or [None] * len(params) for column in lists]
     for row in zip(params, *columns, strict=True):
@@ -83,15 +85,15 @@ def list_chunks(
 
     `sums` are numbers that are added to in place: they come last, in the type they are in.
     """
-    for share in shares(params, *lists, *sums):
-        taken = share[: 1 + len(lists)]
+    for sublist in sublists(params, *lists, *sums):
+        taken = sublist[: 1 + len(lists)]
         for row in list_blocks(*taken):
-            yield (*row, *share[len(taken) :])
+            yield (*row, *sublist[len(taken) :])
 
 
 def _limit(tensor: Tensor) -> int:
     """How many elements a block may have: what is computed with has four bytes at least."""
-    return SLICE if tensor.is_cpu else 4 * CUT // (ALIVE * max(4, tensor.itemsize))
+    return CPU_ELEMENTS if tensor.is_cpu else 4 * DEVICE_BYTES // (ALIVE * max(4, tensor.itemsize))
 
 
 def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:

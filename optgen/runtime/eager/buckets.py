@@ -34,7 +34,7 @@ def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
     if by_value:
         scalars = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
         for column in filter(None, scalars):
-            keys += [_values(column), _turns(column)]
+            keys += [_values(column), _occurrences(column)]
     rows: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         rows.setdefault(key, []).append(index)
@@ -74,16 +74,16 @@ def _dtypes(batch: Batch) -> list[list[torch.dtype]]:
     return [[grad.dtype for grad in batch.grads]] if len(batch.grad_dtypes) > 1 else []
 
 
-def _turns(scalars: list[Tensor]) -> list[int]:
+def _occurrences(scalars: list[Tensor]) -> list[int]:
     """How often each tensor came before: parameters that share a step count take turns with it."""
     if len(set(map(id, scalars))) == len(scalars):
         return [0] * len(scalars)
     seen: dict[int, int] = {}
-    turns = []
+    occurrences = []
     for scalar in scalars:
-        turns.append(seen.get(id(scalar), 0))
-        seen[id(scalar)] = turns[-1] + 1
-    return turns
+        occurrences.append(seen.get(id(scalar), 0))
+        seen[id(scalar)] = occurrences[-1] + 1
+    return occurrences
 
 
 def _values(scalars: list[Tensor]) -> list[float]:

@@ -10,8 +10,9 @@ from optgen.runtime.batch.sparse_rows import check_rows, touched
 from optgen.runtime.eager import common_dtype
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.functional_checks import check_functional
-from optgen.runtime.eager.functions import Function, hypers, load, named
-from optgen.runtime.eager.tensor_lists import pieces
+from optgen.runtime.eager.generated_functions import Function, load, variant_name
+from optgen.runtime.eager.hyper_arguments import hyper_arguments
+from optgen.runtime.eager.tensor_lists import chunks
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
 
@@ -33,7 +34,7 @@ class Call(NamedTuple):
         """Check a batch, and find the function for it."""
         rule, group = optimizer.rule, batch.group
         functional = bool(group.get("differentiable") or group.get("capturable"))
-        taken = hypers(rule, group, functional, lowering)
+        taken = hyper_arguments(rule, group, functional, lowering)
         if functional:
             check_functional(rule, batch)
             taken["capturable"] = bool(group.get("capturable"))
@@ -41,7 +42,7 @@ class Call(NamedTuple):
             check_rows(batch)
         # The functional form is written for one tensor; tensor lists compute like one.
         form = ("forloop", "update_functional") if functional else (lowering, "update")
-        function = load(optimizer.lowerings, form[0], named(form[1], rule, batch))
+        function = load(optimizer.lowerings, form[0], variant_name(form[1], rule, batch))
         takes_sparse = not batch.dispatch_key.sparse_grad or (
             rule.adds and not functional and not any(map(torch.is_complex, batch.grads))
         )
@@ -61,19 +62,19 @@ class Call(NamedTuple):
 
 def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:
     """Return the function that divides the lists of a bucket among several calls."""
-    split = _in_pieces if functional and lowering == "foreach" and rule.elementwise else _whole
+    split = _in_chunks if functional and lowering == "foreach" and rule.elementwise else _whole
     if not common_dtype.several(rule, batch):
         return split
 
     def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
-        for lists in common_dtype.chunks(rule, columns):
+        for lists in common_dtype.chunks_in_one_dtype(rule, columns):
             yield from split(rule, lists)
 
     return in_one_dtype
 
 
-def _in_pieces(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
-    return pieces(columns)
+def _in_chunks(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:
+    return chunks(columns)
 
 
 def _whole(rule: Rule, columns: list[list[Any]]) -> Iterable[list[list[Any]]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.eager.tensor_lists import pieces
+from optgen.runtime.eager.tensor_lists import chunks
 from optgen.runtime.rule import Rule
 
 _dtype = attrgetter("dtype")
@@ -69,10 +69,10 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
     return OneDtype(taken, back)
 
 
-def chunks(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
+def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
     """Yield the lists of a bucket in one dtype, a few parameters at a time; then write back."""
-    for piece in pieces(columns):
-        lists = [part[0].tensors if part else [] for part in piece]
+    for chunk in chunks(columns):
+        lists = [part[0].tensors if part else [] for part in chunk]
         alike = in_one_dtype(rule, lists)
         yield alike.columns
         alike.put_back()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 import torch
 from torch import Tensor
 
-from optgen.runtime.eager.tensor_lists import Tensors
+from optgen.runtime.eager.tensor_lists import TensorList
 from optgen.runtime.rule import truth
 
 Scalar = float | Tensor
@@ -37,21 +37,21 @@ def store(states: list[Tensor], value: Scalar) -> float:
     return float(states[0].item())
 
 
-def advance_one(step: Tensor | Tensors, capturable: bool) -> Scalar:
+def advance_one(step: Tensor | TensorList, capturable: bool) -> Scalar:
     """Count one step of one parameter; return the count as `read_one` does."""
     step.add_(1)
     return read_one(step, capturable)
 
 
-def store_one(state: Tensor | Tensors, value: Scalar, capturable: bool) -> Scalar:
+def store_one(state: Tensor | TensorList, value: Scalar, capturable: bool) -> Scalar:
     """Write the scalar state of one parameter; return it as `read_one` does."""
     state.fill_(value)
     return read_one(state, capturable)
 
 
-def read_one(state: Tensor | Tensors, capturable: bool) -> Scalar:
+def read_one(state: Tensor | TensorList, capturable: bool) -> Scalar:
     """The scalar state of one parameter: a new tensor where a graph or autograd must see it."""
-    if isinstance(state, Tensors):
+    if isinstance(state, TensorList):
         return state.vector()
     if capturable or state.requires_grad:
         return state.to(torch.float64, copy=True)
@@ -163,9 +163,9 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
     return chosen.to(torch.result_type(chosen, other), copy=True).expand(shape)
 
 
-def in_type_of(like: Tensor | Tensors, number: Scalar) -> Tensor:
+def in_type_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
     """A number as torch's `where` takes it for the elements of a tensor: as wide as they are."""
-    tensor = like.tensors[0] if isinstance(like, Tensors) else like
+    tensor = like.tensors[0] if isinstance(like, TensorList) else like
     if isinstance(number, Tensor):
         return number.to(tensor.dtype)
     return tensor.new_full((), number)

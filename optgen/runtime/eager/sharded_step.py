@@ -7,7 +7,8 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.grad_scaler import unscale
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.common_dtype import OneDtype, in_one_dtype
-from optgen.runtime.eager.functions import Function, find, hypers, load, named
+from optgen.runtime.eager.generated_functions import Function, find, load, variant_name
+from optgen.runtime.eager.hyper_arguments import hyper_arguments
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.sharded.collectives import Collectives
 from optgen.runtime.sharded.consensus import Consensus
@@ -44,10 +45,10 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
             f"{type(optimizer).__name__} looks at a parameter as a whole, and this process holds a "
             f"part ({where.placements}): neither differentiable=True nor capturable=True can step"
         )
-    taken = hypers(rule, group, functional=False, lowering="foreach")
-    name, cuts = named("update_sharded", rule, batch), where.cuts()
+    taken = hyper_arguments(rule, group, functional=False, lowering="foreach")
+    name, cuts = variant_name("update_sharded", rule, batch), where.cuts()
     sharded = find(optimizer.lowerings, "foreach", name)
-    alone = named("update", rule, batch)  # where parts of such parameters go by themselves
+    alone = variant_name("update", rule, batch)  # where parts of such parameters go by themselves
     update = sharded or load(optimizer.lowerings, "foreach", alone)
     consensus.note(where, name, taken)
     for columns, fresh, places in buckets(rule, batch, by_value=True):
@@ -55,10 +56,10 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
         count = columns[-1][0].item() if rule.step else None
         consensus.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
         collectives = {"collectives": Collectives(whole, cuts)} if sharded else {}
-        yield _made(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
+        yield _update_bucket(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
 
 
-def _made(update: Function, taken: OneDtype, keywords: Mapping[str, Any]) -> Update:
+def _update_bucket(update: Function, taken: OneDtype, keywords: Mapping[str, Any]) -> Update:
     """An update of a bucket, as the driver takes it: one without phases asks for nothing."""
     asking = update(*taken.columns, **keywords)
     if asking is not None:

@@ -9,18 +9,22 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-SLICE = 2**18  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
-CUT = 15 * 2**20  # bytes of one piece elsewhere: four lists of temporaries stay below 64 MiB
+CPU_ELEMENTS = (
+    2**18
+)  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
+DEVICE_BYTES = (
+    15 * 2**20
+)  # bytes of one piece elsewhere: four lists of temporaries stay below 64 MiB
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """Zip the lists, in views of pieces where a CPU tensor is large; an empty list yields None."""
     for row in zip_longest(params, *lists):
-        large = row[0].is_cpu and row[0].numel() > SLICE
-        yield from _pieces(row, SLICE) if large else (row,)
+        large = row[0].is_cpu and row[0].numel() > CPU_ELEMENTS
+        yield from _split_row(row, CPU_ELEMENTS) if large else (row,)
 
 
-def cuts(
+def chunks(
     params: list[Tensor], *lists: list[Tensor], alive: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
     """Split the lists into shorter ones of at most one piece's elements; an empty list stays so.
@@ -33,31 +37,31 @@ def cuts(
     batch: list[tuple[Tensor, ...]] = []
     room = limit
     for whole in zip_longest(params, *lists):
-        for row in _pieces(whole, limit) if whole[0].numel() > limit else (whole,):
+        for row in _split_row(whole, limit) if whole[0].numel() > limit else (whole,):
             size = row[0].numel()
             if batch and size > room:
-                yield _columns(batch)
+                yield _transposed(batch)
                 batch, room = [], limit
             batch.append(row)
             room -= size
-    yield _columns(batch)
+    yield _transposed(batch)
 
 
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
     """How many elements one piece may hold."""
-    return SLICE if columns[0][0].is_cpu else elsewhere(columns, alive)
+    return CPU_ELEMENTS if columns[0][0].is_cpu else device_limit(columns, alive)
 
 
-def elsewhere(columns: tuple[list[Tensor], ...], alive: int) -> int:
+def device_limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
     """The same where memory is the limit: a temporary may have the widest type there is."""
-    return 4 * CUT // (alive * max(column[0].itemsize for column in columns if column))
+    return 4 * DEVICE_BYTES // (alive * max(column[0].itemsize for column in columns if column))
 
 
-def _columns(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
+def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
     return tuple([] if column[0] is None else list(column) for column in zip(*rows, strict=True))
 
 
-def _pieces(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
+def _split_row(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
     """Cut tensors that belong together into views of at most so many elements."""
     given = [tensor for tensor in row if tensor is not None]
     if any(tensor.is_sparse for tensor in given):

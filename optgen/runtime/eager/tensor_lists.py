@@ -17,7 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
-PIECE = 2**20  # elements of one piece: eight float32 lists of as many are 32 MiB
+CHUNK_ELEMENTS = 2**20  # elements of one piece: eight float32 lists of as many are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
 _BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}
@@ -25,7 +25,7 @@ _COMMUTE = {"add", "mul", "maximum", "minimum"}
 _WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim tensor
 
 
-class Tensors:
+class TensorList:
     """Parallel tensors, one a parameter; whatever torch computes with it is done for each."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -34,14 +34,14 @@ class Tensors:
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Tensors:
+    ) -> TensorList:
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
-    def clone(self) -> Tensors:
+    def clone(self) -> TensorList:
         """Copies: the last writes may exchange what two lists hold."""
-        return Tensors(foreach_clone(self.tensors))
+        return TensorList(foreach_clone(self.tensors))
 
-    def copy_(self, values: Tensors) -> None:
+    def copy_(self, values: TensorList) -> None:
         """Write the values into the tensors."""
         torch._foreach_copy_(self.tensors, values.tensors)
 
@@ -62,24 +62,24 @@ class Tensors:
         torch._foreach_add_(self.tensors, number)
 
 
-def pieces(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[Tensors]]]:
+def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
     """Split parallel lists so that what is computed on the way stays small; empty ones stay so.
 
     A parameter stays whole: its step is counted once.
     """
     batch: list[tuple[Tensor, ...]] = []
-    room = PIECE
+    room = CHUNK_ELEMENTS
     for row in zip_longest(*columns):
         if batch and row[0].numel() > room:
             yield _as_one(batch)
-            batch, room = [], PIECE
+            batch, room = [], CHUNK_ELEMENTS
         batch.append(row)
         room -= row[0].numel()
     yield _as_one(batch)
 
 
-def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[Tensors]]:
-    return [[] if column[0] is None else [Tensors(column)] for column in zip(*rows, strict=True)]
+def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
+    return [[] if column[0] is None else [TensorList(column)] for column in zip(*rows, strict=True)]
 
 
 def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
@@ -89,13 +89,13 @@ def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
     if name not in _BINARY or len(args) != 2:
         return None
     a, b = args
-    if not isinstance(a, Tensors):
+    if not isinstance(a, TensorList):
         if name in _COMMUTE:
             a, b = b, a
         elif name == "sub":
-            return _foreach("add", (Tensors(_call("neg", b.tensors)), a))
+            return _foreach("add", (TensorList(_call("neg", b.tensors)), a))
         elif name == "div":
-            return _foreach("mul", (Tensors(_call("reciprocal", b.tensors)), a))
+            return _foreach("mul", (TensorList(_call("reciprocal", b.tensors)), a))
         else:
             return None
     alone = isinstance(b, int | float) or (
@@ -110,14 +110,14 @@ def _call(name: str, *args: Any) -> Sequence[Tensor]:
 
 
 def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[Tensor]:
-    count = next(len(a.tensors) for a in args if isinstance(a, Tensors))
+    count = next(len(a.tensors) for a in args if isinstance(a, TensorList))
     rows = zip(*(_column(a, count) for a in args), strict=True)
     return [func(*row, **kwargs) for row in rows]
 
 
 def _column(value: Any, count: int) -> Sequence[Any]:
     """What of a value belongs to each parameter."""
-    if isinstance(value, Tensors):
+    if isinstance(value, TensorList):
         return value.tensors
     if isinstance(value, Tensor) and value.dim():
         return value.unbind()
@@ -153,6 +153,6 @@ _OTHERS: dict[str, Any] = {
     "ne": torch.ne,
 }
 for _name, _function in {**_OPERATORS, **_OTHERS}.items():
-    setattr(Tensors, f"__{_name}__", _operator(_function))
+    setattr(TensorList, f"__{_name}__", _operator(_function))
 for _name, _function in _OPERATORS.items():
-    setattr(Tensors, f"__r{_name}__", _operator(_function, reflected=True))
+    setattr(TensorList, f"__r{_name}__", _operator(_function, reflected=True))

@@ -16,9 +16,9 @@ from optgen.runtime.fused_cpu.build import dtype_variants
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
-from optgen.runtime.fused_cpu.chunks import together
-from optgen.runtime.fused_cpu.kernels import kernel_or_reason, loaded
-from optgen.runtime.fused_cpu.ready import dense_ready, ready, rows_ready
+from optgen.runtime.fused_cpu.chunks import single_chunk
+from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
+from optgen.runtime.fused_cpu.prepare import prepare_chunks, prepare_dense, prepare_sparse
 from optgen.runtime.fused_cpu.stream_codes import CODES
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
@@ -36,9 +36,9 @@ class FusedCpuBackend:
         if batch.dispatch_key.device != "cpu":
             return f"the tensors are on {batch.dispatch_key.device}"
         dtypes = {dtype.to_real() for dtype in set(map(_dtype, batch.tensors()))}
-        types = dtype_variants.of_works(owner.rule, [batch])
+        dtype_bits = dtype_variants.bits_of_batches(owner.rule, [batch])
         is_sharded = batch.dispatch_key.sharding is not None
-        kernel = kernel_or_reason(owner, types, is_sharded)
+        kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
         if isinstance(kernel, str):
             return kernel
         if is_sharded and batch.dispatch_key.sparse_grad:
@@ -56,12 +56,14 @@ class FusedCpuBackend:
         whole = [batch for batch in batches if not batch.dispatch_key.sharding]
         calls = []
         if any(batch.dispatch_key.sparse_grad for batch in whole):
-            calls.append(rows_ready(loaded(optimizer), optimizer, whole))
+            calls.append(prepare_sparse(load_kernel(optimizer), optimizer, whole))
         elif whole:
-            calls.append(dense_ready(loaded(optimizer), optimizer, whole))
+            calls.append(prepare_dense(load_kernel(optimizer), optimizer, whole))
         if sharded:
-            kernel = loaded(optimizer, is_sharded=True)
-            calls.append(ready(kernel, optimizer, sharded, [together(kernel, sharded)]))
+            kernel = load_kernel(optimizer, is_sharded=True)
+            calls.append(
+                prepare_chunks(kernel, optimizer, sharded, [single_chunk(kernel, sharded)])
+            )
 
         def update() -> CachedStep | None:
             if is_skipped(optimizer):
@@ -75,21 +77,21 @@ class FusedCpuBackend:
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
         """Take the first step of ordinary tensors; or at most create their states."""
         batches = first_step.batches(optimizer, takes)
-        return first_step.taken(loaded(optimizer), optimizer, batches) if batches else None
+        return first_step.take(load_kernel(optimizer), optimizer, batches) if batches else None
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
         """Update the lists of a function; return what does so again, if nothing was copied."""
-        kernel = loaded(function)
-        in_place = dense_ready(kernel, function, [batch])()
+        kernel = load_kernel(function)
+        in_place = prepare_dense(kernel, function, [batch])()
         return CachedCall.of(kernel, len(batch.params)) if in_place else None
 
 
 def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
     """Return what repeats a step that was taken in place, of dense or of sparse gradients."""
-    kernel, stepped = loaded(optimizer), whole_groups(optimizer, batches)
+    kernel, stepped = load_kernel(optimizer), whole_groups(optimizer, batches)
     if not any(batch.dispatch_key.sparse_grad for batch in batches):
         return CachedDenseStep.of(kernel, optimizer, stepped)
-    update = sparse_gradients.function(kernel)
+    update = sparse_gradients.kernel_function(kernel)
     listed = optimizer.param_groups
     every = stepped == set(map(id, listed)) and all(b.dispatch_key.sparse_grad for b in batches)
     return CachedSparseStep.of(kernel, update, listed) if update and every else None

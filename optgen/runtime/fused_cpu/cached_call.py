@@ -18,20 +18,20 @@ from optgen.runtime.fused_cpu.table import Table
 class CachedCall:
     """What a call that went through the kernel leaves for the next one with lists as long."""
 
-    def __init__(self, kernel: Kernel, found: Reader, tensors: int) -> None:
-        self._kernel, self._update = kernel, found.update
+    def __init__(self, kernel: Kernel, tensor_reader: Reader, tensors: int) -> None:
+        self._kernel, self._update = kernel, tensor_reader.run_call
         self._busy = Lock()  # all of what follows is scratch of one call
         self._table = Table(kernel, tensors, 1)
         self._values: list[Any] = []
         self._lists = array("q", bytes(8 * kernel.streams))
-        self._inquiry = found.inquiry(kernel, self._table)
-        self._inquiry.request.lists = self._lists.buffer_info()[0]
+        self._buffers = tensor_reader.request_for(kernel, self._table)
+        self._buffers.request.lists = self._lists.buffer_info()[0]
 
     @classmethod
     def of(cls, kernel: Kernel, tensors: int) -> "CachedCall | None":
         """What the next call needs; None where there is no reader."""
-        found = reader()
-        return None if found is None else cls(kernel, found, tensors)
+        tensor_reader = reader()
+        return None if tensor_reader is None else cls(kernel, tensor_reader, tensors)
 
     def run(self, lists: Sequence[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Update the lists, or do nothing and return False if they need another look."""
@@ -44,8 +44,8 @@ class CachedCall:
             self._take_hypers([hypers[name] for name in self._kernel.rule.hypers])
             for stream, column in enumerate(lists):
                 self._lists[stream] = id(column)
-            self._inquiry.request.threads = ctypes.addressof(current)
-            return bool(self._update(self._inquiry.address))
+            self._buffers.request.threads = ctypes.addressof(current)
+            return bool(self._update(self._buffers.address))
         finally:
             self._busy.release()
 
@@ -53,6 +53,6 @@ class CachedCall:
         known = self._values
         constant = all(isinstance(value, (int, float)) for value in values)
         if not (constant and len(known) == len(values) and all(map(is_, values, known))):
-            self._table.hypers[0] = self._kernel.row(values)
+            self._table.hypers[0] = self._kernel.pack_hypers(values)
             self._table.set_hypers()
             self._values = values

@@ -35,7 +35,7 @@ _dtype = attrgetter("dtype")
 _AXES = {"like": 0, "row": 1, "col": 2}
 
 
-class Values(NamedTuple):
+class GroupValues(NamedTuple):
     """What a step depends on in a group."""
 
     options: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Values(NamedTuple):
     hypers: tuple[Any, ...]
 
 
-class Getter(NamedTuple):
+class GroupGetter(NamedTuple):
     """Reads the values of a group, which may lack keys that were not asked for."""
 
     keys: int  # how many the group has: with one more it may have an option more
@@ -51,16 +51,16 @@ class Getter(NamedTuple):
     options: int  # how many of the items are options; the parameters follow
 
     @classmethod
-    def of(cls, kernel: Kernel, group: Group) -> "Getter":
+    def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
         """The one for groups with the keys of this one."""
         options = [key for key in OPTIONS if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
         return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
 
-    def values(self, group: Group) -> Values:
+    def values(self, group: Group) -> GroupValues:
         """The values, or a KeyError where a key is gone."""
         items, first = self.items(group), self.options
-        return Values(items[:first], items[first], items[first + 1 :])
+        return GroupValues(items[:first], items[first], items[first + 1 :])
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
@@ -72,11 +72,13 @@ def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
 class CachedDenseStep:
     """What a step that was taken through the kernel leaves for the next one."""
 
-    def __init__(self, kernel: Kernel, found: Reader, groups: list[Group], stepped: set[int]):
+    def __init__(
+        self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]
+    ):
         self.forced = forced()  # another wish may call for another lowering
-        self._kernel, self._cached_step = kernel, found.repeat
+        self._kernel, self._cached_step = kernel, tensor_reader.run_step
         self._busy = Lock()  # all of what follows is scratch of one step
-        self._getters = [Getter.of(kernel, group) for group in groups]
+        self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
         self._constant = [all(map(is_constant, values.hypers)) for values in self._values]
@@ -84,34 +86,36 @@ class CachedDenseStep:
         self._needed = array("Q")
         for group in groups:
             self._needed.extend(kernel.needed_by_shape(group) if id(group) in stepped else (0, 0))
-        self._allowed = array("Q", map(_types_in, groups))
+        self._allowed = array("Q", map(_dtype_bits, groups))
         self._lists = array("q", bytes(8 * len(groups)))
         self._order = array("q")
-        self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
-        self._inquiry = found.inquiry(kernel, self._table)
-        self._request = self._inquiry.request
-        self._complete()
+        self._buffers = tensor_reader.request_for(kernel, self._table)
+        self._request = self._buffers.request
+        self._fill_request()
 
     @classmethod
     def of(
         cls, kernel: Kernel, optimizer: Optimized, stepped: set[int] | None
     ) -> "CachedDenseStep | None":
         """What steps of all groups of these identities, and of no others, need to be repeated."""
-        found = reader()
-        if found is None or stepped is None or kernel.calls:
+        tensor_reader = reader()
+        if tensor_reader is None or stepped is None or kernel.calls:
             return None
         dtensor = first_dtensor(optimizer.param_groups)
-        if dtensor is not None and not (kernel.rule.elementwise and found.learn(dtensor)):
+        if dtensor is not None and not (
+            kernel.rule.elementwise and tensor_reader.add_dtensor(dtensor)
+        ):
             return None
         if not all(type(group["params"]) is list for group in optimizer.param_groups):
             return None
-        repeat = cls(kernel, found, optimizer.param_groups, stepped)
+        cached = cls(kernel, tensor_reader, optimizer.param_groups, stepped)
         if dtensor is not None:
-            repeat._expect(specs_of(optimizer, kernel.keys))
-        return repeat
+            cached._expect_specs(specs_of(optimizer, kernel.keys))
+        return cached
 
-    def _expect(self, specs: list[list[Any]]) -> None:
+    def _expect_specs(self, specs: list[list[Any]]) -> None:
         """Have the reader take tensors that are shared like these, stream by stream, and no others.
 
         They are kept: a spec made later could stand where one of these stood.
@@ -145,17 +149,17 @@ class CachedDenseStep:
 
     def _run(self, optimizer: Optimized) -> bool:
         groups = optimizer.param_groups
-        if len(groups) != len(self._values) or not self._take_groups(groups):
+        if len(groups) != len(self._values) or not self._read_groups(groups):
             return False
         self._table.set_scale(optimizer)
         current = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
-        if self._cached_step(self._inquiry.address):
+        if self._cached_step(self._buffers.address):
             return True
-        return self._note_order(groups, state) and bool(self._cached_step(self._inquiry.address))
+        return self._note_order(groups, state) and bool(self._cached_step(self._buffers.address))
 
-    def _take_groups(self, groups: list[Group]) -> bool:
+    def _read_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering might be due."""
         changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
@@ -169,7 +173,7 @@ class CachedDenseStep:
             if not all(map(is_, values.options, known.options)) or type(values.params) is not list:
                 return False
             if not (self._constant[index] and all(map(is_, values.hypers, known.hypers))):
-                if not self._take_hypers(index, group, values):
+                if not self._update_hypers(index, group, values):
                     return False
                 changed = True
             self._lists[index] = id(values.params)
@@ -177,12 +181,12 @@ class CachedDenseStep:
             self._table.set_hypers()
         return True
 
-    def _take_hypers(self, index: int, group: Group, values: Values) -> bool:
+    def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
         # A learning rate that becomes a tensor may have to be computed with in its own type.
         known = self._values[index].hypers
         if list(map(decisive_kind, values.hypers)) != list(map(decisive_kind, known)):
             return False
-        self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
+        self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
             self._needed[2 * index : 2 * index + 2] = array("Q", needed)
@@ -197,9 +201,9 @@ class CachedDenseStep:
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
         count, owners = len(params), array("q", map(id, state))
-        if count != len(self._inquiry.params) or len(set(params)) < count:
+        if count != len(self._buffers.params) or len(set(params)) < count:
             return False
-        self._inquiry.params[:] = params
+        self._buffers.params[:] = params
         self._order = array("q", range(count))
         if owners.tobytes() != params.tobytes():
             places = dict(zip(params, self._order, strict=True))
@@ -208,11 +212,11 @@ class CachedDenseStep:
         self._request.entries = len(self._order)
         return True
 
-    def _complete(self) -> None:
+    def _fill_request(self) -> None:
         """Say where the tensors are, and which of them the rule needs."""
         request, keys = self._request, self._kernel.keys
         self._keys = array("q", map(id, keys))
-        axes = (_AXES[state.shape] for state in self._kernel.like)
+        axes = (_AXES[state.shape] for state in self._kernel.shaped)
         self._axes = array("B", [_AXES["like"]] * 2) + array("B", axes)
         self._names = (ctypes.c_char_p * len(keys))(*(key.encode() for key in keys))
         arrays = {
@@ -231,7 +235,7 @@ class CachedDenseStep:
         request.shape = self._table.struct.shape
 
 
-def _types_in(group: Group) -> int:
+def _dtype_bits(group: Group) -> int:
     """The types of a group's parameters, a set bit each: with a tensor lr the others may not do."""
     dtypes = set(map(_dtype, group["params"]))
     return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)

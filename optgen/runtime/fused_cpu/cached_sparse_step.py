@@ -20,7 +20,7 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.forced import forced
 from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.cached_dense_step import Getter, is_constant
+from optgen.runtime.fused_cpu.cached_dense_step import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.sparse_gradients import Rows
 from optgen.runtime.fused_cpu.stream_codes import CODES, in_stream
@@ -39,13 +39,13 @@ class CachedSparseStep:
         self.forced = forced()  # another wish may call for another lowering
         self._kernel, self._update = kernel, update
         self._busy = Lock()  # all of what follows is scratch of one step
-        self._getters = [Getter.of(kernel, group) for group in groups]
+        self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
         self._sizes = [len(group["params"]) for group in groups]
         count = sum(self._sizes)
         self._table = Table(kernel, count, len(groups))
-        self._table.hypers = [kernel.row(kernel.rule.values(group)) for group in groups]
+        self._table.hypers = [kernel.pack_hypers(kernel.rule.values(group)) for group in groups]
         self._table.set_hypers()
         places = chain.from_iterable([i] * size for i, size in enumerate(self._sizes))
         self._table.group[:] = array("i", places)
@@ -70,11 +70,11 @@ class CachedSparseStep:
         if not self._busy.acquire(blocking=False):
             return False  # another thread is at it
         try:
-            return self._take_groups(groups) and self._run(groups)
+            return self._read_groups(groups) and self._run(groups)
         finally:
             self._busy.release()
 
-    def _take_groups(self, groups: list[Group]) -> bool:
+    def _read_groups(self, groups: list[Group]) -> bool:
         """Bring the hyperparameters up to date; False if another lowering, or an error, is due."""
         changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
@@ -87,16 +87,18 @@ class CachedSparseStep:
             if not same or len(group) != getter.keys or size != self._sizes[index]:
                 return False
             if not all(map(is_, values.hypers, known.hypers)):
-                if not self._can_take(group) or not all(map(is_constant, values.hypers)):
+                if not self._can_step(group) or not all(map(is_constant, values.hypers)):
                     return False
-                self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
+                self._table.hypers[index] = self._kernel.pack_hypers(
+                    self._kernel.rule.values(group)
+                )
                 self._values[index] = values._replace(params=[])
                 changed = True
         if changed:
             self._table.set_hypers()
         return True
 
-    def _can_take(self, group: Group) -> bool:
+    def _can_step(self, group: Group) -> bool:
         rule = self._kernel.rule
         untrue = not any(truth(group[key]) for key in rule.dense_only)
         return untrue and not any(state.present(group) for state in rule.states)
@@ -107,19 +109,19 @@ class CachedSparseStep:
             return False
         held: list[Any] = []  # until the call is over
         for place, param in enumerate(params):
-            found = self._look(param)
+            found = self._read_gradient(param)
             if found is None:
                 return False
             held.append(found)
             indices, values, code = found
-            self._put(place, param, indices, values, code)
+            self._fill_row(place, param, indices, values, code)
         structs = (self._table.struct, self._rows, threads.current())
         if self._update(*map(ctypes.addressof, structs)) >= 0:
             return False
         increment_version(params)
         return True
 
-    def _look(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
+    def _read_gradient(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
         """The indices and values of a parameter's gradient, and the type; None if it is unlike."""
         grad = param.grad
         if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
@@ -133,9 +135,9 @@ class CachedSparseStep:
         indices, values = grad._indices(), grad._values()
         tensors = (param, indices, values)
         known = all(map(is_contiguous, tensors)) and not is_neg(values)
-        return (indices, values, code) if known and self._kernel.types >> code & 1 else None
+        return (indices, values, code) if known and self._kernel.dtype_bits >> code & 1 else None
 
-    def _put(self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int) -> None:
+    def _fill_row(self, t: int, param: Tensor, indices: Tensor, values: Tensor, code: int) -> None:
         table = self._table
         table.address[t] = param.data_ptr()
         table.address[len(table.elements) + t] = values.data_ptr()

@@ -29,32 +29,32 @@ class Chunk(NamedTuple):
 
 def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
     """Split the works of a step."""
-    lying: list[Batch] = []
-    crooked: list[Batch] = []
+    in_place: list[Batch] = []
+    to_copy: list[Batch] = []
     for batch in batches:
-        places = _crooked(kernel, batch)
+        places = _places_to_copy(kernel, batch)
         if not places:
-            lying.append(batch)
+            in_place.append(batch)
         elif kernel.calls:  # matrices of one shape are best taken together
-            crooked.append(batch)
+            to_copy.append(batch)
         else:
             if others := sorted(set(range(len(batch.params))) - set(places)):
-                lying.append(batch.some(others))
-            crooked += map(batch.some, _few(batch, places))
-    if lying:
-        yield Chunk(lying)
-    for batch in crooked:
+                in_place.append(batch.some(others))
+            to_copy += map(batch.some, _split_by_size(batch, places))
+    if in_place:
+        yield Chunk(in_place)
+    for batch in to_copy:
         yield Chunk([batch], copies=True)
 
 
-def together(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
+def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
     """All works for one call, which other processes take part in."""
-    return Chunk(batches, copies=any(_crooked(kernel, batch) for batch in batches))
+    return Chunk(batches, copies=any(_places_to_copy(kernel, batch) for batch in batches))
 
 
-def _crooked(kernel: Kernel, batch: Batch) -> list[int]:
+def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
     """The places of the parameters of which some stream must be copied."""
-    columns = _walked(kernel, batch)
+    columns = _kernel_columns(kernel, batch)
     flat = not batch.uneven and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
@@ -65,7 +65,7 @@ def _crooked(kernel: Kernel, batch: Batch) -> list[int]:
     ]
 
 
-def _walked(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
+def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
     """The lists of tensors that a kernel walks side by side."""
     states = zip(kernel.rule.states, batch.states, strict=True)
     return [batch.params, batch.grads, *(c for s, c in states if c and s.shape != "scalar")]
@@ -77,13 +77,13 @@ def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
         check(kernel, batch)
 
 
-def _few(batch: Batch, places: list[int]) -> Iterator[list[int]]:
-    few, elements = list[int](), 0
+def _split_by_size(batch: Batch, places: list[int]) -> Iterator[list[int]]:
+    found, elements = list[int](), 0
     for place in places:
         size = batch.params[place].numel()
-        if few and elements + size > _ELEMENTS:
-            yield few
-            few, elements = [], 0
-        few.append(place)
+        if found and elements + size > _ELEMENTS:
+            yield found
+            found, elements = [], 0
+        found.append(place)
         elements += size
-    yield few
+    yield found

@@ -20,37 +20,37 @@ from optgen.runtime.torch_private import data_ptr, numel
 
 _dtype, _size = attrgetter("dtype"), attrgetter("shape")
 
-Copied: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and the copy updated in its place
+CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and the copy updated in its place
 
 
 def fill_table(
     kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, copies: bool = False
-) -> tuple[Table, Copied]:
+) -> tuple[Table, CopyPairs]:
     """The table of these tensors, with `copies` of those that are not flat memory side by side.
 
     Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
     table.has_copies = copies
-    copied: Copied = []
+    copied: CopyPairs = []
     first = 0
     for index, batch in enumerate(batches):
-        table.hypers[index] = kernel.row(kernel.rule.values(batch.group))
+        table.hypers[index] = kernel.pack_hypers(kernel.rule.values(batch.group))
         _fill(table, first, index, batch, copied if copies else None)
         first += len(batch.params)
     table.set_hypers()
     read = (t for batch in batches if copied for t in batch.only_read(kernel.rule, scaled))
-    kept = set(map(id, read))
-    return table, [pair for pair in copied if id(pair[0]) not in kept]
+    only_read = set(map(id, read))
+    return table, [pair for pair in copied if id(pair[0]) not in only_read]
 
 
-def _fill(table: Table, first: int, index: int, batch: Batch, copied: Copied | None) -> None:
+def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
     kernel, count = table.kernel, len(batch.params)
     last = first + count
     columns = _columns(kernel, batch, copied)
     _check(kernel, batch.group, columns)
     table.batches.append(batch)
-    table.held.append(columns)
+    table.columns.append(columns)
     for stream, column in enumerate(columns):
         if column:
             place = stream * len(table.elements) + first
@@ -59,7 +59,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: Copied | N
     if "elements" not in batch.memo:
         batch.memo["elements"] = array("q", list(map(numel, batch.params)))
     table.elements[first:last] = batch.memo["elements"]
-    if kernel.asks_shapes:
+    if kernel.has_shapes:
         sizes = list(map(_size, batch.params))
         one_each = dict(zip(sizes, batch.params, strict=True))
         numbers = {size: _shape(param) for size, param in one_each.items()}
@@ -71,13 +71,13 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: Copied | N
             table.fresh[place] |= fresh << bit
 
 
-def _columns(kernel: KernelSignature, batch: Batch, copied: Copied | None) -> list[list[Tensor]]:
+def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
     """The streams of a work in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.steps
-    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.like)]
+    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
     if copied is not None:
-        columns = _side_by_side(columns, copied, kernel.by_matrix)
+        columns = _with_copies(columns, copied, kernel.by_matrix)
     taken = {call.source for call in kernel.calls}
     columns += [
         [torch.empty_like(param) for param in columns[0]] if name in taken else []
@@ -122,8 +122,8 @@ def _shape(param: Tensor) -> tuple[int, int, int, int]:
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 
 
-def _side_by_side(
-    columns: list[list[Tensor]], copied: Copied, by_matrix: bool
+def _with_copies(
+    columns: list[list[Tensor]], copied: CopyPairs, by_matrix: bool
 ) -> list[list[Tensor]]:
     """The columns of a work, with copies of what is no flat memory beside its parameter."""
     walked = [list(column) for column in columns if column]

@@ -32,17 +32,17 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     lists = [group["params"] for group in groups]
     if not all(type(params) is list for params in lists):
         return []
-    reader = tensor_reader.built()  # one that is not is built while the kernel is
-    seen = reader.look(lists) if reader else []
-    made = [_batch(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
-    return made if _are_all_taken(optimizer, made, takes) else []
+    reader = tensor_reader.built_reader()  # one that is not is built while the kernel is
+    seen = reader.read_dtypes(lists) if reader else []
+    found = [_batch(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
+    return found if _all_are_taken(optimizer, found, takes) else []
 
 
-def _are_all_taken(optimizer: Stepping, made: list[Batch], takes: Callable[[Batch], bool]) -> bool:
+def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Batch], bool]) -> bool:
     context = optimizer._context
-    context.batches = {id(batch.group): batch for batch in made}  # one library is built for all
+    context.batches = {id(batch.group): batch for batch in found}  # one library is built for all
     try:
-        return all(map(takes, made))
+        return all(map(takes, found))
     finally:
         context.batches = {}
 
@@ -55,16 +55,16 @@ def _batch(optimizer: Stepping, group: Group, types: list[int]) -> Batch:
     return Batch(group, members, kinds, [each.grad for each in kinds], [], [], [], {}, [], [])
 
 
-def taken(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
+def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
     """Take the step; return what repeats it, or None if the reader cannot."""
-    repeat = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
-    if repeat is None:
+    cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
+    if cached is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    made = (ensure(rule, state, batch.group, batch.members, defaults) for batch in batches)
-    created = list(chain.from_iterable(made))
-    if repeat.begin(optimizer, created):
-        return repeat
+    ensured = (ensure(rule, state, batch.group, batch.members, defaults) for batch in batches)
+    created = list(chain.from_iterable(ensured))
+    if cached.begin(optimizer, created):
+        return cached
     for values, key in created:  # it is still to be seen that they are fresh
         values.pop(key, None)  # a parameter that comes twice has had it created twice
     return None

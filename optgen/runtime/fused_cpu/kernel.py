@@ -8,7 +8,7 @@ from typing import Any
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.build import sweep_library
 from optgen.runtime.fused_cpu.kernel_signature import KernelSignature
-from optgen.runtime.fused_cpu.matrix_calls import Call
+from optgen.runtime.fused_cpu.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.table import Table
 from optgen.runtime.protocols import Lowered
 
@@ -22,10 +22,10 @@ class Kernel(KernelSignature):
     is_sharded = False  # whether it is for parameters that other ranks hold shards of
 
     def __init__(
-        self, owner: Lowered, library: Path, types: int, source: str, swept_by: Path | None
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
     ) -> None:
         super().__init__(owner, ctypes.CDLL(str(library)))
-        self.types, self.source = types, source
+        self.dtype_bits, self.source = dtype_bits, source
         if swept_by:
             sweep_library.connect(self._library, swept_by)
         names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
@@ -47,15 +47,15 @@ class Kernel(KernelSignature):
             if part is not None:
                 part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
-    def _call(self, call: Call, table: Table) -> None:
+    def _call(self, call: MatrixCall, table: Table) -> None:
         """Do a matrix word, for all tensors of a group at once; other tensors are left out."""
         source, target = self.streams_of(call)
-        for index, (batch, columns) in enumerate(zip(table.batches, table.held, strict=True)):
+        for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             suited = call.suited(columns[0])
             made = call(batch.group, [columns[source][place] for place in suited])
-            table.put_made(target, index, dict(zip(suited, made, strict=True)), source)
+            table.set_results(target, index, dict(zip(suited, made, strict=True)), source)
 
-    def streams_of(self, call: Call) -> tuple[int, int]:
+    def streams_of(self, call: MatrixCall) -> tuple[int, int]:
         """Where in the table stands what a matrix word takes, and what it makes."""
-        first = 2 + len(self.like)
+        first = 2 + len(self.shaped)
         return first + self.locals.index(call.source), first + self.locals.index(call.target)

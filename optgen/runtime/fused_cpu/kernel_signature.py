@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.hyperparameters import Numbers
-from optgen.runtime.fused_cpu.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.matrix_calls import parse_calls
 from optgen.runtime.fused_cpu.stream_codes import in_stream, shaped_and_scalar
 from optgen.runtime.protocols import Group, Lowered
 
@@ -16,16 +16,16 @@ class KernelSignature:
 
     def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
         self.rule, self._library = owner.rule, library
-        self.row = Numbers(owner).row
-        self.like, self.scalar = shaped_and_scalar(owner.rule)
-        self.asks_shapes = self._has("optgen_shapes")
+        self.pack_hypers = Numbers(owner).row
+        self.shaped, self.scalar = shaped_and_scalar(owner.rule)
+        self.has_shapes = self._has("optgen_shapes")
         self.by_matrix = self._has("optgen_by_matrix")
-        self.calls = calls_of(self._text("optgen_calls"))
+        self.calls = parse_calls(self._text("optgen_calls"))
         self.locals = tuple(self._text("optgen_locals").split())
-        self.streams = 2 + len(self.like) + len(self.locals)
+        self.streams = 2 + len(self.shaped) + len(self.locals)
         # The parameter and its gradient come first. They and the locals have no key in the state.
         unnamed = ("",) * len(self.locals)
-        self.keys = ("", "", *(s.key for s in self.like), *unnamed, *self.scalar)
+        self.keys = ("", "", *(s.key for s in self.shaped), *unnamed, *self.scalar)
 
     def _has(self, name: str) -> bool:
         return hasattr(self._library, name)
@@ -44,7 +44,7 @@ class KernelSignature:
         states = self.rule.states
         present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
         present |= {self.keys[0], *self.scalar}
-        local = range(2 + len(self.like), self.streams)
+        local = range(2 + len(self.shaped), self.streams)
         return sum(
             in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
         )

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.build.compiler_process import end_all
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.stream_codes import excess
@@ -21,43 +21,43 @@ _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = 
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
 
-def loaded(owner: Lowered, types: int = 0, is_sharded: bool = False) -> Kernel:
+def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel:
     """The kernel, or an error that says why there is none."""
-    kernel = kernel_or_reason(owner, types, is_sharded)
+    kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
     return kernel
 
 
-def kernel_or_reason(owner: Lowered, types: int = 0, is_sharded: bool = False) -> Kernel | str:
+def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel | str:
     """A kernel that knows these types, the one that knows most; or why there is none."""
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
     alike = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
     for kernel in reversed(alike):  # each knows what those before it do
-        if not types & ~kernel.types:
+        if not dtype_bits & ~kernel.dtype_bits:
             return kernel
-    for known in (_types_of_step(owner), *(kernel.types for kernel in alike)):
-        types |= known
-    asked = is_sharded, types
-    if asked not in loaded:
-        loaded[asked] = _load(owner, module, *asked)
-    return loaded[asked]
+    for known in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in alike)):
+        dtype_bits |= known
+    key = is_sharded, dtype_bits
+    if key not in loaded:
+        loaded[key] = _load(owner, module, *key)
+    return loaded[key]
 
 
-def _types_of_step(owner: Lowered) -> int:
+def _dtypes_of_step(owner: Lowered) -> int:
     """The types of all tensors of the step at hand: one library is to take all its works."""
     context = getattr(owner, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
-    return dtype_variants.of_works(owner.rule, batches)
+    return dtype_variants.bits_of_batches(owner.rule, batches)
 
 
-def _load(owner: Lowered, module: ModuleType, is_sharded: bool, types: int) -> Kernel | str:
+def _load(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int) -> Kernel | str:
     if reason := excess(owner.rule, _source(module)):
         return reason
     try:
-        return _built(owner, module, is_sharded, types)
+        return _build(owner, module, is_sharded, dtype_bits)
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
     reason = message.partition("\n")[0]  # what follows are words of the compiler
@@ -67,18 +67,20 @@ def _load(owner: Lowered, module: ModuleType, is_sharded: bool, types: int) -> K
     return reason
 
 
-def _built(owner: Lowered, module: ModuleType, is_sharded: bool, types: int) -> Kernel:
-    kind, condition = _kind(is_sharded)
-    name, source = owner.rule.name, condition + complete(_source(module))
+def _build(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int) -> Kernel:
+    kind, condition = _kernel_class(is_sharded)
+    name, source = owner.rule.name, condition + inline_includes(_source(module))
     # Two compilers take no longer than one; a third would wait for them where there are two cores.
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         try:
-            swept = sweep_library.begun(beside, source, types)
+            swept = sweep_library.start_build(executor, source, dtype_bits)
             if owner.rule.gradient == "sparse_only":
-                beside.submit(sparse_gradients.library, name, source)
+                executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
-                beside.submit(tensor_reader.reader)  # it is asked for next
-            built = dtype_variants.library(name, source, types, dtype_variants.made(source))
+                executor.submit(tensor_reader.reader)  # it is asked for next
+            built = dtype_variants.library(
+                name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
+            )
             return kind(owner, *built, source, swept())
         except KeyboardInterrupt:
             end_all()  # the other thread would wait for its compiler
@@ -89,10 +91,10 @@ def _source(module: ModuleType) -> str:
     return (pkgutil.get_data(module.__name__, "fused_cpu.cpp") or b"").decode()
 
 
-def _kind(is_sharded: bool) -> tuple[type[Kernel], str]:
+def _kernel_class(is_sharded: bool) -> tuple[type[Kernel], str]:
     """The class of a kernel, and what its source begins with."""
     if not is_sharded:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.shard_kernel import CONDITION, ShardKernel
+    from optgen.runtime.fused_cpu.shard_kernel import MACRO, ShardKernel
 
-    return ShardKernel, f"#define {CONDITION}\n"
+    return ShardKernel, f"#define {MACRO}\n"

@@ -14,14 +14,14 @@ _CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 
 
 @dataclass(frozen=True)
-class Call:
+class MatrixCall:
     """`target = word(source, *arguments) if when`: arguments are keys of a group, or numbers.
 
     A fact of a parameter, "factored" or "not factored", says which parameters it is for, if any.
     """
 
     target: str
-    word: str
+    op: str
     source: str
     arguments: tuple[str, ...]
     when: str = ""
@@ -38,15 +38,15 @@ class Call:
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The results for tensors of one group."""
         values = (group[name] if name in group else float(name) for name in self.arguments)
-        made: list[Tensor] = getattr(matrix_ops, self.word)(tensors, *values)
+        made: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
         return made
 
 
-def calls_of(text: str) -> tuple[Call, ...]:
+def parse_calls(text: str) -> tuple[MatrixCall, ...]:
     """The calls that a compiled rule asks for, in order; none of an empty text."""
     found = (_CALL.fullmatch(each) for each in text.split("; ") if each)
     return tuple(
-        Call(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]), match[5] or "")
+        MatrixCall(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]), match[5] or "")
         for match in found
         if match
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.matrix_calls import Call
+from optgen.runtime.fused_cpu.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.table import Table
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.all_reduce import Partial
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-CONDITION = "OPTGEN_SHARDS"
+MACRO = "OPTGEN_SHARDS"
 """Defined where a source is built for parts."""
 
 
@@ -47,7 +47,7 @@ class Shards:
         self._rows = array("q")
         for batch in batches:
             known: dict[torch.Size, list[int]] = {}
-            cuts = _cuts(batch)
+            cuts = _sharded_axes(batch)
             for member in batch.members:
                 if member.shape not in known:
                     known[member.shape] = self._row(member, cuts)
@@ -82,7 +82,7 @@ class Shards:
         ]
 
 
-def _cuts(batch: Batch) -> tuple[ShardedAxis, ...]:
+def _sharded_axes(batch: Batch) -> tuple[ShardedAxis, ...]:
     where = batch.dispatch_key.sharding
     return where.cuts() if where else ()
 
@@ -93,9 +93,9 @@ class ShardKernel(Kernel):
     is_sharded = True
 
     def __init__(
-        self, owner: Lowered, library: Path, types: int, source: str, swept_by: Path | None
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
     ) -> None:
-        super().__init__(owner, library, types, source, swept_by)
+        super().__init__(owner, library, dtype_bits, source, swept_by)
         self._advance: Any = None
         if self._has("optgen_advance"):  # else it asks for the sizes of a parameter only
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
@@ -113,15 +113,15 @@ class ShardKernel(Kernel):
         table.struct.shards = ctypes.addressof(shards.struct)
         for position, part in enumerate(self.parts):
             if position:
-                yield from self._call_together(self.calls[position - 1], table)
+                yield from self._call_sharded(self.calls[position - 1], table)
                 table.struct.grad_scale = None  # the first part has unscaled the gradients
             if part is None:
                 continue
             part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
             if self._advance:
-                yield from self._walk(shards)
+                yield from self._run_walk(shards)
 
-    def _walk(self, shards: Shards) -> Update:
+    def _run_walk(self, shards: Shards) -> Update:
         walk = shards.struct.walk
         try:
             while self._advance(walk):
@@ -129,14 +129,16 @@ class ShardKernel(Kernel):
         finally:
             self._end(walk)
 
-    def _call_together(
-        self, call: Call, table: Table
+    def _call_sharded(
+        self, call: MatrixCall, table: Table
     ) -> Generator[Request, list[list[Tensor]], None]:
         """Do a matrix word on whole matrices, each on one of the ranks that hold its parts."""
         source, target = self.streams_of(call)
-        alike = _alike(call, table)
-        splits = [_split(table.batches[index], places[0]) for index, places in alike]
-        held = [[table.held[index][source][place] for place in places] for index, places in alike]
+        alike = _group_by_shape(call, table)
+        splits = [_collectives(table.batches[index], places[0]) for index, places in alike]
+        held = [
+            [table.columns[index][source][place] for place in places] for index, places in alike
+        ]
         gathered = yield [split.gather(each) for split, each in zip(splits, held, strict=True)]
         made = [
             call(table.batches[index].group, matrices)
@@ -147,18 +149,18 @@ class ShardKernel(Kernel):
         for (index, places), tensors in zip(alike, parts, strict=True):
             results[index].update(zip(places, tensors, strict=True))
         for index, result in enumerate(results):
-            table.put_made(target, index, result, source)
+            table.set_results(target, index, result, source)
 
 
-def _alike(call: Call, table: Table) -> list[tuple[int, list[int]]]:
+def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
     """What a matrix word takes: the places of parameters of one shape and type, work by work."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for index, (batch, columns) in enumerate(zip(table.batches, table.held, strict=True)):
+    for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):
             member = batch.members[place]
             found.setdefault((index, member.shape, member.dtype), []).append(place)
     return [(key[0], places) for key, places in found.items()]
 
 
-def _split(batch: Batch, place: int) -> Collectives:
-    return Collectives(batch.members[place], _cuts(batch))
+def _collectives(batch: Batch, place: int) -> Collectives:
+    return Collectives(batch.members[place], _sharded_axes(batch))

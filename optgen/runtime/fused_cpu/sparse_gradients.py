@@ -52,7 +52,7 @@ def library(name: str, source: str) -> Path | None:
         return None
 
 
-def function(kernel: Kernel) -> Any | None:
+def kernel_function(kernel: Kernel) -> Any | None:
     """The compiled function for rows, if there is one."""
     if kernel not in _functions:
         path, found = library(kernel.rule.name, kernel.source), None
@@ -63,13 +63,13 @@ def function(kernel: Kernel) -> Any | None:
     return _functions[kernel]
 
 
-def fits(batch: Batch) -> bool:
+def can_take(batch: Batch) -> bool:
     """Tell whether the kernel can find this work's rows in memory."""
     one = all(grad.sparse_dim() == 1 for grad in batch.grads)
     return one and all(map(is_plain, chain(batch.params, *batch.states)))
 
 
-def ready(
+def prepare(
     kernel: Kernel, update: Any, optimizer: Lowered, batches: Sequence[Batch]
 ) -> Callable[[], None]:
     """Get ready to update the rows that gradients of works touch, by the compiled function.
@@ -77,7 +77,7 @@ def ready(
     The call raises an IndexError, and has done nothing, where an index is no row of its parameter.
     """
     grads = [grad for batch in batches for grad in batch.grads]
-    values = [[_in_order(grad._values()) for grad in batch.grads] for batch in batches]
+    values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]
     indices = [grad._indices().contiguous() for grad in grads]
     dense = [
         replace(batch, grads=reals(column), _grad_dtypes=None)
@@ -106,5 +106,5 @@ def ready(
     return run
 
 
-def _in_order(values: Tensor) -> Tensor:
+def _contiguous(values: Tensor) -> Tensor:
     return values.resolve_neg().contiguous()

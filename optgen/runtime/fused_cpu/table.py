@@ -49,10 +49,10 @@ class Table(Columns):
         self.kernel = kernel
         self.fresh = array("B", bytes(tensors))
         self.hypers: list[array[float]] = [array("d")] * groups
-        self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.asks_shapes))
+        self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # of tensors that could not be walked where they lie
-        self.held: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
+        self.columns: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
             *(
@@ -60,7 +60,7 @@ class Table(Columns):
                 for column in (self.address, self.elements, self.types, self.group, self.fresh)
             ),
         )
-        self.struct.shape = self.shape.buffer_info()[0] if kernel.asks_shapes else None
+        self.struct.shape = self.shape.buffer_info()[0] if kernel.has_shapes else None
 
     def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
         """Enter the tensors of one stream, from a place in the list on."""
@@ -71,13 +71,13 @@ class Table(Columns):
         for index, tensor in enumerate(column, first):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
-    def put_made(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
+    def set_results(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
         """Enter what a matrix word has made of some tensors of a group; others stay as they are."""
-        columns = self.held[index]
+        columns = self.columns[index]
         columns[stream] = list(columns[source])
         for place, each in made.items():
             columns[stream][place] = layout.beside(each, columns[0][place])
-        first = sum(len(before[0]) for before in self.held[:index])
+        first = sum(len(before[0]) for before in self.columns[:index])
         self.set_column(stream, first, columns[stream])
 
     def set_hypers(self) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-_NAMES = {
+_SYMBOLS = {
     "parallel": "GOMP_parallel",
     "id": "omp_get_thread_num",
     "team": "omp_get_num_threads",
@@ -19,7 +19,7 @@ _children: list[int] = []
 class Threads(ctypes.Structure):
     """`Threads` of kernel.h, field by field."""
 
-    _fields_ = [("count", c_int), *((name, c_void_p) for name in _NAMES)]
+    _fields_ = [("count", c_int), *((name, c_void_p) for name in _SYMBOLS)]
 
 
 def current() -> Threads:
@@ -27,19 +27,19 @@ def current() -> Threads:
 
     One in a forked child, which has none of the pool's threads and would wait for them for ever.
     """
-    threads = _found()
+    threads = _libgomp()
     serial = _children or not threads.parallel
     threads.count = 1 if serial else torch.get_num_threads()
     return threads
 
 
 @cache
-def _found() -> Threads:
+def _libgomp() -> Threads:
     """libgomp as torch has brought it into the process; another one would have another pool."""
     process = ctypes.CDLL(None)
-    if not all(hasattr(process, symbol) for symbol in _NAMES.values()):
+    if not all(hasattr(process, symbol) for symbol in _SYMBOLS.values()):
         return Threads()
-    functions = (getattr(process, symbol) for symbol in _NAMES.values())
+    functions = (getattr(process, symbol) for symbol in _SYMBOLS.values())
     return Threads(1, *(ctypes.cast(function, c_void_p) for function in functions))
 
 

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_triton.interpreter import as_devices_do
-from optgen.runtime.fused_triton.table import Staging, Table
+from optgen.runtime.fused_triton.interpreter import patched_interpreter
+from optgen.runtime.fused_triton.table import StagingBuffers, Table
 from optgen.runtime.fused_triton.tensor_streams import (
-    Layout,
-    Streams,
+    StreamLayout,
+    StreamTensors,
     check_devices,
     check_shapes,
-    copied,
-    kinds_of,
+    dtypes_and_devices,
+    tensors_to_copy,
 )
-from optgen.runtime.fused_triton.workspace import Needs, Shape, Tile, Workspace
+from optgen.runtime.fused_triton.workspace import Shape, Tile, Workspace, WorkspaceSpec
 from optgen.runtime.tensors.layout import copy_of
 
 _dtype = attrgetter("dtype")
@@ -33,16 +33,16 @@ TAIL = 256
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
-class Key(NamedTuple):
+class BucketKey(NamedTuple):
     """What the tensors of a bucket share. A state that the group does not keep has type None."""
 
     device: torch.device
-    types: tuple[torch.dtype | None, ...]  # parameter, gradient, states that are no scalars
-    scalar_types: tuple[torch.dtype, ...]  # step, scalar states
+    dtypes: tuple[torch.dtype | None, ...]  # parameter, gradient, states that are no scalars
+    scalar_dtypes: tuple[torch.dtype, ...]  # step, scalar states
     facts: tuple[bool, ...] = ()  # those of the parameter's shape that the rule asks for
 
 
-class Share(NamedTuple):
+class GroupSubset(NamedTuple):
     """The tensors of one group that belong to a bucket: which group, which of its tensors."""
 
     group: int
@@ -68,52 +68,52 @@ class Bucket:
 
     def __init__(
         self,
-        key: Key,
-        shares: list[Share],
+        key: BucketKey,
+        subsets: list[GroupSubset],
         states: Mapping[str, str],
-        streams: Streams,
+        streams: StreamTensors,
         fresh: list[list[bool]],
         hypers: Tensor,
-        staging: Staging | None,
-        needs: Needs | None = None,
-        kept: frozenset[int] = frozenset((1,)),
+        staging: StagingBuffers | None,
+        spec: WorkspaceSpec | None = None,
+        read_only: frozenset[int] = frozenset((1,)),
     ) -> None:
         """`kept` are the streams that kernels only read, unless they unscale gradients."""
-        self.key, self.shares, self.hypers = key, shares, hypers
-        self._states, self._kept = list(states), kept
-        tensors = streams[: len(key.types)]
+        self.key, self.subsets, self.hypers = key, subsets, hypers
+        self._states, self._read_only = list(states), read_only
+        tensors = streams[: len(key.dtypes)]
         like = [s for s, k in zip(tensors[2:], states.values(), strict=True) if k == "like"]
         check_shapes([*tensors[:2], *like])
         check_devices(tensors, key.device)
-        self._in_order = needs is not None and needs.in_order
-        self._copied = copied(tensors, self._in_order)
-        self._layouts = [Layout(stream, self._in_order) for stream in tensors]
-        self._scalar_kinds = list(map(kinds_of, streams[len(key.types) :]))
+        self._in_order = spec is not None and spec.in_order
+        self._to_copy = tensors_to_copy(tensors, self._in_order)
+        self._layouts = [StreamLayout(stream, self._in_order) for stream in tensors]
+        self._scalar_kinds = list(map(dtypes_and_devices, streams[len(key.dtypes) :]))
         self._scalars: Tensor | None = None
         self._locals: dict[str, list[Tensor]] = {}
-        self._local_names = needs.locals if needs else ()
-        self.types = [_triton_type(t or key.types[0]) for t in key.types]
-        self.scalar_types = [_triton_type(t) for t in key.scalar_types]
-        self._enter(streams, fresh, staging, needs)
+        self._local_names = spec.locals if spec else ()
+        self.types = [_triton_type(t or key.dtypes[0]) for t in key.dtypes]
+        self.scalar_types = [_triton_type(t) for t in key.scalar_dtypes]
+        self._enter(streams, fresh, staging, spec)
 
     def _enter(
         self,
-        streams: Streams,
+        streams: StreamTensors,
         fresh: list[list[bool]],
-        staging: Staging | None,
-        needs: Needs | None,
+        staging: StagingBuffers | None,
+        spec: WorkspaceSpec | None,
     ) -> None:
         """Divide the tensors into blocks, and make the table and the memory that goes with it."""
         amd = torch.version.hip is not None
-        shapes = list(map(Shape.of, streams[0])) if needs is not None and needs.by_matrix else []
+        shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
-        self.options = options(self.key.types, amd, tiles)
+        self.options = options(self.key.dtypes, amd, tiles)
         self.prologue_options = {"num_warps": 1} | exact(amd)
         counts = self._counts(streams[0], shapes)
         self._table = Table(
             list(map(Tensor.numel, streams[0])),
             counts,
-            chain.from_iterable([share.group] * len(share.indices) for share in self.shares),
+            chain.from_iterable([subset.group] * len(subset.indices) for subset in self.subsets),
             fresh,
             len(streams),
             self.key.device,
@@ -123,9 +123,9 @@ class Bucket:
         self.tensors, self.blocks = self._table.tensors, self._table.blocks
         self.rows, self.block_tensor = self._table.rows, self._table.block_tensor
         self._workspace = None
-        if needs is not None:
+        if spec is not None:
             compiled = exact(amd)
-            self._workspace = Workspace(needs, streams[0], tiles, counts, compiled, staging)
+            self._workspace = Workspace(spec, streams[0], tiles, counts, compiled, staging)
 
     @property
     def workspace(self) -> Workspace:
@@ -136,7 +136,7 @@ class Bucket:
     @property
     def compute_dtype(self) -> torch.dtype:
         """What the kernels compute elements in."""
-        return torch.float64 if self.key.types[0] == torch.float64 else torch.float32
+        return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32
 
     @property
     def compute_type(self) -> Any:
@@ -151,7 +151,7 @@ class Bucket:
 
     def has(self, state: str) -> bool:
         """Whether these tensors keep the state of this key."""
-        return self.key.types[2 + self._states.index(state)] is not None
+        return self.key.dtypes[2 + self._states.index(state)] is not None
 
     def scalars(self, width: int) -> Tensor:
         """Room for `width` numbers a tensor, in the type the kernel computes in."""
@@ -161,19 +161,19 @@ class Bucket:
             )
         return self._scalars
 
-    def fits(self, streams: Streams) -> bool:
+    def fits(self, streams: StreamTensors) -> bool:
         """Whether these tensors have the types, sizes and layouts that the bucket was made for."""
         scalars = streams[len(self._layouts) :]
         return (
-            all(map(Layout.fits, self._layouts, streams))
-            and list(map(kinds_of, scalars)) == self._scalar_kinds
+            all(map(StreamLayout.fits, self._layouts, streams))
+            and list(map(dtypes_and_devices, scalars)) == self._scalar_kinds
         )
 
     def room(self, name: str) -> None:
         """Make room for a tensor that a sweep hands to a matrix word."""
         shapes = [param.shape for param in self._params]
         sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]  # each begins at 16 bytes
-        flat = torch.empty(sum(sizes), dtype=self.key.types[0], device=self.key.device)
+        flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
         parts = zip(flat.split(sizes), shapes, strict=True)
         self._keep(name, [part[: shape.numel()].view(shape) for part, shape in parts])
 
@@ -182,8 +182,8 @@ class Bucket:
     ) -> None:
         """Apply a matrix word to what a sweep has stored, group by group."""
         given, made = iter(self._locals[source]), []
-        for share, group in zip(self.shares, self._groups, strict=True):
-            made += word(list(islice(given, len(share.indices))), *arguments(group))
+        for subset, group in zip(self.subsets, self._groups, strict=True):
+            made += word(list(islice(given, len(subset.indices))), *arguments(group))
         wide = self._params[0].dtype
         narrow = (t if t.dtype.itemsize <= wide.itemsize else t.to(wide) for t in made)
         self._keep(target, [tensor.contiguous() for tensor in narrow])
@@ -199,7 +199,7 @@ class Bucket:
     def run(
         self,
         update: Callable[[Bucket], None],
-        streams: Streams,
+        streams: StreamTensors,
         groups: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Update the tensors; where a parameter's streams are laid out unlike, through copies.
@@ -207,10 +207,10 @@ class Bucket:
         `groups` are those of the shares.
         """
         swapped = []
-        for stream, i in self._copied:
+        for stream, i in self._to_copy:
             original = streams[stream][i]
             streams[stream][i] = copy = self._copy_of(original, streams[0][i])
-            if stream not in self._kept or (stream == 1 and self.loss_scale is not None):
+            if stream not in self._read_only or (stream == 1 and self.loss_scale is not None):
                 swapped.append((original, copy))
         self._table.point(streams)
         self._params, self._groups = streams[0], groups
@@ -260,4 +260,4 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device; on the CPU it is its interpreter that launches."""
-    return torch.cuda.device(device) if device.type == "cuda" else as_devices_do()
+    return torch.cuda.device(device) if device.type == "cuda" else patched_interpreter()

@@ -22,8 +22,8 @@ PARTIALS = tl.constexpr(6)  # where the partial sums of the tensor begin
 VALUES = tl.constexpr(7)  # where its rows, columns and numbers of matrices begin
 FIRST_GROUP = tl.constexpr(8)  # the first group of its matrices that are finished alike
 GROUPS = tl.constexpr(9)  # how many they are
-KIND = tl.constexpr(10)  # which of the bucket's tiles it goes by
-SHARES = tl.constexpr(11)  # where parts that finishes leave of its sums begin
+TILE_INDEX = tl.constexpr(10)  # which of the bucket's tiles it goes by
+GROUP_PARTIALS = tl.constexpr(11)  # where parts that finishes leave of its sums begin
 
 TERMS = tl.constexpr(1024)
 """Partial sums of a number that are added at a time."""
@@ -40,7 +40,7 @@ def larger(x, y):
 
 
 @triton.jit
-def kept(x, mask):
+def masked(x, mask):
     """x in float64, and 0 where no element is."""
     wide = x.to(tl.float64)
     return wide if mask is None else tl.where(mask, wide, 0.0)
@@ -49,25 +49,25 @@ def kept(x, mask):
 @triton.jit
 def total(x, mask):
     """The sum of a tile's elements."""
-    return tl.sum(kept(x, mask))
+    return tl.sum(masked(x, mask))
 
 
 @triton.jit
 def largest(x, mask):
     """The largest magnitude of a tile's elements; NaN where any is."""
-    return tl.reduce(tl.abs(kept(x, mask)), None, larger)
+    return tl.reduce(tl.abs(masked(x, mask)), None, larger)
 
 
 @triton.jit
 def row_total(x, mask):
     """The sum of every row of a tile [matrix, row, column]."""
-    return tl.sum(kept(x, mask), axis=2)
+    return tl.sum(masked(x, mask), axis=2)
 
 
 @triton.jit
 def column_total(x, mask):
     """The sum of every column of a tile [matrix, row, column]."""
-    return tl.sum(kept(x, mask), axis=1)
+    return tl.sum(masked(x, mask), axis=1)
 
 
 @triton.jit
@@ -187,7 +187,7 @@ def add_lines(partials, sums, start, length, stride, count):
 
 
 @triton.jit
-def add_share(program, partials, sums, matrix, length, stride, count):
+def add_chunk(program, partials, sums, matrix, length, stride, count):
     """Add up one program's share of the rows, or of the columns, of a large matrix."""
     programs = tl.cdiv(length, PART)
     which = program // programs
@@ -239,9 +239,9 @@ def combine(
     partials += tl.load(shape + PARTIALS * tensors) + SUMS * tl.load(shape + BLOCKS * tensors)
     if program < in_rows:
         values += FIRST_ROW * all_rows
-        add_share(program, partials, values, matrix, height, all_rows, across)
+        add_chunk(program, partials, values, matrix, height, all_rows, across)
     elif program < in_all:
         partials += ROW_SUMS * across * all_rows
         values += ROW_VALUES * all_rows + FIRST_COLUMN * all_columns
-        add_share(program - in_rows, partials, values, matrix, width, all_columns, down)
+        add_chunk(program - in_rows, partials, values, matrix, width, all_columns, down)
     return matrix, programs

@@ -18,7 +18,7 @@ _alone = RLock()  # the interpreter has one state for all threads
 
 
 @contextmanager
-def as_devices_do() -> Iterator[None]:
+def patched_interpreter() -> Iterator[None]:
     """Have the interpreter compute as devices do, infinities and NaN without a warning."""
     from triton.runtime import interpreter
 

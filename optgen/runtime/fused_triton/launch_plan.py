@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_triton.bucket import Bucket, Key, Share
-from optgen.runtime.fused_triton.table import Hypers, Staging, flatten
-from optgen.runtime.fused_triton.tensor_streams import Streams
-from optgen.runtime.fused_triton.workspace import Needs
+from optgen.runtime.fused_triton.bucket import Bucket, BucketKey, GroupSubset
+from optgen.runtime.fused_triton.table import Hypers, StagingBuffers, flatten
+from optgen.runtime.fused_triton.tensor_streams import StreamTensors
+from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.device_scalars import adopt
@@ -26,24 +26,28 @@ _dtype = attrgetter("dtype")
 class LaunchPlan:
     """The buckets of all tensors that take part in a step, and how to find them again."""
 
-    def __init__(self, optimizer: Lowered, batches: list[Batch], staging: Staging | None) -> None:
+    def __init__(
+        self, optimizer: Lowered, batches: list[Batch], staging: StagingBuffers | None
+    ) -> None:
         self._rule = rule = optimizer.rule
         self._module = importlib.import_module(f"{optimizer.lowerings}.fused_triton")
-        self._needs: Mapping[tuple[bool, ...], Needs] = getattr(self._module, "NEEDS", {})
+        self._specs: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(
+            self._module, "WORKSPACES", {}
+        )
         self._staging = staging  # a graph that was captured reads it at every replay
         self._batches = batches if staging is None else []
         self._hypers: dict[torch.device, Hypers] = {}
-        shares: dict[Key, dict[int, list[int]]] = {}
+        subsets: dict[BucketKey, dict[int, list[int]]] = {}
         for number, batch in enumerate(batches):
             _move_scalars(rule, batch)
             for i, key in enumerate(_keys(rule, batch)):
-                shares.setdefault(key, {}).setdefault(number, []).append(i)
+                subsets.setdefault(key, {}).setdefault(number, []).append(i)
         self._buckets = [
-            self._bucket(key, [Share(n, tuple(i)) for n, i in members.items()], batches)
-            for key, members in shares.items()
+            self._bucket(key, [GroupSubset(n, tuple(i)) for n, i in members.items()], batches)
+            for key, members in subsets.items()
         ]
 
-    def _bucket(self, key: Key, shares: list[Share], batches: list[Batch]) -> Bucket:
+    def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
         rule = self._rule
         hypers = self._hypers.get(key.device)
         if hypers is None:
@@ -51,16 +55,16 @@ class LaunchPlan:
             hypers = Hypers(len(batches), width, key.device, self._staging)
             self._hypers[key.device] = hypers
         fresh = [
-            [batches[share.group].fresh[name][i] for share in shares for i in share.indices]
+            [batches[subset.group].fresh[name][i] for subset in subsets for i in subset.indices]
             for name in rule.fresh
         ]
         like = [state for state in rule.states if state.shape != "scalar"]
         states = {state.key: state.shape for state in like}
-        kept = frozenset((1, *(i for i, state in enumerate(like, 2) if not state.written)))
-        streams = _streams(rule, shares, batches)
-        needs = self._needs.get(key.facts)
-        known = (states, streams, fresh, hypers.values, self._staging, needs)
-        return Bucket(key, shares, *known, kept)
+        read_only = frozenset((1, *(i for i, state in enumerate(like, 2) if not state.written)))
+        streams = _streams(rule, subsets, batches)
+        spec = self._specs.get(key.facts)
+        known = (states, streams, fresh, hypers.values, self._staging, spec)
+        return Bucket(key, subsets, *known, read_only)
 
     def fits(self, batches: list[Batch]) -> bool:
         """Whether the buckets still hold: the same tensors, in the same layouts."""
@@ -68,7 +72,7 @@ class LaunchPlan:
             return False
         if any(batch.any_fresh for batch in batches):
             return False
-        return all(b.fits(_streams(self._rule, b.shares, batches)) for b in self._buckets)
+        return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
 
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
         """Launch every bucket's kernels."""
@@ -80,8 +84,8 @@ class LaunchPlan:
         for bucket in self._buckets:
             bucket.loss_scale = _on_device(grad_scale, bucket.key.device)
             bucket.found_inf = _on_device(found_inf, bucket.key.device)
-            groups = [batches[share.group].group for share in bucket.shares]
-            bucket.run(self._module.update, _streams(self._rule, bucket.shares, batches), groups)
+            groups = [batches[subset.group].group for subset in bucket.subsets]
+            bucket.run(self._module.update, _streams(self._rule, bucket.subsets, batches), groups)
             bucket.loss_scale = bucket.found_inf = None
         torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in batches))
 
@@ -100,18 +104,20 @@ def _parts(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
             yield True, tensors
 
 
-def _keys(rule: Rule, batch: Batch) -> Iterator[Key]:
+def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
     """The bucket of every tensor of a work."""
     parts = list(_parts(rule, batch))
     likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in parts if not scalar))
     scalars = zip(*(map(_dtype, tensors) for scalar, tensors in parts if scalar), strict=True)
     devices = (param.device for param in batch.params)
-    return map(Key, devices, likes, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts))
+    return map(
+        BucketKey, devices, likes, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)
+    )
 
 
-def _streams(rule: Rule, shares: Sequence[Share], batches: list[Batch]) -> Streams:
+def _streams(rule: Rule, subsets: Sequence[GroupSubset], batches: list[Batch]) -> StreamTensors:
     """The rows of tensors of one bucket."""
-    picked = [[s.pick(tensors) for _, tensors in _parts(rule, batches[s.group])] for s in shares]
+    picked = [[s.pick(tensors) for _, tensors in _parts(rule, batches[s.group])] for s in subsets]
     return [list(chain.from_iterable(row)) for row in zip(*picked, strict=True)]
 
 

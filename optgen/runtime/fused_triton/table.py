@@ -24,14 +24,14 @@ from torch import Tensor
 
 from optgen.runtime.rule import NONE, Rule
 
-Staging = list[Tensor]
+StagingBuffers = list[Tensor]
 Hyper = float | Tensor
 
 HEADER = 3
 """Rows before the streams: element counts, first blocks, groups."""
 
 
-def upload(target: Tensor, values: array[Any], staging: Staging | None) -> None:
+def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -> None:
     """Copy numbers into a device tensor without waiting; a capture passes its staging list."""
     source = torch.frombuffer(values, dtype=target.dtype).view(target.shape)
     if target.is_cuda:
@@ -52,7 +52,7 @@ class Table:
         fresh: Iterable[Sequence[bool]],
         addresses: int,
         device: torch.device,
-        staging: Staging | None,
+        staging: StagingBuffers | None,
         extra: int = 0,
     ) -> None:
         firsts = list(accumulate(counts, initial=0))
@@ -98,7 +98,7 @@ class Hypers:
     """Hyperparameters on the device, in float64: one row a group, None as NONE, flags as 0 or 1."""
 
     def __init__(
-        self, groups: int, width: int, device: torch.device, staging: Staging | None
+        self, groups: int, width: int, device: torch.device, staging: StagingBuffers | None
     ) -> None:
         self.values = torch.empty(groups, width, dtype=torch.float64, device=device)
         self._slots = self.values.view(-1).unbind()

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from optgen.runtime.tensors.layout import copies, is_plain
 
-Streams = list[list[Tensor]]
+StreamTensors = list[list[Tensor]]
 _dtype = attrgetter("dtype")
 
 
-class Layout:
+class StreamLayout:
     """How the tensors of a stream lie in memory, to see at every step that they still do.
 
     Assigning to `.data` changes any of it under an object that stays the same.
@@ -24,7 +24,7 @@ class Layout:
     def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
         self._numels = list(map(Tensor.numel, tensors))
         self._shapes = [tensor.shape for tensor in tensors] if shaped else []
-        self._kinds = kinds_of(tensors)
+        self._kinds = dtypes_and_devices(tensors)
         self._plain = _are_plain(tensors)
         self._walks = [] if self._plain else _walks(tensors)
 
@@ -33,12 +33,12 @@ class Layout:
         return (
             (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
             and list(map(Tensor.numel, tensors)) == self._numels
-            and kinds_of(tensors) == self._kinds
+            and dtypes_and_devices(tensors) == self._kinds
             and (not self._shapes or [tensor.shape for tensor in tensors] == self._shapes)
         )
 
 
-def kinds_of(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
+def dtypes_and_devices(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
     """The types of a stream, and the numbers of its devices; a bucket has one of each."""
     return set(map(_dtype, tensors)), set(map(Tensor.get_device, tensors))
 
@@ -51,7 +51,7 @@ def _walks(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...],
     return [(tensor.shape, tensor.stride(), tensor.is_neg()) for tensor in tensors]
 
 
-def check_shapes(streams: Streams) -> None:
+def check_shapes(streams: StreamTensors) -> None:
     """A kernel goes as far as the parameter in every stream: each must have its shape."""
     shapes = [tensor.shape for tensor in streams[0]]
     for stream in streams[1:]:
@@ -63,7 +63,7 @@ def check_shapes(streams: Streams) -> None:
                 )
 
 
-def check_devices(streams: Streams, device: torch.device) -> None:
+def check_devices(streams: StreamTensors, device: torch.device) -> None:
     """A kernel reads every address as one of its own device."""
     for tensor in chain.from_iterable(streams):
         if tensor.device != device:
@@ -73,7 +73,7 @@ def check_devices(streams: Streams, device: torch.device) -> None:
             )
 
 
-def copied(streams: Streams, in_order: bool) -> list[tuple[int, int]]:
+def tensors_to_copy(streams: StreamTensors, in_order: bool) -> list[tuple[int, int]]:
     """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
     if all(map(_are_plain, streams)):
         return []

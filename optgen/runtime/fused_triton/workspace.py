@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_triton.table import Staging, upload
+from optgen.runtime.fused_triton.table import StagingBuffers, upload
 
 ELEMENTS = 2048
 """Of a tile of matrices."""
@@ -31,7 +31,7 @@ LINES = 1024
 
 
 @dataclass(frozen=True)
-class Needs:
+class WorkspaceSpec:
     """What the phases of a plan keep for each tensor; a generated module says it."""
 
     scalars: int  # numbers
@@ -113,27 +113,27 @@ class Workspace:
 
     def __init__(
         self,
-        needs: Needs,
+        spec: WorkspaceSpec,
         params: Sequence[Tensor],
         tiles: Sequence[Tile],
         blocks: Sequence[int],
         compiled: dict[str, Any],
-        staging: Staging | None,
+        staging: StagingBuffers | None,
     ) -> None:
         device, dtype = params[0].device, params[0].dtype
-        self._needs, self._staging, self._blocks = needs, staging, blocks
+        self._spec, self._staging, self._blocks = spec, staging, blocks
         self._shapes = [Shape.of(param) for param in params]
         self._tiles = [Tile.of(shape) for shape in self._shapes] if tiles else []
         self.numbers = {"num_warps": 4} | compiled
         self.lines = _lines(tiles) | {"num_warps": 16} | compiled
-        kept = dtype if dtype == torch.float64 else torch.float32
+        value_dtype = dtype if dtype == torch.float64 else torch.float32
         each = range(len(params))
-        sizes = [(self._swept(i), needs.parts * self._groups(i)) for i in each]
+        sizes = [(self._swept(i), spec.parts * self._groups(i)) for i in each]
         partials = list(accumulate(map(sum, sizes), initial=0))
         values = list(accumulate(map(self._values, self._shapes), initial=0))
-        self.scalars = torch.empty(len(params), needs.scalars, dtype=torch.float64, device=device)
+        self.scalars = torch.empty(len(params), spec.scalars, dtype=torch.float64, device=device)
         self.partials = torch.empty(partials.pop(), dtype=torch.float64, device=device)
-        self.values = torch.empty(values.pop(), dtype=kept, device=device)
+        self.values = torch.empty(values.pop(), dtype=value_dtype, device=device)
         (eps,) = struct.unpack("<q", struct.pack("<d", torch.finfo(dtype).eps))
         groups = list(map(self._groups, each))
         first_groups = list(accumulate(groups, initial=0))
@@ -176,17 +176,17 @@ class Workspace:
 
     def _swept(self, index: int) -> int:
         """Partial sums of a tensor, in the sweep that has the most."""
-        needs, shape = self._needs, self._shapes[index]
+        spec, shape = self._spec, self._shapes[index]
         lines = 0
         if self._is_in_parts(index):
             _, down, across = self._tiles[index].counts(shape)
-            lines = needs.row_sums * across * shape.rows + needs.column_sums * down * shape.columns
-        return needs.sums * self._blocks[index] + lines * shape.matrices
+            lines = spec.row_sums * across * shape.rows + spec.column_sums * down * shape.columns
+        return spec.sums * self._blocks[index] + lines * shape.matrices
 
     def _values(self, shape: Shape) -> int:
-        needs = self._needs
-        lines = needs.row_values * shape.rows + needs.column_values * shape.columns
-        return shape.matrices * (lines + needs.matrix_values)
+        spec = self._spec
+        lines = spec.row_values * shape.rows + spec.column_values * shape.columns
+        return shape.matrices * (lines + spec.matrix_values)
 
     def _groups(self, index: int) -> int:
         """Finished alike: each matrix of a tensor, or as many as a tile has."""

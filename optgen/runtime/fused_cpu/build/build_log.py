@@ -16,7 +16,7 @@ _BROKEN = re.compile("internal compiler error|Segmentation fault|frontend comman
 _LINES = 10  # of the compiler's own words in a message: templates make walls of them
 
 
-def keep(library: Path, log: str, source: str) -> Path | None:
+def save(library: Path, log: str, source: str) -> Path | None:
     """Write down what a compiler was told and what it said, and keep the source beside it.
 
     Returns the path of the log: beside where the library would be, or, where that ends with the
@@ -37,12 +37,12 @@ def _places(library: Path) -> list[Path]:
     return [elsewhere] if ends_with_the_process(library.parent) else [path, elsewhere]
 
 
-def explained(
-    command: list[str], library: Path, log: str, kept: Path | None, capable: bool
+def build_error(
+    command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
 ) -> CompileError:
     """The error that says whose defect it is that a source was refused, and the way out."""
     name, what = shlex.join(command), library.name.split("-")[0]
-    where = f" (log: {kept})" if kept else ""
+    where = f" (log: {log_path})" if log_path else ""
     if _BROKEN.search(log):
         first = (
             f"{name} broke off in what optgen wrote for `{what}`, a defect of the compiler: "
@@ -58,10 +58,10 @@ def explained(
             f"{name} cannot build even a small C++17 program: set CXX to a compiler that "
             f"knows C++17{where}"
         )
-    return CompileError("\n".join([first, *_most_telling(log)]))
+    return CompileError("\n".join([first, *_first_errors(log)]))
 
 
-def _most_telling(log: str) -> list[str]:
+def _first_errors(log: str) -> list[str]:
     """The first errors among all lines; of other compilers the last lines."""
     errors = list(dict.fromkeys(_ERROR.findall(log)))
     return errors[:_LINES] or log.strip().splitlines()[-_LINES:]

@@ -65,7 +65,7 @@ def find() -> list[str] | None:
     return None
 
 
-def absence() -> str:
+def why_missing() -> str:
     """Why `find` finds nothing, and the way out."""
     chosen = os.environ.get("CXX", "").strip()
     if not chosen:

@@ -25,16 +25,16 @@ _TYPES = "OPTGEN_TYPES"
 """Where a source says of which types it knows: bit k is the type that torch numbers k."""
 
 
-def of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
+def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
     """A bit for each of these types that a kernel can know, and for what it computes in then."""
-    return _computed(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
+    return _with_compute_dtype(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
 
 
-def of_works(rule: Rule, batches: Iterable[Batch]) -> int:
+def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
     """The types of all arrays of these works, be their states made or not."""
     dtypes = set(map(_dtype, chain.from_iterable(_arrays(rule, batch) for batch in batches)))
     own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
-    return of_dtypes(dtype.to_real() for dtype in dtypes | own)
+    return bits_of_dtypes(dtype.to_real() for dtype in dtypes | own)
 
 
 def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
@@ -43,56 +43,56 @@ def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
     return chain(batch.params, batch.grads, *shaped)
 
 
-def of_table(words: "array[int]", streams: int) -> int:
+def bits_of_table(words: "array[int]", streams: int) -> int:
     """The types that the first streams of a table have: those that are no single numbers."""
     codes = {word >> 4 * s & 15 for word in set(words) for s in range(streams)}
-    return _computed(sum(1 << code for code in codes - {0}))
+    return _with_compute_dtype(sum(1 << code for code in codes - {0}))
 
 
-def _computed(types: int) -> int:
+def _with_compute_dtype(dtype_bits: int) -> int:
     """With the type that 16-bit numbers are computed with in."""
-    return types | _SINGLE if types & _HALVES else types
+    return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
 
 
 _SINGLE = 1 << CODES[torch.float32]
 _HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
-_MADE = 1 << CODES[torch.bfloat16]  # by matrix words, whatever they take
-ALL = of_dtypes(CODES)
+_MATRIX_OP_RESULT = 1 << CODES[torch.bfloat16]  # by matrix words, whatever they take
+ALL = bits_of_dtypes(CODES)
 
 
-def made(source: str) -> int:
+def matrix_op_dtypes(source: str) -> int:
     """The types of what a kernel's source has made between its parts."""
-    return _MADE if "optgen_calls" in source else 0
+    return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
 
 
-def library(name: str, source: str, types: int, beside: int = 0) -> tuple[Path, int]:
+def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
     """A library of a source for tensors of these types, and the types it is asked to know.
 
     It computes in no other type for what else is `beside` such tensors.
     """
     if _TYPES not in source:
         return library_cache.library(name, source), ALL
-    path = built(name, source, types, beside) or build(name, source, types, beside)
-    return path, types or _SINGLE
+    path = find_built(name, source, dtype_bits, extra) or build(name, source, dtype_bits, extra)
+    return path, dtype_bits or _SINGLE
 
 
-def built(name: str, source: str, types: int, beside: int) -> Path | None:
+def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
     """Where one lies that takes no compiler. One that knows more types serves as well."""
-    texts = (_told(known | beside, source) for known in _enough(types or _SINGLE))
-    return next(filter(None, (library_cache.built(name, text) for text in texts)), None)
+    texts = (_with_define(known | extra, source) for known in _supersets(dtype_bits or _SINGLE))
+    return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
 
 
-def build(name: str, source: str, types: int, beside: int) -> Path:
+def build(name: str, source: str, dtype_bits: int, extra: int) -> Path:
     """One for these types only, made now unless another process has made it."""
-    return library_cache.library(name, _told((types or _SINGLE) | beside, source))
+    return library_cache.library(name, _with_define((dtype_bits or _SINGLE) | extra, source))
 
 
-def _told(types: int, source: str) -> str:
-    return f"#define {_TYPES} {types}\n{source}"
+def _with_define(dtype_bits: int, source: str) -> str:
+    return f"#define {_TYPES} {dtype_bits}\n{source}"
 
 
-def _enough(types: int) -> list[int]:
+def _supersets(dtype_bits: int) -> list[int]:
     """What libraries for these types can know, the least first."""
     bits = [1 << code for code in CODES.values()]
     sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
-    return sorted({_computed(types | sum(more)) for more in sets})
+    return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})

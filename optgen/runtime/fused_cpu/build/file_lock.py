@@ -23,7 +23,7 @@ _PAUSE = 0.005
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Keep other processes and threads, for a while, from what they do about a path in here."""
     lock = _lock_of(path)
     held = _lock(lock)

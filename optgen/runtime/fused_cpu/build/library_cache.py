@@ -17,7 +17,7 @@ from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
 from optgen.runtime.fused_cpu.build import build_log, compiler
 from optgen.runtime.fused_cpu.build.compiler import CompileError, RefusedError
-from optgen.runtime.fused_cpu.build.file_lock import alone
+from optgen.runtime.fused_cpu.build.file_lock import exclusive
 
 _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
 
@@ -37,18 +37,18 @@ def library(name: str, source: str) -> Path:
         if command is None:
             break
         try:
-            return _built_once(command, source, folder / file)
+            return _build_once(command, source, folder / file)
         except OSError as error:  # read-only, full, or gone in the meantime
             failed.append(f"{folder}: {error.strerror or error}")
     if command is None:
-        raise NoCompilerError(compiler.absence())
+        raise NoCompilerError(compiler.why_missing())
     raise CompileError(
         f"no folder takes what is compiled ({'; '.join(failed) or 'none is trusted'}): make room, "
         "or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
 
 
-def built(name: str, source: str) -> Path | None:
+def find_built(name: str, source: str) -> Path | None:
     """The library of a source text, if it is in the folder that is looked at first."""
     first, file = islice(folders(), 1), _file(compiler.find(), name, source)
     return next((path for each in first for path in _whole(each, file)), None)
@@ -56,9 +56,9 @@ def built(name: str, source: str) -> Path | None:
 
 def _file(command: list[str] | None, name: str, source: str) -> str:
     """What its file is called; with no compiler, a pattern for those that any has built."""
-    made_by = "*" if command is None else _digest(compiler.identity(command))
-    made_from = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
-    return f"{name}-{made_from}-{made_by}.so"
+    compiler_digest = "*" if command is None else _digest(compiler.identity(command))
+    source_digest = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
+    return f"{name}-{source_digest}-{compiler_digest}.so"
 
 
 def _whole(folder: Path, file: str) -> Iterator[Path]:
@@ -79,30 +79,34 @@ def checksum_of(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def _built_once(command: list[str], source: str, path: Path) -> Path:
-    with alone(path):
+def _build_once(command: list[str], source: str, path: Path) -> Path:
+    with exclusive(path):
         return path if is_whole(path) else _build(command, source, path)
 
 
 def _build(command: list[str], source: str, path: Path) -> Path:
-    _sweep(path.parent)
+    _remove_abandoned(path.parent)
     with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
         folder = Path(name)
-        text, built, checksum = folder / "fused_cpu.cpp", folder / "built.so", folder / "sha256"
+        text, library, checksum = (
+            folder / "fused_cpu.cpp",
+            folder / "built.so",
+            folder / "sha256",
+        )
         text.write_text(source)
         try:
-            compiler.build(command, text, built)
+            compiler.build(command, text, library)
         except RefusedError as refused:
-            log = build_log.keep(path, refused.log, source)
+            log = build_log.save(path, refused.log, source)
             capable = compiler.builds_anything(command, folder)
-            raise build_log.explained(command, path, refused.log, log, capable) from None
-        checksum.write_text(_sha256(built.read_bytes()))
+            raise build_log.build_error(command, path, refused.log, log, capable) from None
+        checksum.write_text(_sha256(library.read_bytes()))
         files.move(checksum, checksum_of(path))
-        files.move(built, path)
+        files.move(library, path)
     return path
 
 
-def _sweep(folder: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     """Remove what killed builds left behind long ago."""
     for left in folder.glob(".build-*"):
         try:

@@ -9,7 +9,7 @@ _INCLUDE = re.compile(
 _FOLDER = Path(__file__).parents[1]
 
 
-def complete(source: str) -> str:
+def inline_includes(source: str) -> str:
     """A source with the headers of this folder that it includes pasted in, each once."""
     pasted: set[str] = set()
 

@@ -11,26 +11,24 @@ from functools import cache
 from pathlib import Path
 
 from optgen.runtime.fused_cpu.build import dtype_variants
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 
 _KERNEL, _OWN = "optgen_swept_by", "optgen_sweeps"
 """Where a kernel has the address of the sweeps' calls, and where these are."""
 
-_TRAITS = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::LARGEST"}
+_FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::LARGEST"}
 """What of its rules a kernel's source says so: sweeps for others are built in less time."""
 
 
-def begun(beside: Executor, source: str, types: int) -> Callable[[], Path | None]:
+def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[], Path | None]:
     """What tells where it lies for a kernel's source and tensors of these types, or None if the
     kernel needs none. Where it has to be built another thread begins at once."""
     if _KERNEL not in source:
         return lambda: None
-    dispatch_keys = "".join(
-        f"#define {name} {int(sign in source)}\n" for name, sign in _TRAITS.items()
-    )
-    asked = "sweeps", dispatch_keys + _source(), types, dtype_variants.made(source)
-    path = dtype_variants.built(*asked)  # two threads that look would wait for one another
-    return (lambda: path) if path else beside.submit(dtype_variants.build, *asked).result
+    defines = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _FEATURES.items())
+    asked = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
+    path = dtype_variants.find_built(*asked)  # two threads that look would wait for one another
+    return (lambda: path) if path else executor.submit(dtype_variants.build, *asked).result
 
 
 def connect(kernel: ctypes.CDLL, path: Path) -> None:
@@ -41,4 +39,4 @@ def connect(kernel: ctypes.CDLL, path: Path) -> None:
 
 @cache
 def _source() -> str:
-    return complete(Path(__file__).with_suffix(".cpp").read_text())
+    return inline_includes(Path(__file__).with_suffix(".cpp").read_text())

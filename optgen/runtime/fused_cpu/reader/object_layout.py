@@ -80,7 +80,7 @@ class UnknownLayoutError(Exception):
     """This torch or Python keeps its objects in a way that is not known here."""
 
 
-def measured() -> Layout:
+def measure_layout() -> Layout:
     """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
     types = sum(1 << code for code in CODES.values())
     layout = Layout(
@@ -232,7 +232,7 @@ def _check_interface(layout: Layout, param: Tensor) -> None:
         raise UnknownLayoutError("a parameter's version cannot be advanced")
 
 
-def find_parts(layout: Layout, shared: Tensor) -> None:
+def find_dtensor_fields(layout: Layout, shared: Tensor) -> None:
     """A shared tensor's part and spec stand in its slots; an implementation knows its object."""
     words = _words(id(shared), type(shared).__basicsize__ // 8)
     held = {"local": local_tensor(shared), "spec": spec(shared)}

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.build import library_cache
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.build.source import inline_includes
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import trial
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
     UnknownLayoutError,
-    find_parts,
-    measured,
+    find_dtensor_fields,
+    measure_layout,
 )
 from optgen.runtime.fused_cpu.table import Columns, Table
 
@@ -67,7 +67,7 @@ class Request(ctypes.Structure):
     ]
 
 
-class Inquiry:
+class RequestBuffers:
     """A request about columns to be read, and the memory that the reader needs beside them."""
 
     def __init__(self, columns: Columns, **fields: Any) -> None:
@@ -91,31 +91,31 @@ class Reader:
 
     def __init__(self) -> None:
         _check_versions()
-        self.layout = measured()
+        self.layout = measure_layout()
         # PyDLL: the interpreter's lock stays held.
         library = ctypes.PyDLL(str(library_cache.library("tensor_reader", _source())))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
             raise UnknownLayoutError("C++ and ctypes lay structs out in different ways")
-        self.repeat = library.optgen_repeat
-        self.repeat.argtypes = (c_void_p,)
-        self.update = library.optgen_update
-        self.update.argtypes = (c_void_p,)
-        self._look = library.optgen_look
-        self._look.argtypes = (c_void_p,)
+        self.run_step = library.optgen_repeat
+        self.run_step.argtypes = (c_void_p,)
+        self.run_call = library.optgen_update
+        self.run_call.argtypes = (c_void_p,)
+        self._read = library.optgen_look
+        self._read.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the types that kernels know
 
-    def learn(self, shared: Tensor) -> bool:
+    def add_dtensor(self, shared: Tensor) -> bool:
         """Learn to read tensors that processes share, from one; tell whether they can be read."""
         try:
             for layout in (self.layout, *self._layouts.values()):
                 if layout.shared != id(type(shared)):
-                    find_parts(layout, shared)
+                    find_dtensor_fields(layout, shared)
         except UnknownLayoutError:
             return False
         return True
 
-    def look(self, lists: list[list[Tensor]]) -> list[list[int]]:
+    def read_dtypes(self, lists: list[list[Tensor]]) -> list[list[int]]:
         """The types of groups' parameters and of their gradients, as a table has them.
 
         0 for a parameter without a gradient; nothing at all if some tensor is a strange one.
@@ -123,24 +123,24 @@ class Reader:
         columns = Columns(2, sum(map(len, lists)))
         places = array("q", map(id, lists))
         allowed = array("Q", [self.layout.types]) * len(lists)
-        asked = Inquiry(
+        request = RequestBuffers(
             columns,
             layout=ctypes.pointer(self.layout),
             groups=len(lists),
             lists=places.buffer_info()[0],
             allowed=allowed.buffer_info()[0],
         )
-        asked.params[:] = array("q", map(id, chain.from_iterable(lists)))
-        if not self._look(asked.address):
+        request.params[:] = array("q", map(id, chain.from_iterable(lists)))
+        if not self._read(request.address):
             return []
         types = iter(columns.types)
         return [list(islice(types, len(params))) for params in lists]
 
-    def inquiry(self, kernel: Kernel, table: Table) -> Inquiry:
+    def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:
         """What has a table filled and taken through its kernel, but for where its tensors are."""
         step = kernel.parts[0]
         assert step is not None  # only a kernel with matrix words has parts with nothing to do
-        return Inquiry(
+        return RequestBuffers(
             table,
             layout=ctypes.pointer(self._layout_for(kernel)),
             streams=kernel.streams,
@@ -150,7 +150,7 @@ class Reader:
 
     def _layout_for(self, kernel: Kernel) -> Layout:
         """The layout with the types that a kernel knows; of others it reads single numbers only."""
-        types = self.layout.types & kernel.types
+        types = self.layout.types & kernel.dtype_bits
         if types not in self._layouts:
             self._layouts[types] = Layout.from_buffer_copy(self.layout)
             self._layouts[types].types = types
@@ -166,7 +166,7 @@ def reader() -> Reader | None:
         return None
 
 
-def built() -> Reader | None:
+def built_reader() -> Reader | None:
     """The reader, if it takes no compiler to have it."""
     return reader() if is_built() else None
 
@@ -176,14 +176,14 @@ def is_built() -> bool:
     if reader.cache_info().currsize:
         return True
     try:
-        return library_cache.built("tensor_reader", _source()) is not None
+        return library_cache.find_built("tensor_reader", _source()) is not None
     except OSError:
         return False
 
 
 @cache
 def _source() -> str:
-    return complete(Path(__file__).with_suffix(".cpp").read_text())
+    return inline_includes(Path(__file__).with_suffix(".cpp").read_text())
 
 
 def _check_versions() -> None:

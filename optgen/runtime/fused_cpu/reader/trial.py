@@ -19,7 +19,7 @@ from torch import Tensor
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
-from optgen.runtime.fused_cpu.build.file_lock import alone
+from optgen.runtime.fused_cpu.build.file_lock import exclusive
 
 _SECONDS = 120.0  # a trial takes about five, of which torch's import is most
 _PASSED, _FAILED = b"passed\n", b"failed\n"
@@ -29,15 +29,15 @@ def passes(source: str) -> bool:
     """Tell whether the reader of a source text passes its trial, by the verdict if there is one."""
     file = f"tensor_reader-{_digest(source)}.trial"
     for folder in folders():
-        with alone(folder / file):
-            verdict = _known(folder / file) or _tried()
+        with exclusive(folder / file):
+            verdict = _saved_verdict(folder / file) or _run_trial()
             with suppress(OSError):  # what is not kept is found out again by the next process
                 files.write(folder / file, verdict)
             return verdict == _PASSED
     return False
 
 
-def _known(path: Path) -> bytes | None:
+def _saved_verdict(path: Path) -> bytes | None:
     try:
         found = files.read(path)
     except OSError:
@@ -45,7 +45,7 @@ def _known(path: Path) -> bytes | None:
     return found if found in (_PASSED, _FAILED) else None
 
 
-def _tried() -> bytes:
+def _run_trial() -> bytes:
     """Run the trial; a crash, an error and a hang are a verdict too."""
     environment = dict(os.environ) | {
         "OPTGEN_TENSOR_READER": "1",

@@ -1,0 +1,31 @@
+"""Convert a group's hyperparameters to the arguments of a generated eager function."""
+
+from typing import Any
+
+from torch import Tensor
+
+from optgen.runtime.protocols import Group
+from optgen.runtime.rule import Rule, number
+
+
+def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
+    """The hyperparameters as the lowering takes them.
+
+    Tensors reach autograd and graph capture as they are. Else they are numbers, but a learning rate
+    in the for-loop: torch's computes the step size in the dtype of that tensor.
+    """
+    taken: dict[str, Any] = {}
+    for key, value in zip(rule.hypers, rule.values(group), strict=True):
+        if isinstance(value, (tuple, list)):
+            taken[key] = tuple(map(_scalar_tensor if functional else number, value))
+        elif functional:
+            taken[key] = _scalar_tensor(value)
+        elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
+            taken[key] = _scalar_tensor(value.detach())
+        else:
+            taken[key] = number(value)
+    return taken
+
+
+def _scalar_tensor(value: Any) -> Any:
+    return value.squeeze() if isinstance(value, Tensor) and value.dim() else value
