@@ -1,1 +1,1 @@
-"""The for-loop and foreach lowerings at run time, and what their generated code imports."""
+"""Backend of the for-loop and foreach lowerings, and the functions their generated code imports."""

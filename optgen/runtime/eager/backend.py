@@ -1,4 +1,4 @@
-"""The backend of the for-loop and foreach lowerings: plain torch operations, bucket by bucket."""
+"""Update batches through the for-loop and foreach lowerings: plain torch operations by bucket."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,19 +16,22 @@ from optgen.runtime.sharded.consensus import Consensus
 
 
 class EagerBackend:
-    """Takes batches through generated functions over tensors or lists of tensors."""
+    """Backend that calls generated functions over tensors or lists of tensors."""
 
     def __init__(self, lowering: str) -> None:
         self._lowering = lowering
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
-        """Return "": torch's operations take whatever reaches a step."""
+        """Return "": torch's operations can take every batch."""
         return ""
 
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], None]:
-        """Check batches; return what updates them, the sharded ones last and together."""
+        """Check batches; return a function that updates them.
+
+        All sharded batches are updated together, after the others.
+        """
         whole = [batch for batch in batches if batch.dispatch_key.sharding is None]
         calls = [Call.of(optimizer, batch, self._lowering) for batch in whole]
         shards = [batch for batch in batches if batch.dispatch_key.sharding is not None]
@@ -46,7 +49,7 @@ class EagerBackend:
         return update
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
-        """Take no first step: every step gathers its batches."""
+        """Return None: this backend gathers batches in a first step as in any other."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
         """Update the lists of an elementwise function."""

@@ -1,7 +1,9 @@
-"""Parts of tensors for rules with reductions: what is small goes along with the part it belongs to.
+"""Split tensors into blocks for rules with reductions, so that temporaries stay small.
 
-A reduction needs the whole tensor before the next trip begins, so a list is first cut into shares
-of whole tensors, and a tensor too large for one share is gone over block by block, each trip anew.
+A sweep may read the result of a reduction over the whole tensor, so every sweep must finish with a
+tensor before the next sweep begins. A list is therefore split into sublists of whole tensors. A
+tensor too large for a sublist of its own is split into blocks, anew in every sweep. Row and column
+values are split along with the tensor that they belong to.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,14 +16,14 @@ from torch import Tensor
 
 from optgen.runtime.eager.slices import CPU_ELEMENTS, DEVICE_BYTES
 
-ALIVE = 8  # lists of temporaries there may be at once
+ALIVE = 8  # how many lists of temporaries may exist at once
 Box = tuple[slice, ...]
 
 
 def sublists(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
-    """Split the lists into shorter ones; one share has few elements, or a single tensor.
+    """Yield sublists of whole tensors; each holds few elements, or a single large tensor.
 
-    The tensors of a bucket have one shape, so that every share but the last has equally many.
+    The tensors of a bucket have one shape, so all sublists but the last have equally many tensors.
     """
     count = max(1, _limit(params[0]) // max(1, params[0].numel()))
     for start in range(0, len(params), count):
@@ -29,20 +31,24 @@ def sublists(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[A
 
 
 def needs_blocks(param: Tensor) -> bool:
-    """Whether a tensor is gone over in several blocks: what one leaves is gone with the next."""
+    """Tell whether a tensor is split into several blocks.
+
+    Temporaries of one block then no longer exist when the next block, or the next sweep, begins.
+    """
     return param.numel() > _limit(param)
 
 
 def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """The blocks of a tensor, each with its part of the others: rows of its rows, all of a number.
+    """Yield the blocks of a tensor, each with the matching blocks of the other tensors.
 
-    A number that a reduction made is float64 and would make the block so: it comes in float32
-    unless the tensor is float64 too.
+    An axis of size 1 is not split: a block has its rows of a row value, and all of a single number.
+    The result of a reduction is float64 and would promote the block to float64. So a float64 tensor
+    is converted to float32, unless `param` is float64 too.
 
     Args:
-        param: of any shape.
-        others: of the same shape, but for sizes of 1 where there is one for all; None for a state
-            that is not there.
+        param: A tensor of any shape.
+        others: Tensors of the same shape, or of size 1 along the axes that they are broadcast over;
+            None stands for an absent state.
     """
     (row,) = one_block(param, *others)
     if not needs_blocks(param):
@@ -53,21 +59,21 @@ def blocks(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
 
 
 def one_block(param: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """The whole tensor as its only block, whatever its size: what a matrix word takes."""
+    """Yield a tensor of any size as a single block: a matrix op takes whole tensors."""
     yield (param, *(_as_computed(tensor, param) for tensor in others))
 
 
 def one_list_block(
     params: list[Tensor], *lists: Sequence[Tensor]
 ) -> Iterator[tuple[list[Any], ...]]:
-    """The same for a share of whole tensors."""
+    """Yield a sublist as a single block, whatever its size."""
     yield (params, *([_as_computed(x, params[0]) for x in column] for column in lists))
 
 
 def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tuple[list[Any], ...]]:
-    """The same for a share of whole tensors: all of them at once, or one in blocks.
+    """Yield the blocks of a sublist: the whole sublist, or the blocks of a single large tensor.
 
-    An empty list stands for a state that is not there.
+    An empty list stands for an absent state.
     """
     if not needs_blocks(params[0]):
         yield from one_list_block(params, *lists)
@@ -81,9 +87,12 @@ def list_blocks(params: list[Tensor], *lists: Sequence[Tensor]) -> Iterator[tupl
 def list_chunks(
     params: list[Tensor], *lists: Sequence[Tensor], sums: Sequence[Sequence[Tensor]] = ()
 ) -> Iterator[tuple[list[Any], ...]]:
-    """Share after share of whole lists, a tensor too large for one in blocks.
+    """Split whole lists into sublists, and yield the blocks of each sublist.
 
-    `sums` are numbers that are added to in place: they come last, in the type they are in.
+    Args:
+        params, lists: As `list_blocks` takes them.
+        sums: Reduction results that the caller adds to in place. They come last in a row, and keep
+            their dtype.
     """
     for sublist in sublists(params, *lists, *sums):
         taken = sublist[: 1 + len(lists)]
@@ -92,7 +101,7 @@ def list_chunks(
 
 
 def _limit(tensor: Tensor) -> int:
-    """How many elements a block may have: what is computed with has four bytes at least."""
+    """Return how many elements a block may have; a temporary has at least four bytes an element."""
     return CPU_ELEMENTS if tensor.is_cpu else 4 * DEVICE_BYTES // (ALIVE * max(4, tensor.itemsize))
 
 
@@ -103,7 +112,7 @@ def _as_computed(tensor: Tensor | None, param: Tensor) -> Tensor | None:
 
 
 def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
-    """Boxes of at most `limit` elements: the leading axes are cut until the rest fits."""
+    """Yield boxes of at most `limit` elements; leading axes are split until the rest fits."""
     steps = list(shape)
     for axis in range(len(steps)):
         inner = prod(shape[axis + 1 :])
@@ -116,6 +125,6 @@ def _boxes(shape: Sequence[int], limit: int) -> Iterator[Box]:
 
 
 def _inside(box: Box, tensor: Tensor) -> Box:
-    """The box where a tensor has more than one element to choose from."""
+    """Return a box for a tensor that may have size 1 along some axes: these are taken whole."""
     sizes = zip(box, tensor.shape, strict=True)
     return tuple(part if size > 1 else slice(None) for part, size in sizes)

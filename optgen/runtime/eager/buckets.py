@@ -1,4 +1,4 @@
-"""Buckets: what one call of a generated for-loop or foreach function can take of a batch."""
+"""Split a batch into buckets: one call of a generated for-loop or foreach function takes one."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,19 +11,20 @@ from optgen.runtime.rule import Rule
 
 
 class Bucket(NamedTuple):
-    """What one call can take of a work."""
+    """The tensors of a batch that one call can take."""
 
     columns: list[list[Any]]  # in the order of a lowering's arguments
     fresh: dict[str, bool]  # which states this step has created
-    places: list[int]  # in the work
+    places: list[int]  # of the tensors in the batch
 
 
 def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
-    """Split a work into what one call can take: equal devices, dtypes, counts and freshness.
+    """Yield buckets of tensors with equal devices, dtypes and freshness.
 
-    With `by_value` the step count and the scalar states of a bucket are equal numbers. The tensors
-    of a rule that looks at more than single elements have one shape, and so have those that they
-    are parts of: every process that holds parts of the same has the same buckets.
+    With `by_value`, the tensors of a bucket also have equal step counts and scalar states. If the
+    rule is not elementwise, the tensors of a bucket have one shape, and so have the whole
+    parameters that they are shards of. All ranks that hold shards of the same parameters therefore
+    have the same buckets.
     """
     keys = [
         _kinds(rule, batch),
@@ -38,7 +39,7 @@ def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
     rows: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
         rows.setdefault(key, []).append(index)
-    suited = batch.params[0]  # the other parameters of a work are like it
+    suited = batch.params[0]  # all parameters of a batch have the same shape predicates
     lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(suited))]
     if rule.step is not None:
         lists.append(batch.steps)
@@ -50,7 +51,7 @@ def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
 
 
 def _kinds(rule: Rule, batch: Batch) -> list[int]:
-    """Number the tensors by device, dtypes and maybe shape, which are a work's for good."""
+    """Number the tensors by device, dtypes and maybe shape; none of these changes in a batch."""
     kinds: list[int] | None = batch.memo.get("kinds")
     if kinds is None:
         known: dict[tuple[Any, ...], int] = {}
@@ -70,12 +71,15 @@ def _kinds(rule: Rule, batch: Batch) -> list[int]:
 
 
 def _dtypes(batch: Batch) -> list[list[torch.dtype]]:
-    """The dtypes of gradients where they have several: these may be others in every step."""
+    """Return the dtypes of gradients if they have several; they may change with every step."""
     return [[grad.dtype for grad in batch.grads]] if len(batch.grad_dtypes) > 1 else []
 
 
 def _occurrences(scalars: list[Tensor]) -> list[int]:
-    """How often each tensor came before: parameters that share a step count take turns with it."""
+    """Return how often each tensor came before.
+
+    Parameters that share one step count go into different buckets: each must count a step.
+    """
     if len(set(map(id, scalars))) == len(scalars):
         return [0] * len(scalars)
     seen: dict[int, int] = {}
@@ -87,7 +91,7 @@ def _occurrences(scalars: list[Tensor]) -> list[int]:
 
 
 def _values(scalars: list[Tensor]) -> list[float]:
-    """Read 0-dim tensors; what is on a device comes in one transfer."""
+    """Read 0-dim tensors; the values of tensors on a device come in one transfer."""
     if all(scalar.is_cpu for scalar in scalars):
         return [scalar.item() for scalar in scalars]
     values: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()

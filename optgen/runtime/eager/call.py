@@ -1,4 +1,4 @@
-"""A batch, and the generated for-loop or foreach function that updates it."""
+"""Call the generated for-loop or foreach function that updates a batch."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -20,18 +20,18 @@ Split: TypeAlias = Callable[[Rule, list[list[Any]]], Iterable[list[list[Any]]]]
 
 
 class Call(NamedTuple):
-    """A batch, and the generated function that updates it."""
+    """Batch with the generated function that updates it."""
 
     batch: Batch
     function: Function
     hypers: dict[str, Any]
     functional: bool
-    takes_sparse: bool  # gradients are dense, or the function can add sparse ones
+    takes_sparse: bool  # gradients are dense, or the function can add sparse gradients
     split: Split  # divides the lists of a bucket among several calls
 
     @classmethod
     def of(cls, optimizer: Lowered, batch: Batch, lowering: str) -> "Call":
-        """Check a batch, and find the function for it."""
+        """Check a batch, and find its function."""
         rule, group = optimizer.rule, batch.group
         functional = bool(group.get("differentiable") or group.get("capturable"))
         taken = hyper_arguments(rule, group, functional, lowering)
@@ -50,7 +50,7 @@ class Call(NamedTuple):
         return cls(batch, function, taken, functional, takes_sparse, split)
 
     def update(self, rule: Rule) -> None:
-        """Update the batch, bucket by bucket; with sparse gradients, the rows that they name."""
+        """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
         rows = None if self.takes_sparse else touched(rule, self.batch)
         dense = rows.rows if rows else self.batch
         for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):

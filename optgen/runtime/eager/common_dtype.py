@@ -1,9 +1,9 @@
-"""Bring what one update computes with into one dtype: torch's operations rarely take several.
+"""Convert the tensors of one update to one dtype: torch's operations rarely take several.
 
-A parameter and its gradient may be of different types (`grad_dtype`), and a state of the one that
-its parameter had before. They are computed with in a type that holds all of them, float32 for those
-of 16 bits, and what is written is rounded once. A state of which the rule itself says the type is
-the generated code's to deal with.
+A gradient may have another dtype than its parameter (`grad_dtype`), and a state may have the dtype
+that its parameter had before. The update computes in a dtype that holds all of them, for example
+float32 for float16 and bfloat16. Results are rounded once, when they are written back. If the rule
+itself sets the dtype of a state, the generated code converts that state.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _dtype = attrgetter("dtype")
 
 
 def several(rule: Rule, batch: Batch) -> bool:
-    """Tell whether some parameter of a work has a gradient or a state of another dtype."""
+    """Tell whether some parameter of a batch has a gradient or a state of another dtype."""
     known = batch.memo.get("dtype")
     if known is None:
         kept = _own(rule, batch.states)
@@ -33,26 +33,26 @@ def several(rule: Rule, batch: Batch) -> bool:
 
 
 def _own(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:
-    """The states of their parameters' dtype, or of the one that these had when they were made."""
+    """Yield the states that were created in the dtype of their parameters."""
     for state, column in zip(rule.states, states, strict=True):
         if state.shape != "scalar" and state.dtype is None:
             yield [value for value in column if value is not None]
 
 
 class OneDtype(NamedTuple):
-    """The lists of a bucket in one dtype, and where what is written has its place."""
+    """The lists of a bucket in one dtype, and the copies that must be written back."""
 
     columns: list[list[Any]]
-    written: list[tuple[list[Tensor], list[Tensor]]]  # the lists of the bucket, and these copies
+    written: list[tuple[list[Tensor], list[Tensor]]]  # a list of the bucket, and its copies
 
     def put_back(self) -> None:
-        """Write the updated copies to what they were made of."""
+        """Write the updated copies back to the original tensors."""
         for tensors, copies in self.written:
             torch._foreach_copy_(tensors, copies)
 
 
 def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
-    """Return the lists of a bucket, copied where one has another dtype than all have in common."""
+    """Return the lists of a bucket; a list of another dtype than the common one is converted."""
     param = columns[0][0]
     states = [state for state in rule.states if state.suits(param)]
     own = [state.shape != "scalar" and state.dtype is None for state in states]
@@ -70,7 +70,7 @@ def in_one_dtype(rule: Rule, columns: list[list[Any]]) -> OneDtype:
 
 
 def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[list[Any]]]:
-    """Yield the lists of a bucket in one dtype, a few parameters at a time; then write back."""
+    """Yield the lists of a bucket in one dtype, a few parameters at a time; write results back."""
     for chunk in chunks(columns):
         lists = [part[0].tensors if part else [] for part in chunk]
         alike = in_one_dtype(rule, lists)
@@ -79,7 +79,7 @@ def chunks_in_one_dtype(rule: Rule, columns: list[list[Any]]) -> Iterator[list[l
 
 
 def reads_in_dtype_of_first(rule: Rule, columns: list[list[Tensor]]) -> Iterator[list[Tensor]]:
-    """Yield the lists of a function; what is only read comes in the dtype of the first list."""
+    """Yield the lists of a function; lists that are only read come in the first list's dtype."""
     written = (True, False, *(state.written for state in rule.states))
     for column, is_written in zip(columns, written, strict=True):
         pairs = zip(column, columns[0], strict=True)

@@ -1,4 +1,4 @@
-"""torch's errors about graph capture, and about differentiating through a step."""
+"""Raise torch's errors about graph capture, and about differentiating through a step."""
 
 import torch
 

@@ -20,12 +20,15 @@ def load(package: str, module: str, function: str) -> Function:
 
 @cache
 def find(package: str, module: str, function: str) -> Function | None:
-    """Import one function of a generated lowering; return None if the rule needs none."""
+    """Import one function of a generated lowering; return None if the module has none."""
     has = hasattr(importlib.import_module(f"{package}.{module}"), function)
     return load(package, module, function) if has else None
 
 
 def variant_name(function: str, rule: Rule, batch: Batch) -> str:
-    """A function's name: one rule has several where parameters of different shapes differ in it."""
+    """Return the name of a function's variant for the shapes of a batch.
+
+    If a rule asks shape predicates, its generated modules have a variant for every set of answers.
+    """
     answers = zip(rule.facts, batch.dispatch_key.facts, strict=True)
     return "_".join([function, *(fact if holds else f"not_{fact}" for fact, holds in answers)])

@@ -9,10 +9,11 @@ from optgen.runtime.rule import Rule, number
 
 
 def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -> dict[str, Any]:
-    """The hyperparameters as the lowering takes them.
+    """Return the hyperparameters as the lowering takes them.
 
-    Tensors reach autograd and graph capture as they are. Else they are numbers, but a learning rate
-    in the for-loop: torch's computes the step size in the dtype of that tensor.
+    The functional form gets tensors as they are, for autograd and graph capture. Any other form
+    gets numbers, with one exception: the for-loop gets a tensor learning rate as a tensor, because
+    torch's for-loop computes the step size in the dtype of that tensor.
     """
     taken: dict[str, Any] = {}
     for key, value in zip(rule.hypers, rule.values(group), strict=True):

@@ -1,8 +1,7 @@
-"""Arithmetic on what is one number per parameter: step counts, scalar states, hyperparameters.
+"""Compute with one number per parameter: step counts, scalar states, hyperparameters.
 
-The functions below `store` work on floats and on tensors alike, and on lists of tensors: the
-functional form of a rule is written once, and a graph capture sees tensors in double precision
-where everything else sees floats.
+The functions below `store` take floats, tensors, and lists of tensors. So the functional form of a
+rule is written once. A graph capture computes with float64 tensors, everything else with floats.
 """
 
 import math
@@ -21,9 +20,9 @@ _NUMBER = (int, float)
 
 
 def advance(steps: list[Tensor]) -> float:
-    """Count one step for every tensor of a bucket, and return the count they share."""
+    """Add 1 to the step counts of a bucket; return the count, which is equal for all."""
     if steps[0].is_cpu:
-        # A CPU tensor as the other operand: a Python number would be wrapped once per step.
+        # The other operand is a CPU tensor: torch would wrap a Python number once per step count.
         torch._foreach_add_(steps, torch.ones((), device="cpu"), alpha=1.0)
     else:
         torch._foreach_add_(steps, 1)
@@ -31,14 +30,14 @@ def advance(steps: list[Tensor]) -> float:
 
 
 def store(states: list[Tensor], value: Scalar) -> float:
-    """Write a scalar state of a whole bucket; return what was stored, rounded as it was stored."""
+    """Write a scalar state of a whole bucket; return the value as the state's dtype rounds it."""
     for state in states:
         state.fill_(value)
     return float(states[0].item())
 
 
 def advance_one(step: Tensor | TensorList, capturable: bool) -> Scalar:
-    """Count one step of one parameter; return the count as `read_one` does."""
+    """Add 1 to the step count of one parameter; return the count as `read_one` does."""
     step.add_(1)
     return read_one(step, capturable)
 
@@ -50,7 +49,7 @@ def store_one(state: Tensor | TensorList, value: Scalar, capturable: bool) -> Sc
 
 
 def read_one(state: Tensor | TensorList, capturable: bool) -> Scalar:
-    """The scalar state of one parameter: a new tensor where a graph or autograd must see it."""
+    """Return the scalar state of one parameter; a new tensor if a graph or autograd must see it."""
     if isinstance(state, TensorList):
         return state.vector()
     if capturable or state.requires_grad:
@@ -59,7 +58,7 @@ def read_one(state: Tensor | TensorList, capturable: bool) -> Scalar:
 
 
 def holds(value: object) -> bool:
-    """The truth of a hyperparameter: a tensor counts as true, unread."""
+    """Tell whether a hyperparameter is true; a tensor counts as true and is not read."""
     return truth(value)
 
 
@@ -68,7 +67,7 @@ def both(a: bool, b: bool) -> bool: ...
 @overload
 def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
 def both(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
-    """Whether two conditions hold, element by element where one is a tensor."""
+    """Tell whether two conditions hold; element by element if one is a tensor."""
     return a & b
 
 
@@ -77,7 +76,7 @@ def either(a: bool, b: bool) -> bool: ...
 @overload
 def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor: ...
 def either(a: bool | Tensor, b: bool | Tensor) -> bool | Tensor:
-    """Whether one of two conditions holds, element by element where one is a tensor."""
+    """Tell whether at least one of two conditions holds; element by element if one is a tensor."""
     return a | b
 
 
@@ -86,27 +85,27 @@ def opposite(condition: bool) -> bool: ...
 @overload
 def opposite(condition: Tensor) -> Tensor: ...
 def opposite(condition: bool | Tensor) -> bool | Tensor:
-    """Whether a condition does not hold, element by element where it is a tensor."""
+    """Negate a condition; element by element if it is a tensor."""
     return not condition if isinstance(condition, bool) else ~condition
 
 
 def sqrt(x: S) -> S:
-    """The square root; not a number below zero, for floats too."""
+    """Return the square root; NaN below zero, for floats too."""
     return _each(x, torch.sqrt, _float_sqrt)
 
 
 def exp(x: S) -> S:
-    """The exponential; infinite where a float overflows."""
+    """Return the exponential; infinity where a float overflows."""
     return _each(x, torch.exp, _float_exp)
 
 
 def log(x: S) -> S:
-    """The natural logarithm; minus infinity at zero, not a number below it."""
+    """Return the natural logarithm; minus infinity at zero, NaN below zero."""
     return _each(x, torch.log, _float_log)
 
 
 def sign(x: S) -> S:
-    """-1, 0 or 1; zero for what is not a number, as torch's."""
+    """Return -1, 0 or 1; 0 for NaN, as torch does."""
     return _each(x, torch.sign, lambda number: float((number > 0) - (number < 0)))
 
 
@@ -119,7 +118,7 @@ def maximum(a: Scalar, b: Tensor) -> Tensor: ...
 @overload
 def maximum(a: Scalar, b: Scalar) -> Scalar: ...
 def maximum(a: Scalar, b: Scalar) -> Scalar:
-    """The larger of two; not a number where either is none."""
+    """Return the larger of two numbers; NaN if either is NaN."""
     if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
         return torch.maximum(*_tensors(a, b))
     return a if a >= b or math.isnan(a) else b
@@ -134,7 +133,7 @@ def minimum(a: Scalar, b: Tensor) -> Tensor: ...
 @overload
 def minimum(a: Scalar, b: Scalar) -> Scalar: ...
 def minimum(a: Scalar, b: Scalar) -> Scalar:
-    """The smaller of two; not a number where either is none."""
+    """Return the smaller of two numbers; NaN if either is NaN."""
     if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
         return torch.minimum(*_tensors(a, b))
     return a if a <= b or math.isnan(a) else b
@@ -145,16 +144,16 @@ def where(condition: bool, a: S, b: S) -> S: ...
 @overload
 def where(condition: Tensor, a: Scalar, b: Scalar) -> Tensor: ...
 def where(condition: bool | Tensor, a: Scalar, b: Scalar) -> Scalar:
-    """One of two values; a bool picks it, a tensor chooses element by element."""
+    """Choose one of two values; element by element if the condition is a tensor."""
     if isinstance(condition, bool):
         return _spread(a, b) if condition else _spread(b, a)
-    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would make them float32
+    if isinstance(a, _NUMBER) and isinstance(b, _NUMBER):  # torch would return float32
         a = torch.full_like(condition, a, dtype=torch.float64)
     return torch.where(condition, a, b)
 
 
 def _spread(chosen: Scalar, other: Scalar) -> Scalar:
-    """Return the chosen value in a tensor of its own, of the shape and type of torch's `where`."""
+    """Return the chosen value in a new tensor, with the shape and dtype of torch's `where`."""
     if not isinstance(other, Tensor):
         return chosen.clone() if isinstance(chosen, Tensor) else chosen
     if not isinstance(chosen, Tensor):
@@ -164,7 +163,7 @@ def _spread(chosen: Scalar, other: Scalar) -> Scalar:
 
 
 def in_type_of(like: Tensor | TensorList, number: Scalar) -> Tensor:
-    """A number as torch's `where` takes it for the elements of a tensor: as wide as they are."""
+    """Return a number in the dtype of a tensor, so that torch's `where` keeps that dtype."""
     tensor = like.tensors[0] if isinstance(like, TensorList) else like
     if isinstance(number, Tensor):
         return number.to(tensor.dtype)
@@ -185,7 +184,7 @@ def lerp(a: Tensor, b: Scalar, weight: Scalar) -> Tensor: ...
 @overload
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar: ...
 def lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
-    """The value a fraction `weight` of the way from a to b."""
+    """Interpolate: return the value a fraction `weight` of the way from a to b."""
     return a + weight * (b - a)
 
 
@@ -196,7 +195,7 @@ def divide(a: Tensor, b: Scalar) -> Tensor: ...
 @overload
 def divide(a: Scalar, b: Scalar) -> Scalar: ...
 def divide(a: Scalar, b: Scalar) -> Scalar:
-    """Return a / b; infinite, or not a number, where b is zero."""
+    """Return a / b; infinity or NaN if b is zero."""
     return _computed(lambda: a / b, torch.div, a, b)
 
 
@@ -207,7 +206,7 @@ def power(a: Tensor, b: Scalar) -> Tensor: ...
 @overload
 def power(a: Scalar, b: Scalar) -> Scalar: ...
 def power(a: Scalar, b: Scalar) -> Scalar:
-    """Return a**b; infinite where a float overflows, not a number where the root is none."""
+    """Return a**b; infinity where a float overflows, NaN where the root is not real."""
     return _computed(lambda: a**b, torch.pow, a, b)
 
 
@@ -218,14 +217,14 @@ def remainder(a: Tensor, b: Scalar) -> Tensor: ...
 @overload
 def remainder(a: Scalar, b: Scalar) -> Scalar: ...
 def remainder(a: Scalar, b: Scalar) -> Scalar:
-    """Return a % b, with the sign of b; not a number where b is zero."""
+    """Return a % b, with the sign of b; NaN if b is zero."""
     return _computed(lambda: a % b, torch.remainder, a, b)
 
 
 def _computed(
     plainly: Callable[[], Any], by_torch: Callable[..., Tensor], a: Scalar, b: Scalar
 ) -> Scalar:
-    """Return a result as Python computes it, or torch's where Python has none."""
+    """Compute with Python, or with torch if Python raises or returns a complex number."""
     try:
         result = plainly()
     except ArithmeticError:

@@ -1,4 +1,4 @@
-"""The foreach steps of sharded parameters whose rule needs whole parameters."""
+"""Step sharded parameters through the foreach lowering if their rule needs whole parameters."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,11 +18,11 @@ from optgen.runtime.sharded.driver import Update, run
 def prepare(
     optimizer: Optimized, batches: Sequence[Batch], consensus: Consensus
 ) -> Callable[[], None]:
-    """Make the updates of these batches, and note them; return what runs them together.
+    """Create the updates of these batches and note their collectives; return what runs them.
 
-    The buckets follow from the shapes of whole parameters, so that all ranks have the same.
+    The buckets follow from the shapes of whole parameters, so all ranks have the same buckets.
     """
-    rounds: dict[int, list[Update]] = {}  # a parameter that comes twice is stepped twice
+    rounds: dict[int, list[Update]] = {}  # a parameter that stands in the group twice steps twice
     for batch in batches:
         rounds.setdefault(batch.dispatch_key.occurrence, []).extend(
             _updates(optimizer, batch, consensus)
@@ -42,13 +42,14 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
     assert where is not None
     if group.get("differentiable") or group.get("capturable"):
         raise RuntimeError(
-            f"{type(optimizer).__name__} looks at a parameter as a whole, and this process holds a "
-            f"part ({where.placements}): neither differentiable=True nor capturable=True can step"
+            f"{type(optimizer).__name__} needs whole parameters, and this rank holds a shard "
+            f"({where.placements}): a step is possible with neither differentiable=True nor "
+            "capturable=True, so set both to False"
         )
     taken = hyper_arguments(rule, group, functional=False, lowering="foreach")
     name, cuts = variant_name("update_sharded", rule, batch), where.cuts()
     sharded = find(optimizer.lowerings, "foreach", name)
-    alone = variant_name("update", rule, batch)  # where parts of such parameters go by themselves
+    alone = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", alone)
     consensus.note(where, name, taken)
     for columns, fresh, places in buckets(rule, batch, by_value=True):
@@ -60,7 +61,7 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
 
 
 def _update_bucket(update: Function, taken: OneDtype, keywords: Mapping[str, Any]) -> Update:
-    """An update of a bucket, as the driver takes it: one without phases asks for nothing."""
+    """Update a bucket, and yield the collectives it needs; an update without phases needs none."""
     asking = update(*taken.columns, **keywords)
     if asking is not None:
         yield from asking

@@ -1,7 +1,8 @@
-"""Iterate over parallel tensor lists in pieces, so that temporaries stay small.
+"""Iterate over parallel tensor lists in slices, so that temporaries stay small.
 
-A piece of a large CPU tensor fits into a core's cache: every operation of the update but the first
-finds its operands there, which is 2 to 3.5 times faster than sweeping the whole tensor each time.
+A slice of a large CPU tensor fits into a core's cache. All operations of the update but the first
+then find their operands in the cache, which is 2 to 3.5 times faster than sweeping the whole tensor
+once per operation.
 """
 
 from collections.abc import Iterator
@@ -9,16 +10,14 @@ from itertools import zip_longest
 
 from torch import Tensor
 
-CPU_ELEMENTS = (
-    2**18
-)  # elements of one piece on the CPU: 1 MiB of float32, with its states within L2
-DEVICE_BYTES = (
-    15 * 2**20
-)  # bytes of one piece elsewhere: four lists of temporaries stay below 64 MiB
+CPU_ELEMENTS = 2**18
+"""Elements of a slice on the CPU: 1 MiB of float32; with its states it fits into L2."""
+DEVICE_BYTES = 15 * 2**20
+"""Bytes of a slice on any other device: four lists of temporaries stay below 64 MiB."""
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Zip the lists, in views of pieces where a CPU tensor is large; an empty list yields None."""
+    """Zip the lists; large CPU tensors come as views of slices. An empty list yields None."""
     for row in zip_longest(params, *lists):
         large = row[0].is_cpu and row[0].numel() > CPU_ELEMENTS
         yield from _split_row(row, CPU_ELEMENTS) if large else (row,)
@@ -27,11 +26,11 @@ def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor,
 def chunks(
     params: list[Tensor], *lists: list[Tensor], alive: int = 4
 ) -> Iterator[tuple[list[Tensor], ...]]:
-    """Split the lists into shorter ones of at most one piece's elements; an empty list stays so.
+    """Split the lists into chunks with as many elements as a slice; an empty list stays empty.
 
     Args:
-        params, lists: of equal length, or empty; the tensors of one list have one dtype.
-        alive: how many lists of temporaries there are at once.
+        params, lists: Lists of equal length, or empty; the tensors of one list have one dtype.
+        alive: How many lists of temporaries exist at once.
     """
     limit = _limit((params, *lists), alive)
     batch: list[tuple[Tensor, ...]] = []
@@ -48,12 +47,15 @@ def chunks(
 
 
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """How many elements one piece may hold."""
+    """Return how many elements a slice may hold."""
     return CPU_ELEMENTS if columns[0][0].is_cpu else device_limit(columns, alive)
 
 
 def device_limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """The same where memory is the limit: a temporary may have the widest type there is."""
+    """Return how many elements a slice may hold on a device, where memory is the limit.
+
+    A temporary may have the widest dtype of the lists.
+    """
     return 4 * DEVICE_BYTES // (alive * max(column[0].itemsize for column in columns if column))
 
 
@@ -62,7 +64,7 @@ def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:
 
 
 def _split_row(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Cut tensors that belong together into views of at most so many elements."""
+    """Split the tensors of one parameter into views of at most `size` elements."""
     given = [tensor for tensor in row if tensor is not None]
     if any(tensor.is_sparse for tensor in given):
         yield row
@@ -74,7 +76,7 @@ def _split_row(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...
 
 
 def _blocks(row: tuple[Tensor, ...], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """The same where no flat view is possible, along the dimension whose elements lie furthest."""
+    """Split tensors that have no flat view, along the dimension with the largest stride."""
     first = row[0]
     if first.numel() <= size:
         yield row

@@ -1,9 +1,9 @@
-"""Lists of tensors that compute like one tensor, through torch's `_foreach_` functions.
+"""Compute with lists of tensors as with one tensor, through torch's `_foreach_` functions.
 
-The functional form of a rule is written for one parameter. Given lists in the place of tensors it
-updates all of them at once, and as it looks at no number of a tensor, a graph can capture it: this
-is the foreach lowering where `capturable` is set. What is one number a parameter is then a vector
-with a place for each, computed on the device in double precision.
+The functional form of a rule is written for one parameter. Called with lists in place of tensors,
+it updates all parameters at once. It reads no value of a tensor, so a graph can capture it: this is
+the foreach lowering with `capturable`. A quantity with one number per parameter becomes a vector
+with one element per parameter, computed on the device in double precision.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
-CHUNK_ELEMENTS = 2**20  # elements of one piece: eight float32 lists of as many are 32 MiB
+CHUNK_ELEMENTS = 2**20  # eight float32 lists of so many elements are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
 _BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}
@@ -26,7 +26,7 @@ _WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim 
 
 
 class TensorList:
-    """Parallel tensors, one a parameter; whatever torch computes with it is done for each."""
+    """List of tensors, one per parameter; a torch function applied to it is applied to each."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -38,7 +38,7 @@ class TensorList:
         return cls(_foreach(func.__name__, args) or _each(func, args, kwargs or {}))
 
     def clone(self) -> TensorList:
-        """Copies: the last writes may exchange what two lists hold."""
+        """Return copies of the tensors: the last writes may swap the values of two lists."""
         return TensorList(foreach_clone(self.tensors))
 
     def copy_(self, values: TensorList) -> None:
@@ -46,7 +46,7 @@ class TensorList:
         torch._foreach_copy_(self.tensors, values.tensors)
 
     def vector(self) -> Tensor:
-        """The numbers of 0-dim tensors in one tensor, in double precision."""
+        """Return the values of 0-dim tensors as one vector in double precision."""
         return torch.stack(self.tensors).double()
 
     def fill_(self, values: Any) -> None:
@@ -63,9 +63,9 @@ class TensorList:
 
 
 def chunks(columns: Sequence[Sequence[Tensor]]) -> Iterator[list[list[TensorList]]]:
-    """Split parallel lists so that what is computed on the way stays small; empty ones stay so.
+    """Split parallel lists into chunks so that temporaries stay small; an empty list stays empty.
 
-    A parameter stays whole: its step is counted once.
+    A parameter stays whole: its step must be counted once.
     """
     batch: list[tuple[Tensor, ...]] = []
     room = CHUNK_ELEMENTS
@@ -83,7 +83,7 @@ def _as_one(rows: list[tuple[Tensor, ...]]) -> list[list[TensorList]]:
 
 
 def _foreach(name: str, args: tuple[Any, ...]) -> Sequence[Tensor] | None:
-    """The result by one call for the whole list, if torch has a function for it."""
+    """Compute the result with one call for the whole list; None if torch has no such function."""
     if name in _UNARY and len(args) == 1:
         return _call(name, args[0].tensors)
     if name not in _BINARY or len(args) != 2:
@@ -116,7 +116,7 @@ def _each(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[
 
 
 def _column(value: Any, count: int) -> Sequence[Any]:
-    """What of a value belongs to each parameter."""
+    """Return the element of a value that belongs to each parameter."""
     if isinstance(value, TensorList):
         return value.tensors
     if isinstance(value, Tensor) and value.dim():
@@ -125,7 +125,7 @@ def _column(value: Any, count: int) -> Sequence[Any]:
 
 
 def _operator(function: Callable[..., Any], reflected: bool = False) -> Any:
-    """An operator of lists, by torch's function: it finds the lists among its arguments."""
+    """Return an operator method that calls a torch function, which then finds the lists."""
     if reflected:
         return lambda self, other: function(other, self)
     return lambda self, *other: function(self, *other)

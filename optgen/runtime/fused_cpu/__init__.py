@@ -1,1 +1,1 @@
-"""The fused C++ lowering at run time: kernels, their tables, their build, and cached steps."""
+"""Backend of the fused C++ lowering: kernels, their tables, their build, and cached steps."""

@@ -1,8 +1,8 @@
-"""The fused C++ backend: one call of a compiled kernel updates all tensors of all groups.
+"""Update batches through compiled C++ kernels: one call updates all tensors of all groups.
 
-A gathered step takes its tensors from batches. A cached step follows one that went through this
-backend: the C++ reader fetches every address anew, and Python touches groups only, no tensor. A
-first step of ordinary tensors is read the same way, once Python has created their states.
+A gathered step takes its tensors from batches. A cached step can follow a step that went through
+this backend: the C++ reader fetches every address anew, and Python reads groups but no tensor. A
+first step of ordinary tensors goes through the C++ reader too, once Python has created the states.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _dtype, _is_cpu = attrgetter("dtype"), attrgetter("is_cpu")
 
 
 class FusedCpuBackend:
-    """Takes batches of CPU tensors through compiled kernels."""
+    """Backend for CPU tensors that calls compiled kernels."""
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
         """Say in a few words why no kernel can take this batch; "" if one can."""
@@ -42,7 +42,7 @@ class FusedCpuBackend:
         if isinstance(kernel, str):
             return kernel
         if is_sharded and batch.dispatch_key.sparse_grad:
-            return "sparse gradients of parameters in parts"
+            return "sparse gradients of sharded parameters"
         if not all(map(_is_cpu, batch.tensors())):
             return "states or gradients are on another device"
         unknown = dtypes - set(CODES)
@@ -51,7 +51,7 @@ class FusedCpuBackend:
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], CachedStep | None]:
-        """Check batches, and lay out their tables; return what updates them."""
+        """Check batches and fill their tables; return a function that updates them."""
         sharded = [batch for batch in batches if batch.dispatch_key.sharding]
         whole = [batch for batch in batches if not batch.dispatch_key.sharding]
         calls = []
@@ -75,19 +75,22 @@ class FusedCpuBackend:
         return update
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
-        """Take the first step of ordinary tensors; or at most create their states."""
+        """Take the first step of ordinary tensors if that is possible; return the cached step.
+
+        If the step turns out to be impossible, the states of the tensors may have been created.
+        """
         batches = first_step.batches(optimizer, takes)
         return first_step.take(load_kernel(optimizer), optimizer, batches) if batches else None
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
-        """Update the lists of a function; return what does so again, if nothing was copied."""
+        """Update the lists of a function; return a cached call, or None if tensors were copied."""
         kernel = load_kernel(function)
         in_place = prepare_dense(kernel, function, [batch])()
         return CachedCall.of(kernel, len(batch.params)) if in_place else None
 
 
 def _cached(optimizer: Stepping, batches: Sequence[Batch]) -> CachedStep | None:
-    """Return what repeats a step that was taken in place, of dense or of sparse gradients."""
+    """Return the cached step of batches that were updated in place; None if there can be none."""
     kernel, stepped = load_kernel(optimizer), whole_groups(optimizer, batches)
     if not any(batch.dispatch_key.sparse_grad for batch in batches):
         return CachedDenseStep.of(kernel, optimizer, stepped)

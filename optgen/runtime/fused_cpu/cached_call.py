@@ -1,4 +1,4 @@
-"""Call a function over lists again: the C++ reader fetches the tensors, Python touches none."""
+"""Call an elementwise function again: the C++ reader fetches the tensors, Python reads none."""
 
 import ctypes
 from array import array
@@ -16,11 +16,11 @@ from optgen.runtime.fused_cpu.table import Table
 
 
 class CachedCall:
-    """What a call that went through the kernel leaves for the next one with lists as long."""
+    """Cached plan of the last fused call; valid for lists of the same length."""
 
     def __init__(self, kernel: Kernel, tensor_reader: Reader, tensors: int) -> None:
         self._kernel, self._update = kernel, tensor_reader.run_call
-        self._busy = Lock()  # all of what follows is scratch of one call
+        self._busy = Lock()  # every attribute below is scratch memory of one call
         self._table = Table(kernel, tensors, 1)
         self._values: list[Any] = []
         self._lists = array("q", bytes(8 * kernel.streams))
@@ -29,12 +29,12 @@ class CachedCall:
 
     @classmethod
     def of(cls, kernel: Kernel, tensors: int) -> "CachedCall | None":
-        """What the next call needs; None where there is no reader."""
+        """Return a cached call for so many tensors; None if there is no reader."""
         tensor_reader = reader()
         return None if tensor_reader is None else cls(kernel, tensor_reader, tensors)
 
     def run(self, lists: Sequence[list[Tensor]], hypers: dict[str, Any]) -> bool:
-        """Update the lists, or do nothing and return False if they need another look."""
+        """Update the lists; or change nothing and return False if they must be gathered."""
         current = threads.current()
         if current.count > 1 and len(set(map(id, lists[0]))) < len(lists[0]):
             return False  # two threads would update one tensor

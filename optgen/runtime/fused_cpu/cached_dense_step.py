@@ -1,9 +1,10 @@
-"""Repeat a step: the C++ reader fetches all tensors anew, and Python touches groups only.
+"""Run a cached step: the C++ reader fetches all tensors anew, and Python reads groups only.
 
-No address is remembered, so none can be out of date: in every step the reader finds the parameters
-in the groups' lists, their gradients, and their states in the optimizer's, and takes addresses,
-types and layouts from them. What it cannot read this way makes it give up, and so does what may
-call for another lowering: a parameter that comes twice, or of a type that its group had none of.
+No address is remembered, so no address can be out of date. In every step the reader finds the
+parameters in the groups' lists, then their gradients, and their states in the optimizer's state. It
+reads addresses, dtypes and layouts from these tensors. It gives up if it cannot read a tensor, or
+if a step may need another lowering: for example if a parameter comes twice, or has a dtype that no
+parameter of its group had before.
 """
 
 import ctypes
@@ -31,12 +32,12 @@ from optgen.runtime.state.create import Created
 
 _dtype = attrgetter("dtype")
 
-# Which axes of its parameter a state has, as tensor_request.h numbers them.
+# The axes of its parameter that a state has, as tensor_request.h numbers them.
 _AXES = {"like": 0, "row": 1, "col": 2}
 
 
 class GroupValues(NamedTuple):
-    """What a step depends on in a group."""
+    """The values of a group that a step depends on."""
 
     options: tuple[Any, ...]
     params: list[Tensor]
@@ -44,40 +45,40 @@ class GroupValues(NamedTuple):
 
 
 class GroupGetter(NamedTuple):
-    """Reads the values of a group, which may lack keys that were not asked for."""
+    """Getter of a group's values, made for the keys that the group has."""
 
-    keys: int  # how many the group has: with one more it may have an option more
+    keys: int  # how many keys the group has; one more may be an option
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
 
     @classmethod
     def of(cls, kernel: Kernel, group: Group) -> "GroupGetter":
-        """The one for groups with the keys of this one."""
+        """Return the getter for groups with the same keys as this group."""
         options = [key for key in OPTIONS if key in group]
         hypers = [key for key in kernel.rule.hypers if key in group]
         return cls(len(group), _items_of([*options, "params", *hypers]), len(options))
 
     def values(self, group: Group) -> GroupValues:
-        """The values, or a KeyError where a key is gone."""
+        """Return the values of a group; raise a `KeyError` if a key is gone."""
         items, first = self.items(group), self.options
         return GroupValues(items[:first], items[first], items[first + 1 :])
 
 
 def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
-    """What reads these keys, by one call where there are several."""
+    """Return a function that reads these keys from a group; always as a tuple."""
     first, *others = keys
     return itemgetter(first, *others) if others else lambda group: (group[first],)
 
 
 class CachedDenseStep:
-    """What a step that was taken through the kernel leaves for the next one."""
+    """Cached plan of the last fused step; valid while groups, lowerings and dtypes stay the same."""
 
     def __init__(
         self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]
     ):
-        self.forced = forced()  # another wish may call for another lowering
+        self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._cached_step = kernel, tensor_reader.run_step
-        self._busy = Lock()  # all of what follows is scratch of one step
+        self._busy = Lock()  # every attribute below is scratch memory of one step
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
@@ -99,7 +100,10 @@ class CachedDenseStep:
     def of(
         cls, kernel: Kernel, optimizer: Optimized, stepped: set[int] | None
     ) -> "CachedDenseStep | None":
-        """What steps of all groups of these identities, and of no others, need to be repeated."""
+        """Return the cached plan of a step; None if such steps must be gathered.
+
+        `stepped` holds the identities of the groups that the step updated.
+        """
         tensor_reader = reader()
         if tensor_reader is None or stepped is None or kernel.calls:
             return None
@@ -116,16 +120,16 @@ class CachedDenseStep:
         return cached
 
     def _expect_specs(self, specs: list[list[Any]]) -> None:
-        """Have the reader take tensors that are shared like these, stream by stream, and no others.
+        """Have the reader accept tensors with these sharding specs only, stream by stream.
 
-        They are kept: a spec made later could stand where one of these stood.
+        The specs are kept alive: a new spec could otherwise have the address of a freed one.
         """
         self._specs = specs
         self._expected = array("q", [(s and id(s)) or 0 for column in specs for s in column])
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Run for the first time, with states just created that the rule asks `fresh` of."""
+        """Run for the first time; `created` are the new states that the rule asks `fresh` of."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
@@ -139,9 +143,9 @@ class CachedDenseStep:
             fresh[:] = array("B", bytes(len(fresh)))
 
     def run(self, optimizer: Optimized) -> bool:
-        """Take a step, or do nothing and return False if it needs another look."""
+        """Take a step; or change nothing and return False if the step must be gathered."""
         if not self._busy.acquire(blocking=False):
-            return False  # another thread is at it
+            return False  # another thread takes a step
         try:
             return self._run(optimizer)
         finally:
@@ -160,7 +164,10 @@ class CachedDenseStep:
         return self._note_order(groups, state) and bool(self._cached_step(self._buffers.address))
 
     def _read_groups(self, groups: list[Group]) -> bool:
-        """Bring the hyperparameters up to date; False if another lowering might be due."""
+        """Read the groups and update the hyperparameters.
+
+        Return False if the step may need another lowering.
+        """
         changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
             if len(group) != getter.keys:
@@ -182,7 +189,7 @@ class CachedDenseStep:
         return True
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
-        # A learning rate that becomes a tensor may have to be computed with in its own type.
+        # A learning rate that has become a tensor may need computing in its own dtype.
         known = self._values[index].hypers
         if list(map(decisive_kind, values.hypers)) != list(map(decisive_kind, known)):
             return False
@@ -190,14 +197,14 @@ class CachedDenseStep:
         if any(self._needed[2 * index : 2 * index + 2]):
             needed = self._kernel.needed_by_shape(group)
             self._needed[2 * index : 2 * index + 2] = array("Q", needed)
-        self._values[index] = values._replace(params=[])  # no parameter is kept alive
+        self._values[index] = values._replace(params=[])  # keeps no parameter alive
         self._constant[index] = all(map(is_constant, values.hypers))
         return True
 
     def _note_order(self, groups: list[Group], state: dict[Any, Any]) -> bool:
-        """Note the parameters, and to which of them each entry of the optimizer's state belongs.
+        """Note the parameters, and which parameter each entry of the optimizer's state belongs to.
 
-        False if one of them comes twice, or if they are more or fewer than they were.
+        Return False if a parameter comes twice, or if the number of parameters has changed.
         """
         params = array("q", map(id, chain.from_iterable(group["params"] for group in groups)))
         count, owners = len(params), array("q", map(id, state))
@@ -213,7 +220,7 @@ class CachedDenseStep:
         return True
 
     def _fill_request(self) -> None:
-        """Say where the tensors are, and which of them the rule needs."""
+        """Fill the reader's request: where the tensors are, and which tensors the rule needs."""
         request, keys = self._request, self._kernel.keys
         self._keys = array("q", map(id, keys))
         axes = (_AXES[state.shape] for state in self._kernel.shaped)
@@ -236,22 +243,26 @@ class CachedDenseStep:
 
 
 def _dtype_bits(group: Group) -> int:
-    """The types of a group's parameters, a set bit each: with a tensor lr the others may not do."""
+    """Return a set bit for each dtype of a group's parameters.
+
+    With a tensor learning rate, a parameter of another dtype may need another lowering.
+    """
     dtypes = set(map(_dtype, group["params"]))
     return sum(1 << code for dtype, code in CODES.items() if dtype in dtypes)
 
 
 def is_constant(value: Any) -> bool:
-    """Tell whether the same object means the same number: a tensor or a list can be written to."""
+    """Tell whether a value cannot change in place, as a tensor or a list can."""
     if isinstance(value, tuple):
         return all(map(is_constant, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def whole_groups(optimizer: Stepping, batches: Sequence[Batch]) -> set[int] | None:
-    """Return the identities of the groups that were stepped; None if only a part of one was.
+    """Return the identities of the groups that were updated; None if only a part of a group was.
 
-    Parts that differ in their shape predicates only are a whole again: the kernel asks for these.
+    Parts that differ only in their shape predicates count as a whole group: the kernel evaluates
+    shape predicates itself.
     """
     taken = {id(batch.group) for batch in batches}
     whole = {id(group) for group in optimizer.param_groups} & taken

@@ -1,9 +1,8 @@
-"""Repeat a step of sparse gradients that go straight to the rows of their parameters.
+"""Run a cached step that adds sparse gradients to the rows of their parameters.
 
-Such a step keeps no state, and where batches are small it takes no longer than it takes to find out
-what it is about. So what it needs is laid out once, and every step looks at each parameter and its
-gradient anew: at their classes, dtypes, shapes and memory. Whatever is not as before is left to
-those that look more closely.
+Such a step has no state. If its gradients are small, gathering the tensors takes as long as the
+update. So the table is allocated once. Every step checks the class, dtype, shape and memory of each
+parameter and of its gradient anew. If a check fails, the step is gathered.
 """
 
 import ctypes
@@ -33,12 +32,12 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 
 
 class CachedSparseStep:
-    """The cached plan of the last step of sparse gradients, with which the next one is repeated."""
+    """Cached plan of the last step of sparse gradients."""
 
     def __init__(self, kernel: Kernel, update: Any, groups: list[Group]) -> None:
-        self.forced = forced()  # another wish may call for another lowering
+        self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
         self._kernel, self._update = kernel, update
-        self._busy = Lock()  # all of what follows is scratch of one step
+        self._busy = Lock()  # every attribute below is scratch memory of one step
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
         self._values = [getter.values(group)._replace(params=[]) for getter, group in pairs]
@@ -55,7 +54,7 @@ class CachedSparseStep:
 
     @classmethod
     def of(cls, kernel: Kernel, update: Any, groups: list[Group]) -> "CachedSparseStep | None":
-        """Return what repeats a step of all these groups; None if it cannot be repeated."""
+        """Return the cached plan of a step of all these groups; None if there can be none."""
         present = any(state.present(group) for state in kernel.rule.states for group in groups)
         if present or kernel.rule.step is not None or not kernel.rule.adds:
             return None
@@ -63,19 +62,22 @@ class CachedSparseStep:
         return found if all(all(map(is_constant, v.hypers)) for v in found._values) else None
 
     def run(self, optimizer: Optimized) -> bool:
-        """Take a step, or do nothing and return False if it needs another look."""
+        """Take a step; or change nothing and return False if the step must be gathered."""
         groups = optimizer.param_groups
         if getattr(optimizer, "grad_scale", None) is not None or len(groups) != len(self._sizes):
             return False
         if not self._busy.acquire(blocking=False):
-            return False  # another thread is at it
+            return False  # another thread takes a step
         try:
             return self._read_groups(groups) and self._run(groups)
         finally:
             self._busy.release()
 
     def _read_groups(self, groups: list[Group]) -> bool:
-        """Bring the hyperparameters up to date; False if another lowering, or an error, is due."""
+        """Read the groups and update the hyperparameters.
+
+        Return False if the step may need another lowering, or may have to raise an error.
+        """
         changed = False
         for index, (group, getter) in enumerate(zip(groups, self._getters, strict=True)):
             try:
@@ -107,7 +109,7 @@ class CachedSparseStep:
         params: list[Tensor] = [param for group in groups for param in group["params"]]
         if len(set(map(id, params))) < len(params):
             return False
-        held: list[Any] = []  # until the call is over
+        held: list[Any] = []  # keeps temporary tensors alive until the call returns
         for place, param in enumerate(params):
             found = self._read_gradient(param)
             if found is None:
@@ -122,7 +124,10 @@ class CachedSparseStep:
         return True
 
     def _read_gradient(self, param: Tensor) -> tuple[Tensor, Tensor, int] | None:
-        """The indices and values of a parameter's gradient, and the type; None if it is unlike."""
+        """Return the indices and values of a parameter's gradient, and the code of their dtype.
+
+        None if the kernel cannot take the parameter or its gradient.
+        """
         grad = param.grad
         if grad is None or type(param) not in _PLAIN or type(grad) is not Tensor:
             return None

@@ -1,8 +1,9 @@
-"""What one call of a kernel takes: all that it can walk where it lies, then copies of the rest.
+"""Split the batches of a step into chunks, one per kernel call.
 
-A kernel goes over all streams of a parameter as flat memory. Where they lie in different orders, as
-gradients of another memory format than their parameter's, or with holes, it is given copies: of a
-few tensors at a time, so that the peak of memory is theirs and not that of all.
+A kernel goes over all streams of a parameter as flat memory. It cannot do so if the streams have
+different memory formats, or have holes: such streams are copied. The first chunk holds all tensors
+that the kernel can update in place. Each further chunk holds a few tensors that are copied, so that
+the copies of only a few tensors exist at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,26 +17,27 @@ from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 
-# As many elements are copied at once, or one tensor: where a second thread begins to help.
+# Elements copied at once, or one larger tensor. From this size on a second thread makes copying
+# faster.
 _ELEMENTS = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """Works for one call."""
+    """Batches for one kernel call."""
 
     batches: Sequence[Batch]
-    copies: bool = False  # whether the kernel needs copies of their tensors
+    copies: bool = False  # whether the kernel needs copies of some tensors
 
 
 def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
-    """Split the works of a step."""
+    """Yield the chunk to update in place, then the chunks that need copies."""
     in_place: list[Batch] = []
     to_copy: list[Batch] = []
     for batch in batches:
         places = _places_to_copy(kernel, batch)
         if not places:
             in_place.append(batch)
-        elif kernel.calls:  # matrices of one shape are best taken together
+        elif kernel.calls:  # a matrix op is faster on all matrices of one shape at once
             to_copy.append(batch)
         else:
             if others := sorted(set(range(len(batch.params))) - set(places)):
@@ -48,12 +50,12 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
 
 
 def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
-    """All works for one call, which other processes take part in."""
+    """Return all batches in one chunk, for a call that other ranks take part in."""
     return Chunk(batches, copies=any(_places_to_copy(kernel, batch) for batch in batches))
 
 
 def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
-    """The places of the parameters of which some stream must be copied."""
+    """Return the places of the parameters of which some stream must be copied."""
     columns = _kernel_columns(kernel, batch)
     flat = not batch.uneven and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
@@ -66,13 +68,13 @@ def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
 
 
 def _kernel_columns(kernel: Kernel, batch: Batch) -> list[list[Tensor]]:
-    """The lists of tensors that a kernel walks side by side."""
+    """Return the tensor lists whose elements a kernel goes over in parallel."""
     states = zip(kernel.rule.states, batch.states, strict=True)
     return [batch.params, batch.grads, *(c for s, c in states if c and s.shape != "scalar")]
 
 
 def check_copies(kernel: Kernel, batches: Sequence[Batch]) -> None:
-    """Raise the errors about works of which copies are to be made: by then others are updated."""
+    """Raise the errors about batches that are copied later, when others are already updated."""
     for batch in batches:
         check(kernel, batch)
 

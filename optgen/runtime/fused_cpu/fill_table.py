@@ -1,4 +1,4 @@
-"""Fill the kernel's table from batches; copy the tensors that cannot be walked in place."""
+"""Fill a kernel's table from batches; copy the tensors that a kernel cannot update in place."""
 
 import math
 from array import array
@@ -20,15 +20,16 @@ from optgen.runtime.torch_private import data_ptr, numel
 
 _dtype, _size = attrgetter("dtype"), attrgetter("shape")
 
-CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and the copy updated in its place
+CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
 
 
 def fill_table(
     kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, copies: bool = False
 ) -> tuple[Table, CopyPairs]:
-    """The table of these tensors, with `copies` of those that are not flat memory side by side.
+    """Return the table of these tensors, and the copies that must be written back.
 
-    Also returned are copies that the kernel changes: a gradient's only if it is `scaled`.
+    With `copies`, a stream is copied if its memory order differs from its parameter's. A copied
+    gradient is written back only if gradients are `scaled`, because the kernel then unscales them.
     """
     table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
     table.has_copies = copies
@@ -72,7 +73,7 @@ def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs 
 
 
 def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
-    """The streams of a work in the order of the table."""
+    """Return the streams of a batch in the order of the table."""
     states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
     states["step"] = batch.steps
     columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
@@ -87,7 +88,7 @@ def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) ->
 
 
 def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
-    """The types of all streams: only those of gradients can be others than in the step before."""
+    """Return the dtype codes of all streams; only gradients may change dtype between steps."""
     dtypes = list(map(_dtype, columns[1]))
     one = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
     known: array[int] | None = batch.memo.get(f"codes with {one}")
@@ -102,12 +103,15 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
 
 
 def check(kernel: KernelSignature, batch: Batch) -> None:
-    """Raise the error that `gather` would raise about the states of a work."""
+    """Raise the error that `fill_table` would raise about the states of a batch."""
     _check(kernel, batch.group, _columns(kernel, batch, None))
 
 
 def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
-    """The kernel believes a group's flags: without a state they promise it would crash."""
+    """Raise a `RuntimeError` if a state is absent that the group's flags require.
+
+    The kernel relies on the flags, and would crash without the state.
+    """
     needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
     for stream, column in enumerate(columns):
         if needed & in_stream(15, stream) and not column:
@@ -118,14 +122,14 @@ def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Te
 
 
 def _shape(param: Tensor) -> tuple[int, int, int, int]:
-    """The dimensions of a parameter, and how many matrices, rows and columns they make."""
+    """Return a parameter's number of dimensions, of matrices, of rows and of columns."""
     return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
 
 
 def _with_copies(
     columns: list[list[Tensor]], copied: CopyPairs, by_matrix: bool
 ) -> list[list[Tensor]]:
-    """The columns of a work, with copies of what is no flat memory beside its parameter."""
+    """Return the columns with copies of streams whose memory order differs from the parameter's."""
     walked = [list(column) for column in columns if column]
     for index in range(len(columns[0])):
         row = [column[index] for column in walked]

@@ -1,8 +1,8 @@
-"""Take a first step as a repeated one: states are made, and the C++ reader looks at the tensors.
+"""Take a first step as a cached step: create the states, then let the C++ reader read all tensors.
 
-To gather 2,000 parameters, Python looks at each of them and of their states some ten times, which
-takes longer than making the states. Here the reader looks at parameters and gradients, and of those
-that it finds alike Python sees one.
+To gather 2,000 parameters, Python reads each parameter and each state some ten times, which takes
+longer than creating the states. Here the C++ reader reads the parameters and gradients, and Python
+reads one parameter and gradient per dtype only.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from optgen.runtime.state.create import ensure
 
 
 def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
-    """Return the groups' batches, without states, if all of them go to the kernel; else nothing.
+    """Return the groups' batches, without states; nothing unless the kernel can take all of them.
 
-    The `members` of a batch are all parameters with a gradient; its `params` and `grads` are one
-    pair of each kind of tensor. Wrong tensors are left to the checks of a gathered step.
+    The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
+    parameter and gradient per pair of dtypes. A gathered step raises the errors about bad tensors.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
@@ -32,7 +32,7 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     lists = [group["params"] for group in groups]
     if not all(type(params) is list for params in lists):
         return []
-    reader = tensor_reader.built_reader()  # one that is not is built while the kernel is
+    reader = tensor_reader.built_reader()  # a missing reader is built along with the kernel
     seen = reader.read_dtypes(lists) if reader else []
     found = [_batch(optimizer, *each) for each in zip(groups, seen, strict=False) if any(each[1])]
     return found if _all_are_taken(optimizer, found, takes) else []
@@ -40,7 +40,9 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
 
 def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Batch], bool]) -> bool:
     context = optimizer._context
-    context.batches = {id(batch.group): batch for batch in found}  # one library is built for all
+    context.batches = {
+        id(batch.group): batch for batch in found
+    }  # so that one library is built for all
     try:
         return all(map(takes, found))
     finally:
@@ -56,7 +58,7 @@ def _batch(optimizer: Stepping, group: Group, types: list[int]) -> Batch:
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:
-    """Take the step; return what repeats it, or None if the reader cannot."""
+    """Take the step; return the cached step, or None if the reader cannot read the tensors."""
     cached = CachedDenseStep.of(kernel, optimizer, {id(batch.group) for batch in batches})
     if cached is None:
         return None
@@ -65,6 +67,6 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
     created = list(chain.from_iterable(ensured))
     if cached.begin(optimizer, created):
         return cached
-    for values, key in created:  # it is still to be seen that they are fresh
-        values.pop(key, None)  # a parameter that comes twice has had it created twice
+    for values, key in created:  # a gathered step creates these states, and marks them as fresh
+        values.pop(key, None)  # `created` names the state of a parameter that comes twice twice
     return None

@@ -1,4 +1,4 @@
-"""A compiled rule, and the calls that take a table of tensors through it."""
+"""Run a compiled rule over a table of tensors."""
 
 import ctypes
 from ctypes import c_void_p
@@ -14,12 +14,13 @@ from optgen.runtime.protocols import Lowered
 
 
 class Kernel(KernelSignature):
-    """A compiled rule: its library, and the streams it takes in the order of the table.
+    """Compiled rule: its library, and the streams it takes in the order of the table.
 
-    A kernel knows the dtypes of tensors whose bit is set in `types`, and numbers of any dtype.
+    A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and single numbers of any
+    dtype.
     """
 
-    is_sharded = False  # whether it is for parameters that other ranks hold shards of
+    is_sharded = False  # whether the kernel is for parameters that other ranks hold shards of
 
     def __init__(
         self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
@@ -29,7 +30,7 @@ class Kernel(KernelSignature):
         if swept_by:
             sweep_library.connect(self._library, swept_by)
         names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
-        # None: nothing is to be done between two matrix ops.
+        # None stands for an empty phase between two matrix ops.
         self.parts = [self._function(name) if self._has(name) else None for name in names]
 
     def _function(self, name: str) -> Any:
@@ -38,17 +39,17 @@ class Kernel(KernelSignature):
         return function
 
     def run(self, table: Table, optimizer: Lowered) -> None:
-        """Update all tensors of a table. The interpreter's lock is released in the parts."""
+        """Update all tensors of a table; the kernel's phases run without the interpreter's lock."""
         table.set_scale(optimizer)
         for position, part in enumerate(self.parts):
             if position:
                 self._call(self.calls[position - 1], table)
-                table.struct.grad_scale = None  # the first part has unscaled the gradients
+                table.struct.grad_scale = None  # the first phase has unscaled the gradients
             if part is not None:
                 part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: MatrixCall, table: Table) -> None:
-        """Do a matrix word, for all tensors of a group at once; other tensors are left out."""
+        """Apply a matrix op to all tensors of a group at once, except those it is not meant for."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             suited = call.suited(columns[0])
@@ -56,6 +57,6 @@ class Kernel(KernelSignature):
             table.set_results(target, index, dict(zip(suited, made, strict=True)), source)
 
     def streams_of(self, call: MatrixCall) -> tuple[int, int]:
-        """Where in the table stands what a matrix word takes, and what it makes."""
+        """Return the streams of the table that hold a matrix op's operand and its result."""
         first = 2 + len(self.shaped)
         return first + self.locals.index(call.source), first + self.locals.index(call.target)

@@ -1,4 +1,4 @@
-"""The signature of a compiled kernel: which streams it takes, in the order of its table."""
+"""Describe a compiled kernel: the streams it takes, in the order of its table."""
 
 import ctypes
 
@@ -12,7 +12,7 @@ from optgen.runtime.protocols import Group, Lowered
 
 
 class KernelSignature:
-    """The streams of a compiled rule, and what its library says about itself."""
+    """Streams of a compiled rule, and the properties that its library exports."""
 
     def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
         self.rule, self._library = owner.rule, library
@@ -23,7 +23,7 @@ class KernelSignature:
         self.calls = parse_calls(self._text("optgen_calls"))
         self.locals = tuple(self._text("optgen_locals").split())
         self.streams = 2 + len(self.shaped) + len(self.locals)
-        # The parameter and its gradient come first. They and the locals have no key in the state.
+        # The parameter and its gradient come first. They have no key in the state, nor do locals.
         unnamed = ("",) * len(self.locals)
         self.keys = ("", "", *(s.key for s in self.shaped), *unnamed, *self.scalar)
 
@@ -31,7 +31,7 @@ class KernelSignature:
         return hasattr(self._library, name)
 
     def _text(self, name: str) -> str:
-        """Return a text of the library; "" if it has none of that name."""
+        """Return a string that the library exports; "" if it exports none of that name."""
         if not self._has(name):
             return ""
         return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()

@@ -1,4 +1,4 @@
-"""The compiled kernels of a rule: which there are, and the build of those that are missing."""
+"""Load the compiled kernels of a rule; build missing kernels."""
 
 import pkgutil
 import sys
@@ -16,13 +16,13 @@ from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.fused_cpu.stream_codes import excess
 from optgen.runtime.protocols import Lowered
 
-# By whether it is for sharded parameters, and the dtypes it was asked for.
+# Kernels, or reasons, by whether they are for sharded parameters and by the dtypes asked for.
 _kernels: WeakKeyDictionary[ModuleType, dict[tuple[bool, int], Kernel | str]] = WeakKeyDictionary()
 _warned: set[str] = set()  # the reasons why kernels could not be built
 
 
 def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel:
-    """The kernel, or an error that says why there is none."""
+    """Return a kernel for these dtypes; raise a `RuntimeError` if there is none."""
     kernel = kernel_or_reason(owner, dtype_bits, is_sharded)
     if isinstance(kernel, str):
         raise RuntimeError(kernel)
@@ -30,12 +30,12 @@ def load_kernel(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -
 
 
 def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = False) -> Kernel | str:
-    """A kernel that knows these types, the one that knows most; or why there is none."""
+    """Return the kernel that knows these dtypes and most others, or the reason why none exists."""
     module = sys.modules[owner.lowerings]
     loaded = _kernels.setdefault(module, {})
     kernels = [each for each in loaded.values() if isinstance(each, Kernel)]
     alike = [kernel for kernel in kernels if kernel.is_sharded == is_sharded]
-    for kernel in reversed(alike):  # each knows what those before it do
+    for kernel in reversed(alike):  # each knows the dtypes of all earlier ones
         if not dtype_bits & ~kernel.dtype_bits:
             return kernel
     for known in (_dtypes_of_step(owner), *(kernel.dtype_bits for kernel in alike)):
@@ -47,7 +47,7 @@ def kernel_or_reason(owner: Lowered, dtype_bits: int = 0, is_sharded: bool = Fal
 
 
 def _dtypes_of_step(owner: Lowered) -> int:
-    """The types of all tensors of the step at hand: one library is to take all its works."""
+    """Return the dtypes of all tensors of the current step: one library is built for all."""
     context = getattr(owner, "_context", None)
     batches = [batch for batch in context.batches.values() if not batch.parts] if context else []
     return dtype_variants.bits_of_batches(owner.rule, batches)
@@ -60,7 +60,7 @@ def _load(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int)
         return _build(owner, module, is_sharded, dtype_bits)
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:
         message = str(error)
-    reason = message.partition("\n")[0]  # what follows are words of the compiler
+    reason = message.partition("\n")[0]  # the compiler's output follows
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"optimizer steps on CPU tensors will be slow: {message}", stacklevel=2)
@@ -70,14 +70,14 @@ def _load(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int)
 def _build(owner: Lowered, module: ModuleType, is_sharded: bool, dtype_bits: int) -> Kernel:
     kind, condition = _kernel_class(is_sharded)
     name, source = owner.rule.name, condition + inline_includes(_source(module))
-    # Two compilers take no longer than one; a third would wait for them where there are two cores.
+    # Two compilers take no longer than one. On two cores a third would wait for them.
     with ThreadPoolExecutor(1) as executor:
         try:
             swept = sweep_library.start_build(executor, source, dtype_bits)
             if owner.rule.gradient == "sparse_only":
                 executor.submit(sparse_gradients.library, name, source)
             if not tensor_reader.is_built():
-                executor.submit(tensor_reader.reader)  # it is asked for next
+                executor.submit(tensor_reader.reader)  # the next step uses it
             built = dtype_variants.library(
                 name, source, dtype_bits, dtype_variants.matrix_op_dtypes(source)
             )
@@ -92,7 +92,7 @@ def _source(module: ModuleType) -> str:
 
 
 def _kernel_class(is_sharded: bool) -> tuple[type[Kernel], str]:
-    """The class of a kernel, and what its source begins with."""
+    """Return the class of a kernel, and the define that its source begins with."""
     if not is_sharded:
         return Kernel, ""
     from optgen.runtime.fused_cpu.shard_kernel import MACRO, ShardKernel

@@ -1,4 +1,4 @@
-"""Matrix words between the parts of a step, as a compiled rule names them."""
+"""Parse and call the matrix ops that a compiled rule asks for between its phases."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,10 @@ _CALL = re.compile(r"(\w+) = (\w+)\((\w+)((?:, [^,]+)*?)\)(?: if ([\w ]+))?")
 
 @dataclass(frozen=True)
 class MatrixCall:
-    """`target = word(source, *arguments) if when`: arguments are keys of a group, or numbers.
+    """Call of a matrix op: `target = op(source, *arguments) if when`.
 
-    A fact of a parameter, "factored" or "not factored", says which parameters it is for, if any.
+    Arguments are keys of a group, or numbers. `when` is a shape predicate, "factored" or "not
+    factored", that selects parameters; "" selects all.
     """
 
     target: str
@@ -27,7 +28,7 @@ class MatrixCall:
     when: str = ""
 
     def suited(self, params: Sequence[Tensor]) -> list[int]:
-        """The places of the parameters for which it is done."""
+        """Return the places of the parameters that the op applies to."""
         name = self.when.removeprefix("not ")
         return [
             place
@@ -36,14 +37,14 @@ class MatrixCall:
         ]
 
     def __call__(self, group: Mapping[str, Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The results for tensors of one group."""
+        """Apply the op to tensors of one group; return the results."""
         values = (group[name] if name in group else float(name) for name in self.arguments)
         made: list[Tensor] = getattr(matrix_ops, self.op)(tensors, *values)
         return made
 
 
 def parse_calls(text: str) -> tuple[MatrixCall, ...]:
-    """The calls that a compiled rule asks for, in order; none of an empty text."""
+    """Return the calls that a compiled rule exports as text, in order."""
     found = (_CALL.fullmatch(each) for each in text.split("; ") if each)
     return tuple(
         MatrixCall(match[1], match[2], match[3], tuple(match[4].split(", ")[1:]), match[5] or "")

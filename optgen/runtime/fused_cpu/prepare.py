@@ -1,4 +1,4 @@
-"""Calls of kernels that are checked and laid out, and wait to be made."""
+"""Prepare kernel calls: check batches and fill tables before anything is written."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,18 +16,18 @@ from optgen.runtime.fused_cpu.table import Table
 from optgen.runtime.protocols import Lowered
 
 PreparedCall = Callable[[], bool]
-"""Updates what it was made for; tells whether the reader could do so the next time."""
+"""Updates the batches it was prepared for; returns whether a cached step could do so next time."""
 
 
 def prepare_dense(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
-    """Get ready to update works of dense gradients, of whole parameters."""
+    """Prepare an update of batches with dense gradients and whole parameters."""
     return prepare_chunks(kernel, optimizer, batches, chunks(kernel, batches))
 
 
 def prepare_chunks(
     kernel: Kernel, optimizer: Lowered, batches: list[Batch], parts: Iterable[Chunk]
 ) -> PreparedCall:
-    """Get ready to update works part by part, where they lie if that can be."""
+    """Prepare one kernel call per chunk; return a function that makes all of them."""
     calls = [_prepare_chunk(kernel, optimizer, part) for part in parts]
 
     def update() -> bool:
@@ -40,7 +40,10 @@ def prepare_chunks(
 
 
 def _prepare_chunk(kernel: Kernel, optimizer: Lowered, part: Chunk) -> PreparedCall:
-    """Get ready for one call; copies are made when it comes, so that few are there at once."""
+    """Prepare one kernel call, which returns whether tensors were copied.
+
+    Copies are made only when the call runs, so that few copies exist at once.
+    """
     scaled = getattr(optimizer, "grad_scale", None) is not None
     if part.copies:
         check_copies(kernel, part.batches)
@@ -56,7 +59,7 @@ def _prepare_chunk(kernel: Kernel, optimizer: Lowered, part: Chunk) -> PreparedC
 
 
 def _run(kernel: Kernel, optimizer: Lowered, table: Table, copied: CopyPairs) -> bool:
-    """Update the tensors of a table; return whether there are copies, which end here."""
+    """Update the tensors of a table and write copies back; return whether tensors were copied."""
     kernel.run(table, optimizer)
     for original, copy in copied:
         original.copy_(copy)
@@ -71,7 +74,7 @@ def _kernel_for(dtype_bits: int, kernel: Kernel, optimizer: Lowered) -> Kernel:
 
 
 def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> PreparedCall:
-    """Get ready to update works of which some have sparse gradients."""
+    """Prepare an update of batches of which some have sparse gradients."""
     sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
     update = sparse_gradients.kernel_function(kernel)
     suited = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
@@ -87,7 +90,7 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
 
     def run() -> bool:
         if in_place:
-            in_place()  # first: it may find that an index is no row
+            in_place()  # runs first: it raises an error if an index names no row
         if others:
             others()
         for each in taken:
