@@ -201,7 +201,7 @@ def test_no_room(
     script(tmp_path, monkeypatch, f"echo '{printed}' >&2; exit 1")
     said = failure()
 
-    assert f"no folder takes what is compiled ({cache}: {says}; " in said
+    assert f"no folder can store a compiled library ({cache}: {says}; " in said
     assert said.endswith(
         "make room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
@@ -235,7 +235,7 @@ except library_cache.CompileError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert f"no folder takes what is compiled ({cache}: File too large" in done.stdout
+    assert f"no folder can store a compiled library ({cache}: File too large" in done.stdout
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
 
 
@@ -282,7 +282,9 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     said = failure(WRONG)
     first = said.partition("\n")[0]
 
-    assert "builds other C++17 programs but not what optgen wrote for `answer`" in first
+    assert (
+        "builds other C++17 programs but not the source that optgen generated for `answer`" in first
+    )
     assert "a defect of optgen: report it" in first
     assert "CXX" not in said
     assert len(said.splitlines()) < 12

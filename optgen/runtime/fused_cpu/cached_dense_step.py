@@ -71,7 +71,7 @@ def _items_of(keys: list[str]) -> Callable[[Group], tuple[Any, ...]]:
 
 
 class CachedDenseStep:
-    """Cached plan of the last fused step; valid while groups, lowerings and dtypes stay the same."""
+    """Cached plan of the last fused step; valid until groups, lowerings or dtypes change."""
 
     def __init__(
         self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]

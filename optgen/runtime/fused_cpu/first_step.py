@@ -40,21 +40,20 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
 
 def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Batch], bool]) -> bool:
     context = optimizer._context
-    context.batches = {
-        id(batch.group): batch for batch in found
-    }  # so that one library is built for all
+    # `load_kernel` reads these batches, so that one library is built for all of them.
+    context.batches = {id(batch.group): batch for batch in found}
     try:
         return all(map(takes, found))
     finally:
         context.batches = {}
 
 
-def _batch(optimizer: Stepping, group: Group, types: list[int]) -> Batch:
+def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
     flat_partitions.check(optimizer, group, optimizer._context.given.get(id(group)))
     params = group["params"]
-    kinds = [params[types.index(kind)] for kind in sorted({*types} - {0})]
-    members = list(compress(params, types))
-    return Batch(group, members, kinds, [each.grad for each in kinds], [], [], [], {}, [], [])
+    examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
+    members = list(compress(params, dtype_codes))
+    return Batch(group, members, examples, [each.grad for each in examples], [], [], [], {}, [], [])
 
 
 def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDenseStep | None:

@@ -1,7 +1,8 @@
-"""Parameters of which this process holds parts, in fused C++: it stops where others are needed.
+"""Run the fused C++ kernel for sharded parameters, with collectives between its phases.
 
-The kernel is a library of its own. A step is a walk over all tensors: it goes on until sums over
-whole parameters are needed, which the ranks then complete together, once for all tensors.
+The kernel for sharded parameters is a library of its own. A step walks over all tensors and
+suspends before it reads sums over whole parameters. The ranks then complete these sums, with one
+collective for all tensors.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MACRO = "OPTGEN_SHARDS"
-"""Defined where a source is built for parts."""
+"""Macro that is defined when a source is compiled for sharded parameters."""
 
 
 class _Shards(ctypes.Structure):
@@ -40,7 +41,7 @@ class _Shards(ctypes.Structure):
 
 
 class Shards:
-    """`Shards` of program.h: of each tensor the sizes of the whole, and who has the rest of it."""
+    """`Shards` of program.h: the whole sizes of each tensor, and the ranks that hold the rest."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._partners: dict[tuple[ProcessGroup, ...], int] = {}
@@ -70,7 +71,7 @@ class Shards:
         return [member.numel(), rows(member), cols(member), every, *partners]
 
     def partials(self) -> list[Partial]:
-        """The sums that a walk waits for, where it has left them: as many as it has partners."""
+        """Return the sums that a walk waits for, in the kernel's memory; one tensor per partner."""
         bounds = list(accumulate(self._counts, initial=0))
         held = (c_double * bounds[-1]).from_address(self.struct.numbers)
         numbers = torch.frombuffer(held, dtype=torch.float64)
@@ -88,7 +89,7 @@ def _sharded_axes(batch: Batch) -> tuple[ShardedAxis, ...]:
 
 
 class ShardKernel(Kernel):
-    """A compiled rule whose steps wait for other processes."""
+    """Compiled rule whose steps wait for other ranks."""
 
     is_sharded = True
 
@@ -97,24 +98,24 @@ class ShardKernel(Kernel):
     ) -> None:
         super().__init__(owner, library, dtype_bits, source, swept_by)
         self._advance: Any = None
-        if self._has("optgen_advance"):  # else it asks for the sizes of a parameter only
+        if self._has("optgen_advance"):  # a kernel without it needs only the sizes of parameters
             self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
             self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
             self._end.argtypes, self._end.restype = (c_void_p,), None
 
     def run(self, table: Table, optimizer: Lowered) -> None:
-        """Update all tensors of a table, together with the processes that have the rest of them."""
+        """Update all tensors of a table, together with the ranks that hold their other shards."""
         run([self.update(table, optimizer)])
 
     def update(self, table: Table, optimizer: Lowered) -> Update:
-        """The same, for a driver that answers what it asks for."""
+        """Return an update of a table that yields requests for collectives to the driver."""
         table.set_scale(optimizer)
         shards = Shards(table.batches)
         table.struct.shards = ctypes.addressof(shards.struct)
         for position, part in enumerate(self.parts):
             if position:
                 yield from self._call_sharded(self.calls[position - 1], table)
-                table.struct.grad_scale = None  # the first part has unscaled the gradients
+                table.struct.grad_scale = None  # the first phase has unscaled the gradients
             if part is None:
                 continue
             part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
@@ -132,7 +133,7 @@ class ShardKernel(Kernel):
     def _call_sharded(
         self, call: MatrixCall, table: Table
     ) -> Generator[Request, list[list[Tensor]], None]:
-        """Do a matrix word on whole matrices, each on one of the ranks that hold its parts."""
+        """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
         source, target = self.streams_of(call)
         alike = _group_by_shape(call, table)
         splits = [_collectives(table.batches[index], places[0]) for index, places in alike]
@@ -153,7 +154,10 @@ class ShardKernel(Kernel):
 
 
 def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
-    """What a matrix word takes: the places of parameters of one shape and type, work by work."""
+    """Group the operands of a matrix op by batch, shape and dtype.
+
+    Return the index of a batch and the places in that batch for each group.
+    """
     found: dict[tuple[Any, ...], list[int]] = {}
     for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
         for place in call.suited(columns[0]):

@@ -1,9 +1,9 @@
-"""Sparse gradients in the fused C++ lowering: the kernel finds the rows they touch by itself.
+"""Update the rows that sparse gradients touch; the compiled kernel finds these rows itself.
 
-It sorts the indices and adds up what stands for one row, which torch's coalesce does many times
-slower, and updates each row in one trip, without a copy of it. Rows lie in memory as they are, so
-parameters and states must be contiguous and gradients have one sparse dimension; the touched rows
-of any others are taken in Python, and the kernel for dense tensors updates those.
+The kernel sorts the indices and sums the values of equal indices; torch's coalesce is many times
+slower. It updates each row in place, in one pass. So parameters and states must be contiguous, and
+gradients must have one sparse dimension. For all other tensors, Python copies the touched rows,
+and the kernel for dense tensors updates the copies.
 """
 
 import ctypes
@@ -40,9 +40,9 @@ class Rows(ctypes.Structure):
 
 
 def library(name: str, source: str) -> Path | None:
-    """Where the kernel for rows lies, a library of its own; None where it cannot be had.
+    """Return the path of the library with the kernel for sparse gradients; build it if necessary.
 
-    Of a rule that reduces there is none.
+    None if the build is impossible. A rule with reductions has no such kernel.
     """
     if "OPTGEN_ROWS" not in source:
         return None
@@ -53,7 +53,7 @@ def library(name: str, source: str) -> Path | None:
 
 
 def kernel_function(kernel: Kernel) -> Any | None:
-    """The compiled function for rows, if there is one."""
+    """Return the compiled function that updates rows; None if the rule has none."""
     if kernel not in _functions:
         path, found = library(kernel.rule.name, kernel.source), None
         if path is not None:
@@ -64,7 +64,7 @@ def kernel_function(kernel: Kernel) -> Any | None:
 
 
 def can_take(batch: Batch) -> bool:
-    """Tell whether the kernel can find this work's rows in memory."""
+    """Tell whether the kernel can update the rows of this batch in place."""
     one = all(grad.sparse_dim() == 1 for grad in batch.grads)
     return one and all(map(is_plain, chain(batch.params, *batch.states)))
 
@@ -72,9 +72,10 @@ def can_take(batch: Batch) -> bool:
 def prepare(
     kernel: Kernel, update: Any, optimizer: Lowered, batches: Sequence[Batch]
 ) -> Callable[[], None]:
-    """Get ready to update the rows that gradients of works touch, by the compiled function.
+    """Prepare an update of the rows that the gradients of batches touch.
 
-    The call raises an IndexError, and has done nothing, where an index is no row of its parameter.
+    The update raises an `IndexError`, before it writes anything, if an index names no row of its
+    parameter.
     """
     grads = [grad for batch in batches for grad in batch.grads]
     values = [[_contiguous(grad._values()) for grad in batch.grads] for batch in batches]

@@ -1,4 +1,4 @@
-"""Dtype codes and limits of the streams in a row of the kernel's table."""
+"""Encode the dtypes of a table row's streams; check that a rule fits into a row."""
 
 import re
 
@@ -6,9 +6,9 @@ import torch
 
 from optgen.runtime.rule import Rule, State
 
-# torch's numbers of the dtypes that kernels know; kernel.h has the same.
+# torch's numbers of the dtypes that kernels know; kernel.h has the same numbers.
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
-# A word has four bits for each of 16 streams: the parameter, its gradient, and as many states.
+# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
 _STATES = 14
 # A byte has a bit for each state that the rule asks `fresh` of.
 _FRESH = 8
@@ -16,14 +16,14 @@ _LOCALS = re.compile(r'optgen_locals = "(.*)"')
 
 
 def in_stream(bits: int, stream: int) -> int:
-    """Four bits at a stream's place in a word that has four of each, the parameter's lowest."""
+    """Shift four bits to a stream's place in a 64-bit integer; the parameter's bits are lowest."""
     return bits << 4 * stream
 
 
 def excess(rule: Rule, source: str = "") -> str:
-    """Return what of a rule does not fit into a row of the table, in a few words; "" if all fits.
+    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
 
-    The C++ source names the tensors that matrix words take and make.
+    The C++ source names the operands and results of matrix ops, which are streams too.
     """
     if len(rule.fresh) > _FRESH:
         return f"more than {_FRESH} states ask whether they are fresh"
@@ -37,7 +37,7 @@ def excess(rule: Rule, source: str = "") -> str:
 
 
 def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
-    """The states that have a shape, and the keys of those that are one number."""
+    """Return the states that have a shape, and the keys of the scalar states."""
     scalar = [state.key for state in rule.states if state.shape == "scalar"]
     like = [state for state in rule.states if state.shape != "scalar"]
     return like, ["step", *scalar] if rule.step else scalar

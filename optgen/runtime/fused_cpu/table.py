@@ -1,4 +1,4 @@
-"""The table a C++ kernel reads: addresses, sizes and dtypes of every stream of every tensor."""
+"""Allocate the table a C++ kernel reads: addresses, sizes and dtypes of all streams."""
 
 import ctypes
 from array import array
@@ -16,7 +16,7 @@ from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr
 
 SHAPE = 4
-"""The numbers of a parameter's shape: its dimensions, matrices, rows and columns."""
+"""Count of the numbers that describe a parameter's shape: dimensions, matrices, rows, columns."""
 
 
 class _Table(ctypes.Structure):
@@ -32,7 +32,7 @@ class _Table(ctypes.Structure):
 
 
 class Columns:
-    """Addresses, sizes and types of so many streams, and to which groups the tensors belong."""
+    """Columns of a table: addresses, sizes, dtype codes and groups of tensors."""
 
     def __init__(self, streams: int, tensors: int) -> None:
         self.address = array("q", bytes(8 * streams * tensors))
@@ -42,7 +42,7 @@ class Columns:
 
 
 class Table(Columns):
-    """`Table` of kernel.h and the arrays it points to."""
+    """`Table` of kernel.h, and the arrays that it points to."""
 
     def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
         super().__init__(len(kernel.keys), tensors)
@@ -51,7 +51,7 @@ class Table(Columns):
         self.hypers: list[array[float]] = [array("d")] * groups
         self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
         self.batches: list[Batch] = []
-        self.has_copies = False  # of tensors that could not be walked where they lie
+        self.has_copies = False  # whether tensors were copied that cannot be updated in place
         self.columns: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
         self.struct = _Table(
             tensors,
@@ -63,7 +63,7 @@ class Table(Columns):
         self.struct.shape = self.shape.buffer_info()[0] if kernel.has_shapes else None
 
     def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
-        """Enter the tensors of one stream, from a place in the list on."""
+        """Enter the tensors of one stream, beginning at row `first`."""
         place = stream * len(self.elements) + first
         self.address[place : place + len(column)] = array("q", list(map(data_ptr, column)))
         codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
@@ -72,7 +72,10 @@ class Table(Columns):
             self.types[index] = self.types[index] & absent | codes[tensor.dtype]
 
     def set_results(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
-        """Enter what a matrix word has made of some tensors of a group; others stay as they are."""
+        """Enter the results of a matrix op for some tensors of a group.
+
+        All other tensors of the group keep their operand as the result.
+        """
         columns = self.columns[index]
         columns[stream] = list(columns[source])
         for place, each in made.items():
@@ -81,12 +84,12 @@ class Table(Columns):
         self.set_column(stream, first, columns[stream])
 
     def set_hypers(self) -> None:
-        """Lay the groups' rows out for the kernel."""
+        """Copy the groups' hyperparameters into one array for the kernel."""
         self.rows = array("d", chain.from_iterable(self.hypers))
         self.struct.hypers = self.rows.buffer_info()[0]
 
     def set_scale(self, optimizer: Lowered) -> None:
-        """Have gradients divided by what a gradient scaler multiplied them by."""
+        """Have the kernel divide gradients by the scale of a gradient scaler."""
         scale = getattr(optimizer, "grad_scale", None)
         self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
         self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)

@@ -1,4 +1,4 @@
-"""The threads a compiled kernel may use: torch's own."""
+"""Give compiled kernels access to torch's own thread pool."""
 
 import ctypes
 import os
@@ -23,9 +23,9 @@ class Threads(ctypes.Structure):
 
 
 def current() -> Threads:
-    """As many threads as torch uses: a smaller team would make its pool end the others.
+    """Return as many threads as torch uses: a smaller team would make the pool end other threads.
 
-    One in a forked child, which has none of the pool's threads and would wait for them for ever.
+    A forked child has none of the pool's threads and would wait for them forever: it gets one.
     """
     threads = _libgomp()
     serial = _children or not threads.parallel
@@ -35,7 +35,7 @@ def current() -> Threads:
 
 @cache
 def _libgomp() -> Threads:
-    """libgomp as torch has brought it into the process; another one would have another pool."""
+    """Return the functions of torch's libgomp; another copy of libgomp would have another pool."""
     process = ctypes.CDLL(None)
     if not all(hasattr(process, symbol) for symbol in _SYMBOLS.values()):
         return Threads()

@@ -1,1 +1,1 @@
-"""Builds C++ sources to shared libraries, once for all processes."""
+"""Build shared libraries from C++ sources, once for all processes."""

@@ -1,4 +1,4 @@
-"""The log of a build that failed, and its error message."""
+"""Save the log of a failed build, and create its error message."""
 
 import os
 import re
@@ -13,14 +13,15 @@ from optgen.runtime.fused_cpu.build.compiler import CompileError
 
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
 _BROKEN = re.compile("internal compiler error|Segmentation fault|frontend command failed")
-_LINES = 10  # of the compiler's own words in a message: templates make walls of them
+_LINES = 10  # of compiler output in a message: C++ templates cause very long output
 
 
 def save(library: Path, log: str, source: str) -> Path | None:
-    """Write down what a compiler was told and what it said, and keep the source beside it.
+    """Write the compiler's commands and output to a log, and the source beside the log.
 
-    Returns the path of the log: beside where the library would be, or, where that ends with the
-    process, among temporary files. None where neither can be written.
+    Returns:
+        The path of the log: in the library's folder, or among temporary files if that folder is
+        deleted with the process. None if the log cannot be written.
     """
     for path in _places(library):
         with suppress(OSError):
@@ -40,18 +41,18 @@ def _places(library: Path) -> list[Path]:
 def build_error(
     command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
 ) -> CompileError:
-    """The error that says whose defect it is that a source was refused, and the way out."""
+    """Return an error that says whether the compiler or optgen is at fault, and the way out."""
     name, what = shlex.join(command), library.name.split("-")[0]
     where = f" (log: {log_path})" if log_path else ""
     if _BROKEN.search(log):
         first = (
-            f"{name} broke off in what optgen wrote for `{what}`, a defect of the compiler: "
-            f"set CXX to another one, or to another version{where}"
+            f"{name} crashed on the source that optgen generated for `{what}`, a defect of the "
+            f"compiler: set CXX to another compiler or version{where}"
         )
     elif capable:
         first = (
-            f"{name} builds other C++17 programs but not what optgen wrote for `{what}`, "
-            f"a defect of optgen: report it with the log and the spec{where}"
+            f"{name} builds other C++17 programs but not the source that optgen generated for "
+            f"`{what}`, a defect of optgen: report it with the log and the spec{where}"
         )
     else:
         first = (
@@ -62,6 +63,6 @@ def build_error(
 
 
 def _first_errors(log: str) -> list[str]:
-    """The first errors among all lines; of other compilers the last lines."""
+    """Return the first lines with errors; the last lines if no line names an error."""
     errors = list(dict.fromkeys(_ERROR.findall(log)))
     return errors[:_LINES] or log.strip().splitlines()[-_LINES:]

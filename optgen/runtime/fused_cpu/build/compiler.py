@@ -11,24 +11,25 @@ from pathlib import Path
 from optgen.runtime.fused_cpu.build.compiler_process import CompileError as CompileError
 from optgen.runtime.fused_cpu.build.compiler_process import limit, run
 
-# One sqrt without errno is worth a factor of ten: with it no loop that holds one vectorises. The
-# explicit vector width is for compilers that know the machine only as an older one.
+# -fno-math-errno is worth a factor of ten: a loop with a sqrt that sets errno does not vectorise.
+# The explicit vector width is for compilers that take the machine for an older one.
 _LIBRARY = ("-std=c++17", "-shared", "-fPIC")
 _PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
 _NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
-# A copy of the loop for every branch takes three times as long to compile, and runs no faster.
+# Loop unswitching copies a loop for every branch: it compiles three times as long, and the loops
+# run no faster.
 _TUNED = (*_NATIVE, "-fno-unswitch-loops")
 _WIDE = (*_TUNED, "-mprefer-vector-width=512")
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
-# In the order of preference. The build is the probe: the first set that a compiler accepts is used.
+# In order of preference. A build tries them in turn, and uses the first that the compiler accepts.
 FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE if _X86 else _TUNED, _NATIVE, _PORTABLE)
 
 INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
 
 
-# A small program that needs what kernels need: C++17, and the headers that they include.
+# A small program with the requirements of kernels: C++17, and the headers that they include.
 _PROBE = """
 #include <cmath>
 #include <cstdint>
@@ -44,10 +45,10 @@ extern "C" double optgen_probe(double x) {
 
 
 class RefusedError(CompileError):
-    """A compiler accepted a source with no set of flags.
+    """Error for a source that a compiler accepts with no set of flags.
 
     Attributes:
-        log: every command, and all that it printed.
+        log: Every command with its output.
     """
 
     def __init__(self, command: str, source: str, log: str) -> None:
@@ -56,7 +57,7 @@ class RefusedError(CompileError):
 
 
 def find() -> list[str] | None:
-    """The compiler's command: `$CXX` if it is set, else g++, clang++ or c++; None without one."""
+    """Return the compiler's command: `$CXX` if set, else g++, clang++ or c++; None without one."""
     chosen = os.environ.get("CXX", "").strip()
     for command in [_words(chosen)] if chosen else [["g++"], ["clang++"], ["c++"]]:
         path = shutil.which(command[0]) if command else None
@@ -66,7 +67,7 @@ def find() -> list[str] | None:
 
 
 def why_missing() -> str:
-    """Why `find` finds nothing, and the way out."""
+    """Say why `find` finds no compiler, and the way out."""
     chosen = os.environ.get("CXX", "").strip()
     if not chosen:
         return f"no C++ compiler was found: {INSTALL}"
@@ -81,7 +82,7 @@ def why_missing() -> str:
 
 
 def _words(chosen: str) -> list[str]:
-    """The words of a command, as a shell reads them; none if it could not."""
+    """Split a command as a shell does; return an empty list if a shell could not read it."""
     if shutil.which(chosen):  # a path with spaces
         return [chosen]
     try:
@@ -91,9 +92,10 @@ def _words(chosen: str) -> list[str]:
 
 
 def identity(command: list[str]) -> str:
-    """Return a text that changes with the compiler. A version would cost a process; this is a stat.
+    """Return a text that changes with the compiler.
 
-    Each word may be the program that compiles: `ccache g++`.
+    The text comes from the file's status: to ask for a version would take a process. Each word of
+    the command may be the program that compiles, as in `ccache g++`.
     """
     programs = [Path(path).resolve() for path in map(shutil.which, command) if path]
     facts = ((path, path.stat()) for path in programs)
@@ -103,7 +105,7 @@ def identity(command: list[str]) -> str:
 
 @cache
 def processor() -> str:
-    """Names the processor and its features: a library built for one may not run on another."""
+    """Describe the processor and its features: a library built for one may not run on another."""
     names = ("model name", "flags", "Features", "CPU part")
     facts = [platform.system(), platform.machine()]
     try:
@@ -119,9 +121,9 @@ def build(command: list[str], source: Path, target: Path) -> None:
     """Compile a source file to a shared library.
 
     Raises:
-        RefusedError: the compiler found something wrong in the source, or in the flags.
-        CompileError: something else kept it from making a library.
-        OSError: neither it nor this process could write what had to be written.
+        RefusedError: The compiler rejected the source or the flags.
+        CompileError: The compiler made no library for another reason.
+        OSError: The compiler or this process could not write a file.
     """
     end, log = time.monotonic() + limit(), []
     for flags in FLAG_SETS:
@@ -134,7 +136,7 @@ def build(command: list[str], source: Path, target: Path) -> None:
 
 
 def builds_anything(command: list[str], folder: Path) -> bool:
-    """Tell whether a compiler accepts a small program with what kernels need."""
+    """Tell whether a compiler accepts a small program with the requirements of kernels."""
     source = folder / "probe.cpp"
     source.write_text(_PROBE)
     try:

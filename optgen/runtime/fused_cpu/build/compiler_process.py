@@ -1,4 +1,4 @@
-"""A compiler as a process: it gets so much time and no more, and what stopped it is told."""
+"""Run a compiler with a time limit, and report why it stopped."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 _LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"
 _LONGEST = 1e6  # seconds
 
-# Failures that are not the source's fault, in the words of compilers or of the system.
+# Messages of compilers and of the system about failures that are not the source's fault.
 _SPACE = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
@@ -25,14 +25,14 @@ _KILLED = re.compile(r"\bKilled\b|\bTerminated signal")
 _MEMORY = re.compile(r"out of memory|memory exhausted|Cannot allocate memory|std::bad_alloc")
 
 _running: set["subprocess.Popen[str]"] = set()
-_ends: list[None] = []  # one for each time that all were ended: one may start at that moment
-_hung: set[tuple[str, float]] = set()  # compilers and limits: they are not waited for again
+_ends: list[None] = []  # one entry per call of `end_all`: a compiler may start during a call
+_hung: set[tuple[str, float]] = set()  # compilers and limits that timed out; not tried again
 
 
 class CompileError(RuntimeError):
-    """A compiler made no library.
+    """Error for a compiler that made no library.
 
-    The first line of the message says why, and the way out; more of its own words follow.
+    The first line of the message says why, and the way out. The compiler's output follows.
     """
 
 
@@ -46,11 +46,11 @@ def limit() -> float:
 
 
 def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
-    """Run a compiler with a folder for temporary files; return its status and what it printed.
+    """Run a compiler with a folder for temporary files; return its exit status and its output.
 
     Raises:
-        CompileError: it could not be started, took too long, or was killed.
-        OSError: it could not write what it had to.
+        CompileError: The compiler could not be started, took too long, or was killed.
+        OSError: The compiler could not write a file.
     """
     name, known = shlex.join(command[:1]), (shlex.join(command[:1]), limit())
     if known in _hung or seconds <= 0:
@@ -82,7 +82,7 @@ def run(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
 
 
 def end_all() -> None:
-    """End the compilers that run or start. An interrupt by the keyboard reaches none by itself."""
+    """End all compilers that run or are starting; a keyboard interrupt does not reach them."""
     _ends.append(None)
     for process in list(_running):
         _end(process)
@@ -97,12 +97,12 @@ def _start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
         text=True,
         errors="replace",
         env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"},
-        start_new_session=True,  # and so a process group: what the compiler starts ends with it
+        start_new_session=True,  # a process group, so that `_end` ends the compiler's children too
     )
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """End a compiler with all that it has started."""
+    """End a compiler and all processes that it has started."""
     with suppress(OSError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)
@@ -118,7 +118,7 @@ def _too_long(name: str) -> CompileError:
 
 
 def _check(name: str, status: int, printed: str, folder: Path) -> None:
-    """Raise if it was something else than the source that stopped a compiler."""
+    """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
     for words, number in _SPACE.items():

@@ -1,9 +1,10 @@
-"""Libraries for the types that a model has, for sources that can do without the others.
+"""Build a kernel for exactly the dtypes that a model uses.
 
-Most models have tensors of one type, and computing both in float32 and in double takes a rule with
-phases twice as long to build. So a library is built for the types of the first tensors, and another
-one, for these too, when tensors of other types come. Single numbers, such as a step count, may be
-of any type: they are read by a switch.
+Most models have tensors of one dtype, and a rule with phases takes twice as long to build for both
+float32 and float64. So the first library is built for the dtypes of the first tensors. When tensors
+of other dtypes come, another library is built for all dtypes so far. Single numbers, such as a step
+count, may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built
+for all dtypes.
 """
 
 from array import array
@@ -22,53 +23,55 @@ from optgen.runtime.rule import Rule
 
 _dtype = attrgetter("dtype")
 _TYPES = "OPTGEN_TYPES"
-"""Where a source says of which types it knows: bit k is the type that torch numbers k."""
+"""Macro with the dtypes that a library is built for: bit k stands for torch's dtype number k."""
 
 
 def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
-    """A bit for each of these types that a kernel can know, and for what it computes in then."""
+    """Return a bit for each of these dtypes that kernels know, and for the dtype of computation."""
     return _with_compute_dtype(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
 
 
 def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
-    """The types of all arrays of these works, be their states made or not."""
+    """Return the dtypes of all tensors of these batches, including states not created yet."""
     dtypes = set(map(_dtype, chain.from_iterable(_arrays(rule, batch) for batch in batches)))
     own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
     return bits_of_dtypes(dtype.to_real() for dtype in dtypes | own)
 
 
 def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
-    states = zip(rule.states, batch.states, strict=False)  # of which there are none at first
+    states = zip(rule.states, batch.states, strict=False)  # a first step has no states yet
     shaped = [column for state, column in states if state.shape != "scalar"]
     return chain(batch.params, batch.grads, *shaped)
 
 
 def bits_of_table(words: "array[int]", streams: int) -> int:
-    """The types that the first streams of a table have: those that are no single numbers."""
+    """Return the dtypes of the first streams of a table: those that are not single numbers."""
     codes = {word >> 4 * s & 15 for word in set(words) for s in range(streams)}
     return _with_compute_dtype(sum(1 << code for code in codes - {0}))
 
 
 def _with_compute_dtype(dtype_bits: int) -> int:
-    """With the type that 16-bit numbers are computed with in."""
+    """Add float32 if there are 16-bit dtypes, which are computed with in float32."""
     return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
 
 
 _SINGLE = 1 << CODES[torch.float32]
 _HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
-_MATRIX_OP_RESULT = 1 << CODES[torch.bfloat16]  # by matrix words, whatever they take
+_MATRIX_OP_RESULT = (
+    1 << CODES[torch.bfloat16]
+)  # matrix ops return bfloat16 for operands of any dtype
 ALL = bits_of_dtypes(CODES)
 
 
 def matrix_op_dtypes(source: str) -> int:
-    """The types of what a kernel's source has made between its parts."""
+    """Return the dtypes of the results of matrix ops that a kernel's source asks for."""
     return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
 
 
 def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
-    """A library of a source for tensors of these types, and the types it is asked to know.
+    """Return a library for tensors of these dtypes, and the dtypes it was asked for.
 
-    It computes in no other type for what else is `beside` such tensors.
+    `extra` are dtypes of other streams beside such tensors, such as the results of matrix ops.
     """
     if _TYPES not in source:
         return library_cache.library(name, source), ALL
@@ -77,13 +80,13 @@ def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Pa
 
 
 def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
-    """Where one lies that takes no compiler. One that knows more types serves as well."""
+    """Return a library that is already built for at least these dtypes; None if there is none."""
     texts = (_with_define(known | extra, source) for known in _supersets(dtype_bits or _SINGLE))
     return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
 
 
 def build(name: str, source: str, dtype_bits: int, extra: int) -> Path:
-    """One for these types only, made now unless another process has made it."""
+    """Build a library for exactly these dtypes, unless another process has built it."""
     return library_cache.library(name, _with_define((dtype_bits or _SINGLE) | extra, source))
 
 
@@ -92,7 +95,7 @@ def _with_define(dtype_bits: int, source: str) -> str:
 
 
 def _supersets(dtype_bits: int) -> list[int]:
-    """What libraries for these types can know, the least first."""
+    """Return the sets of dtypes that contain these dtypes, as bits in ascending order."""
     bits = [1 << code for code in CODES.values()]
     sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
     return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})

@@ -1,10 +1,10 @@
-"""One process builds a library while the others of its machine wait for it.
+"""Lock a path, so that one process builds a library while others on its machine wait.
 
-Nothing depends on the lock: whoever cannot have it builds as well, and the last to finish moves its
-library over the others'. So it may be given up at any time, and nothing hangs: the system frees it
-when its process dies, and one that is kept all the same, by a process that was stopped or a child
-forked in the meantime, is waited for so long and no longer. It lies where temporary files do, not
-beside the library: on some networks' file systems merely to ask for a lock hangs.
+Nothing depends on the lock: a process that cannot get the lock builds the library as well, and the
+last process to finish replaces the others' library. So a process may give the lock up at any time.
+Nothing hangs: the system frees the lock when its process dies, and the wait has a time limit,
+because a stopped process or a forked child may still hold the lock. The lock file lies among
+temporary files, not beside the library: on some network file systems a request for a lock hangs.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _PAUSE = 0.005
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Keep other processes and threads, for a while, from what they do about a path in here."""
+    """Keep other processes and threads out of the same block for a path; they wait for a while."""
     lock = _lock_of(path)
     held = _lock(lock)
     try:
@@ -32,8 +32,10 @@ def exclusive(path: Path) -> Iterator[None]:
     finally:
         if held is not None:
             with suppress(OSError):
-                lock.unlink()  # those who wait have it open
-            fcntl.flock(held, fcntl.LOCK_UN)  # a forked child's copy of it may stay open
+                lock.unlink()  # waiting processes have the file open
+            fcntl.flock(
+                held, fcntl.LOCK_UN
+            )  # a forked child's copy of the descriptor may stay open
             os.close(held)
 
 
@@ -43,9 +45,9 @@ def _lock_of(path: Path) -> Path:
 
 
 def _lock(lock: Path) -> int | None:
-    """A descriptor of the locked file; None where it cannot be had, or not in time.
+    """Lock a file and return its descriptor; None if that is impossible, or takes too long.
 
-    Another user's is left alone: who holds it need not be one that builds.
+    Another user's lock file is not waited for: its holder need not be building a library.
     """
     if os.name != "posix":
         return None

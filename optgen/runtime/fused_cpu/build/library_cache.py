@@ -1,8 +1,9 @@
-"""The cache of compiled libraries: any number of processes may use it, and one builds for all.
+"""Compile a source text and cache the library; any number of processes may share the cache.
 
-A library is built in a folder of its own and moved into place whole, so a process killed at any
-moment leaves at worst that folder behind. Beside each library stands its SHA-256, written first and
-checked before every load: opening a damaged library kills a process, and no `try` helps.
+A library is built in a temporary folder and moved into place as a whole. A process that is killed
+at any moment leaves at most that folder behind. The SHA-256 of each library is stored beside it. It
+is written first and checked before every load: to open a damaged library kills the process, and no
+`try` helps.
 """
 
 import hashlib
@@ -23,11 +24,11 @@ _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by 
 
 
 class NoCompilerError(RuntimeError):
-    """There is neither a compiler nor a cached build."""
+    """Error for a library that is not cached, on a machine without a compiler."""
 
 
 def library(name: str, source: str) -> Path:
-    """The path of a whole library built from a source text, building it if there is none yet."""
+    """Return the path of the library of a source text; build the library if it is not cached."""
     command = compiler.find()
     file = _file(command, name, source)
     failed = []
@@ -43,19 +44,19 @@ def library(name: str, source: str) -> Path:
     if command is None:
         raise NoCompilerError(compiler.why_missing())
     raise CompileError(
-        f"no folder takes what is compiled ({'; '.join(failed) or 'none is trusted'}): make room, "
-        "or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
+        f"no folder can store a compiled library ({'; '.join(failed) or 'none is trusted'}): make "
+        "room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
     )
 
 
 def find_built(name: str, source: str) -> Path | None:
-    """The library of a source text, if it is in the folder that is looked at first."""
+    """Return the library of a source text if it is in the first cache folder; else None."""
     first, file = islice(folders(), 1), _file(compiler.find(), name, source)
     return next((path for each in first for path in _whole(each, file)), None)
 
 
 def _file(command: list[str] | None, name: str, source: str) -> str:
-    """What its file is called; with no compiler, a pattern for those that any has built."""
+    """Return a library's file name; without a compiler, a pattern that matches any compiler's."""
     compiler_digest = "*" if command is None else _digest(compiler.identity(command))
     source_digest = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
     return f"{name}-{source_digest}-{compiler_digest}.so"
@@ -66,7 +67,7 @@ def _whole(folder: Path, file: str) -> Iterator[Path]:
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a library is there and is what its checksum says."""
+    """Tell whether a library exists and matches its checksum."""
     try:
         expected = files.read(checksum_of(path)).decode()
         return _sha256(files.read(path)) == expected
@@ -75,7 +76,7 @@ def is_whole(path: Path) -> bool:
 
 
 def checksum_of(path: Path) -> Path:
-    """The file that holds a library's checksum."""
+    """Return the path of the file with a library's checksum."""
     return path.with_name(path.name + ".sha256")
 
 
@@ -107,7 +108,7 @@ def _build(command: list[str], source: str, path: Path) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed builds left behind long ago."""
+    """Remove the folders that killed builds left behind long ago."""
     for left in folder.glob(".build-*"):
         try:
             abandoned = time.time() - left.stat().st_mtime > _ABANDONED

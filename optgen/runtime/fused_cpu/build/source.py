@@ -1,4 +1,4 @@
-"""C++ as compilers get it: one text, with the headers that it includes."""
+"""Inline optgen's own headers into a C++ source, so that a compiler needs one text."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parents[1]
 
 
 def inline_includes(source: str) -> str:
-    """A source with the headers of this folder that it includes pasted in, each once."""
+    """Return a source with the headers of this folder in place of its includes, each once."""
     pasted: set[str] = set()
 
     def paste(include: re.Match[str]) -> str:
