@@ -140,9 +140,9 @@ def other_gradient(words: Words) -> Words:
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
 SURPRISES = [
     (other_type_word, "second word"),
-    (other_implementation, "implementation of a tensor stands in 0 places"),
-    (other_keys, "keys of a tensor stands in 0 places"),
-    (other_gradient, "a missing gradient cannot be told"),
+    (other_implementation, "implementation of a tensor may be in 0 places"),
+    (other_keys, "keys of a tensor may be in 0 places"),
+    (other_gradient, "undefined gradients have no common implementation"),
 ]
 
 

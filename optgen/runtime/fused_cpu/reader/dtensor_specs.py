@@ -1,4 +1,4 @@
-"""How the tensors of a step are shared by processes, for the C++ reader to take others for new."""
+"""Note the sharding specs of a step's tensors, so that the C++ reader recognizes other tensors."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -12,16 +12,16 @@ from optgen.runtime.torch_private import spec
 
 
 def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
-    """A parameter that processes share, if there is one."""
+    """Return the first parameter that is a DTensor; None if there is none."""
     params = list(chain.from_iterable(group["params"] for group in groups))
     kinds = set(filter(is_dtensor, set(map(type, params))))
     return next((param for param in params if type(param) in kinds), None) if kinds else None
 
 
 def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:
-    """By stream and parameter how tensors are shared that a step has just taken; None where not.
+    """Return the sharding specs of a step's tensors, by stream and parameter; None if not sharded.
 
-    The parameters come first, then gradients, then the states of these keys from the third on.
+    The streams are the parameters, the gradients, and the states of `keys[2:]`.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     columns: list[list[Any]] = [params, [param.grad for param in params]]
@@ -34,5 +34,5 @@ def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _spec(param: Tensor, value: Any) -> Any:
-    """How it is shared, if as its parameter is."""
+    """Return the spec of a tensor that is sharded as its parameter is; else None."""
     return spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

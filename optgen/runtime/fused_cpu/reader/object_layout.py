@@ -1,13 +1,14 @@
-"""Where torch and Python keep what the C++ reader reads; the Python side of tensor_objects.h.
+"""Measure the memory layout of torch's objects for the C++ reader (see tensor_objects.h).
 
-torch has no C interface that gets from a Python tensor to its gradient, so some facts about its
-objects are measured here: which word of a tensor holds its implementation, and which words of that
-its dispatch keys, its type and its sizes. They are found by comparing tensors that differ in one
-known thing. Two C++ symbols are used, and checked against `.grad` and `._version`. The rest is
-torch's stable C interface (`aoti_torch_*`) and Python's.
+torch has no C interface that leads from a Python tensor to its gradient. So some offsets are
+measured here: the 8-byte word of a Python tensor that holds the address of its implementation
+(TensorImpl), and the words of an implementation that hold its dispatch keys, its dtype and its
+sizes. To find a word, tensors are compared that differ in one known property. Two C++ symbols are
+used, and checked against `.grad` and `._version`. All else is torch's stable C interface
+(`aoti_torch_*`) and Python's.
 
-The measurement itself relies on what torch's memory looks like, and C++ symbols promise nothing:
-on a torch that keeps its objects in another way it might end the process.
+The measurement reads memory at assumed places, and C++ symbols are not guaranteed. On a torch with
+another object layout it might crash the process.
 """
 
 import ctypes
@@ -24,7 +25,7 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.stream_codes import CODES
 from optgen.runtime.torch_private import local_tensor, spec
 
-_INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
+_INLINE = 5  # up to so many dimensions, an implementation stores the sizes inline
 # The size of an implementation in words of 8 bytes, in the versions of torch tried.
 _WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
@@ -77,11 +78,11 @@ class Layout(ctypes.Structure):
 
 
 class UnknownLayoutError(Exception):
-    """This torch or Python keeps its objects in a way that is not known here."""
+    """Error for a torch or Python with an object layout that the reader does not know."""
 
 
 def measure_layout() -> Layout:
-    """What the C++ reader must know of this process; UnknownLayoutError if it cannot be told."""
+    """Measure the layout of this process's objects; raise an `UnknownLayoutError` if unknown."""
     types = sum(1 << code for code in CODES.values())
     layout = Layout(
         tensor=id(Tensor),
@@ -123,10 +124,10 @@ def _words(address: int, count: int) -> list[int]:
 
 
 def _implementation(*tensors: Tensor) -> int:
-    """The offset in a Python tensor at which the address of its implementation stands."""
+    """Return the offset of the implementation's address in a Python tensor."""
     size = object.__basicsize__
     if any(_words(id(t), 2)[1] != id(type(t)) for t in tensors):
-        raise UnknownLayoutError("an object's type does not stand in its second word")
+        raise UnknownLayoutError("the second word of an object does not hold its type")
     found = [[word == t._cdata for word in _words(id(t) + size, 2)] for t in tensors]
     places = [place for place, same in enumerate(zip(*found, strict=True)) if all(same)]
     return size + 8 * _only(places, "the implementation")
@@ -134,7 +135,7 @@ def _implementation(*tensors: Tensor) -> int:
 
 def _only(found: list[int], what: str) -> int:
     if len(found) != 1:
-        raise UnknownLayoutError(f"{what} of a tensor stands in {len(found)} places")
+        raise UnknownLayoutError(f"{what} of a tensor may be in {len(found)} places, not in one")
     return found[0]
 
 
@@ -143,7 +144,11 @@ def _implementation_words(tensor: Tensor) -> list[int]:
 
 
 def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
-    """A negated view differs from its base in one key, thus one bit; two plain tensors in none."""
+    """Find the word of the dispatch keys.
+
+    A negated view differs from its base in one key and so in one bit; two plain tensors have equal
+    keys.
+    """
     plain = _samples([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
     negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
     found = [
@@ -160,31 +165,31 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
 
 
 def _samples(tensors: list[Tensor]) -> list[set[int]]:
-    """What stands in each word of the implementations."""
+    """Return the set of values that each word has in the tensors' implementations."""
     return list(map(set, zip(*map(_implementation_words, tensors), strict=True)))
 
 
 def _always(words: set[int]) -> tuple[int, int]:
-    """The bits that are 1 in all of some words, and those that are 0 in all."""
+    """Return the bits that are 1 in all these words, and the bits that are 0 in all."""
     return reduce(and_, words), reduce(and_, map(invert, words))
 
 
 def _find_traits(layout: Layout) -> None:
-    """One word holds the type's number, and a bit that is set if the tensor is contiguous.
+    """Find the word that holds the dtype's number and the contiguity bit; find the element count.
 
-    Other bits of it may be padding, in which anything stands.
+    Other bits of that word may be padding with any value.
     """
     straight = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
     words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
     found = [
         i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
     ]
-    place = _only(found, "the type")
+    place = _only(found, "the dtype")
     ones, zeros = _always(_samples(straight)[place])
     others = _always(_samples([tensor.t() for tensor in straight])[place])
     layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
     if not layout.contiguity:
-        raise UnknownLayoutError("the contiguity of a tensor cannot be told")
+        raise UnknownLayoutError("no bit tells whether a tensor is contiguous")
     layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
@@ -194,7 +199,7 @@ def _find_traits(layout: Layout) -> None:
 
 
 def _find_shape(layout: Layout) -> None:
-    """How many dimensions, and beside it the sizes of as many as are kept there."""
+    """Find the word of the number of dimensions; inline sizes follow it."""
     samples = [torch.empty(size) for size in [(), (7,), (5, 11), (4, 2, 3, 6, 5), (2,) * 6]]
     kept = [(t.dim(), *(t.shape if t.dim() <= _INLINE else ())) for t in samples]
     words = list(map(_implementation_words, samples))
@@ -211,11 +216,11 @@ def _check_grad(layout: Layout) -> None:
     params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
     layout.undefined = _words(grad(params[0]._cdata), 1)[0]
     if _words(grad(params[1]._cdata), 1)[0] != layout.undefined:
-        raise UnknownLayoutError("a missing gradient cannot be told")
+        raise UnknownLayoutError("undefined gradients have no common implementation")
     for param in params:
         param.grad = torch.empty_like(param)
         if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
-            raise UnknownLayoutError("a gradient is not where it is expected")
+            raise UnknownLayoutError("the C++ symbol returns another gradient than `.grad`")
     _check_interface(layout, params[0])
 
 
@@ -225,15 +230,18 @@ def _check_interface(layout: Layout, param: Tensor) -> None:
     prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
     prototype(layout.address)(handle, ctypes.addressof(address))
     if address.value != param.data_ptr():
-        raise UnknownLayoutError("torch's C interface reads something else")
+        raise UnknownLayoutError("torch's C interface returns another address than `data_ptr`")
     version = param._version
     ctypes.CFUNCTYPE(None, c_void_p)(layout.bump_version)(handle)
     if param._version != version + 1:
-        raise UnknownLayoutError("a parameter's version cannot be advanced")
+        raise UnknownLayoutError("the C++ symbol does not advance a parameter's `_version`")
 
 
 def find_dtensor_fields(layout: Layout, shared: Tensor) -> None:
-    """A shared tensor's part and spec stand in its slots; an implementation knows its object."""
+    """Find the slots of a DTensor that hold its local tensor and its spec.
+
+    Find also the word of an implementation that holds the address of its Python object.
+    """
     words = _words(id(shared), type(shared).__basicsize__ // 8)
     held = {"local": local_tensor(shared), "spec": spec(shared)}
     slots = {

@@ -1,8 +1,8 @@
-"""The C++ reader of a step's tensors, compiled, and what it is asked.
+"""Load the C++ reader, which reads a step's tensors without Python, and fill its requests.
 
-What it must know of torch's objects is measured (object_layout.py): at once on versions of torch
-that the tests have run on, and on any other once its trial is passed (reader_trial.py). Where
-there is no reader, steps gather their tensors in Python.
+The reader needs offsets in torch's objects, which object_layout.py measures. On torch versions that
+the tests have run on they are measured at once; on any other version a trial (trial.py) must pass
+first. Without a reader, steps gather their tensors in Python.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ class Request(ctypes.Structure):
 
 
 class RequestBuffers:
-    """A request about columns to be read, and the memory that the reader needs beside them."""
+    """Request to read columns of tensors, with the memory that the reader needs for it."""
 
     def __init__(self, columns: Columns, **fields: Any) -> None:
         self.params = array("q", bytes(8 * len(columns.elements)))
@@ -87,26 +87,26 @@ class RequestBuffers:
 
 
 class Reader:
-    """The compiled reader, and the layout it is to assume."""
+    """Compiled reader, with the object layout that it assumes."""
 
     def __init__(self) -> None:
         _check_versions()
         self.layout = measure_layout()
-        # PyDLL: the interpreter's lock stays held.
+        # PyDLL keeps the interpreter's lock held: the reader reads Python objects.
         library = ctypes.PyDLL(str(library_cache.library("tensor_reader", _source())))
         sizes = list((c_int64 * 2).in_dll(library, "optgen_sizes"))
         if sizes != [ctypes.sizeof(Layout), ctypes.sizeof(Request)]:
-            raise UnknownLayoutError("C++ and ctypes lay structs out in different ways")
+            raise UnknownLayoutError("structs have different sizes in C++ and in ctypes")
         self.run_step = library.optgen_repeat
         self.run_step.argtypes = (c_void_p,)
         self.run_call = library.optgen_update
         self.run_call.argtypes = (c_void_p,)
         self._read = library.optgen_look
         self._read.argtypes = (c_void_p,)
-        self._layouts: dict[int, Layout] = {}  # by the types that kernels know
+        self._layouts: dict[int, Layout] = {}  # by the dtypes that kernels know
 
     def add_dtensor(self, shared: Tensor) -> bool:
-        """Learn to read tensors that processes share, from one; tell whether they can be read."""
+        """Measure the layout of DTensors with one of them; tell whether it could be measured."""
         try:
             for layout in (self.layout, *self._layouts.values()):
                 if layout.shared != id(type(shared)):
@@ -116,9 +116,10 @@ class Reader:
         return True
 
     def read_dtypes(self, lists: list[list[Tensor]]) -> list[list[int]]:
-        """The types of groups' parameters and of their gradients, as a table has them.
+        """Return the dtype codes of each group's parameters and gradients, as in a table.
 
-        0 for a parameter without a gradient; nothing at all if some tensor is a strange one.
+        The code of a parameter without a gradient is 0. If the reader cannot read some tensor,
+        return an empty list.
         """
         columns = Columns(2, sum(map(len, lists)))
         places = array("q", map(id, lists))
@@ -137,9 +138,9 @@ class Reader:
         return [list(islice(types, len(params))) for params in lists]
 
     def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:
-        """What has a table filled and taken through its kernel, but for where its tensors are."""
+        """Return a request to fill a table and run its kernel; the caller adds the tensors."""
         step = kernel.parts[0]
-        assert step is not None  # only a kernel with matrix words has parts with nothing to do
+        assert step is not None  # only a kernel with matrix ops has empty phases
         return RequestBuffers(
             table,
             layout=ctypes.pointer(self._layout_for(kernel)),
@@ -149,7 +150,10 @@ class Reader:
         )
 
     def _layout_for(self, kernel: Kernel) -> Layout:
-        """The layout with the types that a kernel knows; of others it reads single numbers only."""
+        """Return the layout for a kernel.
+
+        The reader takes tensors of dtypes that the kernel does not know as single numbers only.
+        """
         types = self.layout.types & kernel.dtype_bits
         if types not in self._layouts:
             self._layouts[types] = Layout.from_buffer_copy(self.layout)
@@ -159,7 +163,7 @@ class Reader:
 
 @cache
 def reader() -> Reader | None:
-    """The reader, or None where it cannot be had, for whatever reason: nothing depends on it."""
+    """Return the reader; None if it cannot be built or loaded, since steps can do without it."""
     try:
         return Reader()
     except Exception:
@@ -167,12 +171,12 @@ def reader() -> Reader | None:
 
 
 def built_reader() -> Reader | None:
-    """The reader, if it takes no compiler to have it."""
+    """Return the reader if loading it needs no compiler; else None."""
     return reader() if is_built() else None
 
 
 def is_built() -> bool:
-    """Tell whether it takes no compiler to have the reader."""
+    """Tell whether the reader is loaded, or is in the cache of compiled libraries."""
     if reader.cache_info().currsize:
         return True
     try:
@@ -187,15 +191,15 @@ def _source() -> str:
 
 
 def _check_versions() -> None:
-    """Raise an `UnknownLayoutError` where nothing may be measured.
+    """Raise an `UnknownLayoutError` if measuring is not allowed on this torch and Python.
 
-    `OPTGEN_TENSOR_READER` decides if it is set: "0" forbids it, "1" allows it on any torch.
+    `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids it, "1" allows it on any torch.
     """
     wish = os.environ.get("OPTGEN_TENSOR_READER")
     if wish == "0":
-        raise UnknownLayoutError("switched off")
+        raise UnknownLayoutError("OPTGEN_TENSOR_READER=0 switches the reader off")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
     is_tried = ".".join(torch.__version__.split(".")[:2]) in _TRIED
     if not (wish == "1" or is_tried or trial.passes(_source())):
-        raise UnknownLayoutError(f"its trial on torch {torch.__version__} failed")
+        raise UnknownLayoutError(f"the reader's trial on torch {torch.__version__} failed")

@@ -1,8 +1,8 @@
-"""A trial of the C++ reader, in a process of its own, on a torch that the tests have not run on.
+"""Try the C++ reader in a child process, on a torch version that the tests have not run on.
 
-What the reader measures of torch's objects could end the process where torch keeps them in another
-way. So a child process measures first, and takes steps that are compared with torch's. Its verdict
-is kept beside the kernels, for this torch, this Python and this text of the reader.
+If this torch has another object layout, measuring it could crash the process. So a child process
+measures first, and takes steps that are compared with torch's. Its verdict is stored beside the
+kernels, for this torch, this Python and this text of the reader.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ _PASSED, _FAILED = b"passed\n", b"failed\n"
 
 
 def passes(source: str) -> bool:
-    """Tell whether the reader of a source text passes its trial, by the verdict if there is one."""
+    """Tell whether the reader of a source text passes its trial; run the trial if it is new."""
     file = f"tensor_reader-{_digest(source)}.trial"
     for folder in folders():
         with exclusive(folder / file):
             verdict = _saved_verdict(folder / file) or _run_trial()
-            with suppress(OSError):  # what is not kept is found out again by the next process
+            with suppress(OSError):  # without a stored verdict, the next process runs the trial
                 files.write(folder / file, verdict)
             return verdict == _PASSED
     return False
@@ -46,13 +46,13 @@ def _saved_verdict(path: Path) -> bytes | None:
 
 
 def _run_trial() -> bytes:
-    """Run the trial; a crash, an error and a hang are a verdict too."""
+    """Run the trial in a child process; a crash, an error or a timeout counts as failed."""
     environment = dict(os.environ) | {
         "OPTGEN_TENSOR_READER": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     program = f"from {__name__} import main; raise SystemExit(main())"
-    command = [sys.executable, "-P", "-c", program]  # -P: nothing is imported from where it starts
+    command = [sys.executable, "-P", "-c", program]  # -P: no import from the current folder
     try:
         done = subprocess.run(
             command,
@@ -87,13 +87,13 @@ def main() -> int:
 
 def _equals_torch(own: Any, theirs: Any, **arguments: Any) -> bool:
     plain = list(_tensors())
-    strange = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader leaves it alone
+    strange = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
     read, _ = (_steps(own, theirs, tensors, arguments) for tensors in (plain, strange))
     return read._context.cached is not None
 
 
 def _steps(own: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
-    """Take steps of both, and return ours; raise a `ValueError` where they differ."""
+    """Take steps of both optimizers, and return ours; raise a `ValueError` if results differ."""
     copies = [t.detach().double().clone().requires_grad_() for t in tensors]
     optimizer, expected = own(tensors, **arguments), theirs(copies, foreach=False, **arguments)
     for step in range(6):
@@ -103,7 +103,7 @@ def _steps(own: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, An
         optimizer.step()
         expected.step()
         if not all(map(_agree, tensors, copies)):
-            raise ValueError(f"another result than torch's in step {step}")
+            raise ValueError(f"step {step} has another result than torch's")
     return optimizer
 
 
@@ -115,7 +115,7 @@ def _tensors() -> Iterator[Tensor]:
 
 
 def _give_gradients(tensors: list[Tensor], copies: list[Tensor], step: int) -> None:
-    """Give new gradients, and none to one tensor in every third step."""
+    """Set new gradients; in every third step one tensor gets none."""
     for place, (tensor, copy) in enumerate(zip(tensors, copies, strict=True)):
         grad = torch.randn(tensor.shape).to(tensor.dtype)
         without = step % 3 == 2 and place == 3
@@ -123,7 +123,7 @@ def _give_gradients(tensors: list[Tensor], copies: list[Tensor], step: int) -> N
 
 
 def _replace_state(state: dict[Tensor, dict[str, Tensor]]) -> None:
-    """Move every state to memory that no step before has seen."""
+    """Replace every state by a copy in new memory."""
     for values in state.values():
         for name, value in values.items():
             values[name] = value.clone()
