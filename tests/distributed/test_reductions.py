@@ -191,7 +191,7 @@ def test_explain_tells_parts_from_wholes() -> None:
             f"group 0: foreach: foreach=True; in lists; {parts}",
             "group 0: foreach: foreach=True",
         ]
-        assert "the rule looks at whole parameters, and these are (Shard(dim=0),)" in triton
+        assert "the rule needs whole parameters, and these are sharded: (Shard(dim=0),)" in triton
 
 
 def _same_placements(rank: int) -> list[tuple[Any, ...]]:

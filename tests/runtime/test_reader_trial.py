@@ -107,5 +107,5 @@ def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.M
         tensors[2].grad = torch.zeros_like(tensors[2])
 
     monkeypatch.setattr(trial, "_give_gradients", give_others)
-    with pytest.raises(ValueError, match="another result than torch's in step 0"):
+    with pytest.raises(ValueError, match="step 0 has another result than torch's"):
         trial.main()

@@ -1,1 +1,1 @@
-"""The fused Triton lowering at run time: buckets, device tables, workspaces and launches."""
+"""Backend of the fused Triton lowering: buckets, device tables, workspaces and launches."""

@@ -1,8 +1,9 @@
-"""The fused Triton backend: one launch for the scalars, one a phase for all tensors of a bucket.
+"""Update batches through Triton kernels.
 
-Tensors are gathered into buckets once. After that a step compares addresses, uploads those that
-changed, and launches. The device reads everything else where it is, learning rates and step counts
-included. Nothing here waits for the device.
+A step of a bucket takes one launch for the scalars, and one launch per phase for all tensors.
+Tensors are gathered into buckets once. After that a step compares addresses, uploads the addresses
+that changed, and launches. The device reads all other values in place, including learning rates and
+step counts. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.torch_private import capturing
 
-_KEPT = 4  # so many models that are averaged take turns without a new table
+_KEPT = 4  # plans of a function: so many averaged models can alternate without a new table
 
 
 class FusedTritonBackend:
-    """Takes batches of CUDA tensors, or of CPU tensors under Triton's interpreter."""
+    """Backend for CUDA tensors, and for CPU tensors under Triton's interpreter."""
 
     def __init__(self) -> None:
         self._plans: WeakKeyDictionary[Any, LaunchPlan] = WeakKeyDictionary()
@@ -44,20 +45,20 @@ class FusedTritonBackend:
             return f"a state of class {strange}"
         if batch.dispatch_key.sharding is not None:
             placements = batch.dispatch_key.sharding.placements
-            return f"the rule looks at whole parameters, and these are {placements}"
+            return f"the rule needs whole parameters, and these are sharded: {placements}"
         return device_obstacle(batch.params[0].device)
 
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Callable[[], None]:
-        """Check batches, and make the tables that are missing; return what launches."""
+        """Check batches and create missing tables; return a function that launches the kernels."""
         touched_rows = [
             touched(optimizer.rule, b) for b in batches if b.dispatch_key.sparse_grad and b.params
         ]
         dense = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
         rows = [each.rows for each in touched_rows]
         snapshot(optimizer)
-        # Sparse gradients touch other rows in every step, so their buckets are new ones.
+        # Sparse gradients touch other rows in every step, so they need new buckets.
         calls = [(LaunchPlan(optimizer, rows, None), rows)] if rows else []
         if dense:
             calls.append((self._plan(optimizer, dense), dense))
@@ -71,10 +72,10 @@ class FusedTritonBackend:
         return update
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> None:
-        """Take no first step: every step gathers its batches."""
+        """Return None: this backend gathers batches in a first step as in any other."""
 
     def call(self, function: Lowered, batch: Batch) -> None:
-        """Update the lists of a function through a plan that fits; it keeps no tensor."""
+        """Update the lists of a function through a plan that fits; plans keep no tensor alive."""
         if capturing():
             plan = LaunchPlan(function, [batch], [])
             self._captured.setdefault(function, []).append(plan)

@@ -1,4 +1,4 @@
-"""A bucket: the tensors of one device and equal types of streams; a phase launches them at once."""
+"""Bucket the tensors of one device with equal stream dtypes; a phase takes a bucket per launch."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from optgen.runtime.tensors.layout import copy_of
 _dtype = attrgetter("dtype")
 
 TAIL = 256
-"""Elements a trip where a block is short or its streams are not aligned."""
+"""Elements per iteration of a block that is short, or whose streams are not aligned."""
 
 Arguments = Callable[[Mapping[str, Any]], tuple[Any, ...]]
 
 
 class BucketKey(NamedTuple):
-    """What the tensors of a bucket share. A state that the group does not keep has type None."""
+    """Properties that all tensors of a bucket share; an absent state has dtype None."""
 
     device: torch.device
-    dtypes: tuple[torch.dtype | None, ...]  # parameter, gradient, states that are no scalars
+    dtypes: tuple[torch.dtype | None, ...]  # parameter, gradient, states other than scalars
     scalar_dtypes: tuple[torch.dtype, ...]  # step, scalar states
-    facts: tuple[bool, ...] = ()  # those of the parameter's shape that the rule asks for
+    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule asks
 
 
 class GroupSubset(NamedTuple):
-    """The tensors of one group that belong to a bucket: which group, which of its tensors."""
+    """Tensors of one batch that belong to a bucket: the index of the batch, and places in it."""
 
     group: int
     indices: tuple[int, ...]
 
     def pick(self, tensors: list[Tensor]) -> Sequence[Tensor]:
-        """Those tensors of a list that runs over the group's."""
+        """Return these tensors of a list that is parallel to the batch's parameters."""
         if not tensors or len(self.indices) == len(tensors):
             return tensors
         if len(self.indices) == 1:
@@ -59,12 +59,24 @@ class GroupSubset(NamedTuple):
 
 
 class Bucket:
-    """A table, and all else that a generated `update` hands to its kernels."""
+    """Table, workspace and options that a generated `update` passes to its kernels.
+
+    Args:
+        key: What the tensors of the bucket share.
+        subsets: The batches' tensors that belong to the bucket.
+        states: The shapes of the states that are not scalars, by key.
+        streams: The tensors of every stream, in the order of the table.
+        fresh: A flag per tensor for each state that the rule asks `fresh` of.
+        hypers: The groups' hyperparameters on the device.
+        staging: The list of a graph capture that keeps pinned buffers alive; None outside one.
+        spec: The workspace that the phases need; None for a rule without phases.
+        read_only: The streams that kernels only read; they may still unscale gradients.
+    """
 
     loss_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _params: Sequence[Tensor] = ()  # of the step at hand, as are these
-    _groups: Sequence[Mapping[str, Any]] = ()
+    _params: Sequence[Tensor] = ()  # of the current step
+    _groups: Sequence[Mapping[str, Any]] = ()  # of the current step, one per subset
 
     def __init__(
         self,
@@ -78,7 +90,6 @@ class Bucket:
         spec: WorkspaceSpec | None = None,
         read_only: frozenset[int] = frozenset((1,)),
     ) -> None:
-        """`kept` are the streams that kernels only read, unless they unscale gradients."""
         self.key, self.subsets, self.hypers = key, subsets, hypers
         self._states, self._read_only = list(states), read_only
         tensors = streams[: len(key.dtypes)]
@@ -94,16 +105,16 @@ class Bucket:
         self._local_names = spec.locals if spec else ()
         self.types = [_triton_type(t or key.dtypes[0]) for t in key.dtypes]
         self.scalar_types = [_triton_type(t) for t in key.scalar_dtypes]
-        self._enter(streams, fresh, staging, spec)
+        self._allocate(streams, fresh, staging, spec)
 
-    def _enter(
+    def _allocate(
         self,
         streams: StreamTensors,
         fresh: list[list[bool]],
         staging: StagingBuffers | None,
         spec: WorkspaceSpec | None,
     ) -> None:
-        """Divide the tensors into blocks, and make the table and the memory that goes with it."""
+        """Divide the tensors into blocks, and create the table and the workspace."""
         amd = torch.version.hip is not None
         shapes = list(map(Shape.of, streams[0])) if spec is not None and spec.by_matrix else []
         tiles = sorted({Tile.of(shape) for shape in shapes})
@@ -129,32 +140,32 @@ class Bucket:
 
     @property
     def workspace(self) -> Workspace:
-        """The memory that the phases of the rule share."""
+        """The memory that the phases of the rule share; only a rule with phases has it."""
         assert self._workspace is not None
         return self._workspace
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """What the kernels compute elements in."""
+        """The dtype that the kernels compute elements in."""
         return torch.float64 if self.key.dtypes[0] == torch.float64 else torch.float32
 
     @property
     def compute_type(self) -> Any:
-        """The same, as Triton calls it."""
+        """The Triton type of `compute_dtype`."""
         return _triton_type(self.compute_dtype)
 
     def _counts(self, params: Sequence[Tensor], shapes: Sequence[Shape]) -> list[int]:
-        """The blocks of every parameter; where phases go by matrices, its tiles."""
+        """Return the number of blocks of every parameter; of tiles if phases go by matrices."""
         if shapes:
             return [prod(Tile.of(shape).counts(shape)) for shape in shapes]
         return [-(-param.numel() // self.options["BLOCK"]) for param in params]
 
     def has(self, state: str) -> bool:
-        """Whether these tensors keep the state of this key."""
+        """Tell whether these tensors have the state with this key."""
         return self.key.dtypes[2 + self._states.index(state)] is not None
 
     def scalars(self, width: int) -> Tensor:
-        """Room for `width` numbers a tensor, in the type the kernel computes in."""
+        """Return memory for `width` numbers per tensor, in the kernel's compute dtype."""
         if self._scalars is None:
             self._scalars = torch.empty(
                 self.tensors, width, dtype=self.compute_dtype, device=self.key.device
@@ -162,7 +173,7 @@ class Bucket:
         return self._scalars
 
     def fits(self, streams: StreamTensors) -> bool:
-        """Whether these tensors have the types, sizes and layouts that the bucket was made for."""
+        """Tell whether tensors have the dtypes, sizes and layouts of the bucket's first tensors."""
         scalars = streams[len(self._layouts) :]
         return (
             all(map(StreamLayout.fits, self._layouts, streams))
@@ -170,26 +181,27 @@ class Bucket:
         )
 
     def room(self, name: str) -> None:
-        """Make room for a tensor that a sweep hands to a matrix word."""
+        """Allocate the tensors that a sweep stores as operands of a matrix op."""
         shapes = [param.shape for param in self._params]
-        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]  # each begins at 16 bytes
+        # Each tensor begins at a multiple of 16 elements, so at an aligned address.
+        sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
         flat = torch.empty(sum(sizes), dtype=self.key.dtypes[0], device=self.key.device)
         parts = zip(flat.split(sizes), shapes, strict=True)
         self._keep(name, [part[: shape.numel()].view(shape) for part, shape in parts])
 
     def call(
-        self, word: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
+        self, op: Callable[..., list[Tensor]], source: str, target: str, arguments: Arguments
     ) -> None:
-        """Apply a matrix word to what a sweep has stored, group by group."""
-        given, made = iter(self._locals[source]), []
+        """Apply a matrix op to the tensors that a sweep has stored, group by group."""
+        given, results = iter(self._locals[source]), []
         for subset, group in zip(self.subsets, self._groups, strict=True):
-            made += word(list(islice(given, len(subset.indices))), *arguments(group))
+            results += op(list(islice(given, len(subset.indices))), *arguments(group))
         wide = self._params[0].dtype
-        narrow = (t if t.dtype.itemsize <= wide.itemsize else t.to(wide) for t in made)
+        narrow = (t if t.dtype.itemsize <= wide.itemsize else t.to(wide) for t in results)
         self._keep(target, [tensor.contiguous() for tensor in narrow])
 
     def local_type(self, name: str) -> Any:
-        """The type of a tensor that lives for a step, as Triton calls it."""
+        """Return the Triton type of the tensors that exist for one step only, under this name."""
         return _triton_type(self._locals[name][0].dtype)
 
     def _keep(self, name: str, tensors: list[Tensor]) -> None:
@@ -202,9 +214,9 @@ class Bucket:
         streams: StreamTensors,
         groups: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Update the tensors; where a parameter's streams are laid out unlike, through copies.
+        """Update the tensors; streams with another layout than their parameter's are copied.
 
-        `groups` are those of the shares.
+        `groups` holds the group of each subset.
         """
         swapped = []
         for stream, i in self._to_copy:
@@ -230,9 +242,9 @@ class Bucket:
 def options(
     types: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
 ) -> dict[str, Any]:
-    """How a kernel walks these types, and how it is compiled."""
+    """Return a kernel's block size and compiler options for these dtypes."""
     vector = 16 // max(t.itemsize for t in types if t is not None)  # elements an access
-    # Told that it may use registers, NVIDIA's assembler no longer spills some for one block more.
+    # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
     compiled = exact(amd) | ({} if amd else {"maxnreg": 128})
     if tiles:
         warps = (4 if amd else 8) * (2 if types[0] == torch.float64 else 1)
@@ -246,8 +258,8 @@ def options(
 def exact(amd: bool) -> dict[str, Any]:
     """Return the compiler's options for exact arithmetic.
 
-    A product and a sum are rounded once; Triton 3.9 warns if that is not said. Denormal numbers
-    stay: NVIDIA's functions flush them unless told not to.
+    A product and a sum are fused and rounded once; Triton 3.9 warns without this option. Denormal
+    numbers are kept: NVIDIA's functions flush them by default.
     """
     return {"enable_fp_fusion": True} | ({} if amd else {"enable_reflect_ftz": False})
 
@@ -259,5 +271,5 @@ def _triton_type(dtype: torch.dtype | None) -> Any:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device; on the CPU it is its interpreter that launches."""
+    """Return the context of a launch: Triton uses the current device, or its interpreter on CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else patched_interpreter()

@@ -1,8 +1,8 @@
-"""What generated Triton kernels share where a rule reduces: sums in float64, in a fixed order.
+"""Device functions for reductions in generated Triton kernels: float64 sums in a fixed order.
 
-A block of a sweep leaves partial sums in memory of its own, and whoever reads them adds them up in
-the order of the blocks: no atomics, so a step gives the same bits whenever it runs. Imports Triton,
-so only generated `fused_triton` modules import it.
+A block of a sweep stores partial sums in its own memory, and the program that reads them adds them
+up in the order of the blocks. There are no atomic additions, so a step gives the same bits whenever
+it runs. Imports Triton, so only generated `fused_triton` modules import it.
 """
 
 import triton
@@ -11,68 +11,68 @@ import triton.language as tl
 from optgen.runtime.fused_triton.device_functions import maximum
 from optgen.runtime.fused_triton.workspace import CHUNK
 
-# The rows of a bucket's second table, which holds what never changes: shapes, and places.
-BLOCKS = tl.constexpr(0)  # of a sweep
+# Rows of a bucket's second table, which holds constants per tensor: shapes and offsets.
+BLOCKS = tl.constexpr(0)  # how many blocks a sweep has
 MATRICES = tl.constexpr(1)
 ROWS = tl.constexpr(2)
 COLUMNS = tl.constexpr(3)
 NDIM = tl.constexpr(4)
-EPS = tl.constexpr(5)  # of the parameter's type: the bits of a float64
-PARTIALS = tl.constexpr(6)  # where the partial sums of the tensor begin
-VALUES = tl.constexpr(7)  # where its rows, columns and numbers of matrices begin
-FIRST_GROUP = tl.constexpr(8)  # the first group of its matrices that are finished alike
-GROUPS = tl.constexpr(9)  # how many they are
-TILE_INDEX = tl.constexpr(10)  # which of the bucket's tiles it goes by
-GROUP_PARTIALS = tl.constexpr(11)  # where parts that finishes leave of its sums begin
+EPS = tl.constexpr(5)  # of the parameter's dtype: the bits of a float64
+PARTIALS = tl.constexpr(6)  # offset of the tensor's partial sums
+VALUES = tl.constexpr(7)  # offset of its row values, column values and numbers per matrix
+FIRST_GROUP = tl.constexpr(8)  # its first group of matrices that one program finishes
+GROUPS = tl.constexpr(9)  # how many such groups it has
+TILE_INDEX = tl.constexpr(10)  # the index of its tile among the bucket's tiles
+GROUP_PARTIALS = tl.constexpr(11)  # offset of partial sums that its groups of matrices store
 
 TERMS = tl.constexpr(1024)
-"""Partial sums of a number that are added at a time."""
+"""Partial sums of a number that are added at once."""
 PART = tl.constexpr(CHUNK)
 """Rows or columns of a large matrix whose partial sums one program adds up."""
 PARTS = tl.constexpr(16)
-"""Partial sums of every row, or column, that are added at a time."""
+"""Partial sums of every row, or column, that are added at once."""
 
 
 @triton.jit
 def larger(x, y):
-    """What a reduction to the largest does with two of them."""
+    """Combine two values of a maximum reduction."""
     return maximum(x, y)
 
 
 @triton.jit
 def masked(x, mask):
-    """x in float64, and 0 where no element is."""
+    """Return x in float64, with 0 outside the mask."""
     wide = x.to(tl.float64)
     return wide if mask is None else tl.where(mask, wide, 0.0)
 
 
 @triton.jit
 def total(x, mask):
-    """The sum of a tile's elements."""
+    """Sum the elements of a tile."""
     return tl.sum(masked(x, mask))
 
 
 @triton.jit
 def largest(x, mask):
-    """The largest magnitude of a tile's elements; NaN where any is."""
+    """Return the largest magnitude of a tile's elements; NaN if any element is NaN."""
     return tl.reduce(tl.abs(masked(x, mask)), None, larger)
 
 
 @triton.jit
 def row_total(x, mask):
-    """The sum of every row of a tile [matrix, row, column]."""
+    """Sum every row of a tile [matrix, row, column]."""
     return tl.sum(masked(x, mask), axis=2)
 
 
 @triton.jit
 def column_total(x, mask):
-    """The sum of every column of a tile [matrix, row, column]."""
+    """Sum every column of a tile [matrix, row, column]."""
     return tl.sum(masked(x, mask), axis=1)
 
 
 @triton.jit
 def add_up(partials, count):
-    """The sum of so many partial sums."""
+    """Sum `count` partial sums."""
     sums = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
@@ -82,7 +82,7 @@ def add_up(partials, count):
 
 @triton.jit
 def pick_largest(partials, count):
-    """The largest of so many."""
+    """Return the largest of `count` partial results."""
     found = tl.zeros((TERMS,), tl.float64)
     for first in range(0, count, TERMS):
         lanes = first + tl.arange(0, TERMS)
@@ -92,7 +92,7 @@ def pick_largest(partials, count):
 
 @triton.jit
 def elements(height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the elements of a tile lie, counted from its first, in matrices of this size."""
+    """Return the offsets of a tile's elements from its first, in matrices of this size."""
     matrix = tl.arange(0, DEPTH)[:, None, None] * (height * width)
     row = tl.arange(0, HEIGHT)[None, :, None] * width
     return matrix + row + tl.arange(0, WIDTH)[None, None, :]
@@ -100,7 +100,7 @@ def elements(height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl
 
 @triton.jit
 def inside(depth, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Which elements of a tile there are, if so many matrices, rows and columns are left."""
+    """Return the mask of a tile's elements, if so many matrices, rows and columns are left."""
     matrices = tl.arange(0, DEPTH)[:, None, None] < depth
     rows = tl.arange(0, HEIGHT)[None, :, None] < height
     return matrices & rows & (tl.arange(0, WIDTH)[None, None, :] < width)
@@ -108,19 +108,19 @@ def inside(depth, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDT
 
 @triton.jit
 def lines(size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
-    """Where the rows (or the columns) of a tile lie among those of all matrices of this size."""
+    """Return the indices of a tile's rows (or columns) among those of all matrices."""
     return tl.arange(0, DEPTH)[:, None] * size + tl.arange(0, SIZE)[None, :]
 
 
 @triton.jit
 def lines_inside(depth, size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
-    """Which rows (or columns) of a tile there are, if so many matrices and so many are left."""
+    """Return the mask of a tile's rows (or columns), if so many matrices and lines are left."""
     return (tl.arange(0, DEPTH)[:, None] < depth) & (tl.arange(0, SIZE)[None, :] < size)
 
 
 @triton.jit
 def extents(shape, tensors):
-    """How many matrices a tensor has, their rows and their columns."""
+    """Load the number of matrices of a tensor, of their rows and of their columns."""
     depth = tl.load(shape + MATRICES * tensors)
     height = tl.load(shape + ROWS * tensors)
     return depth, height, tl.load(shape + COLUMNS * tensors)
@@ -128,7 +128,7 @@ def extents(shape, tensors):
 
 @triton.jit
 def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """The first matrix of a tile, and its place among the tiles down and across."""
+    """Return the first matrix of a tile, and its place among the tiles down and across."""
     across = tl.cdiv(width, WIDTH).to(tl.int32)
     down = tl.cdiv(height, HEIGHT).to(tl.int32)
     matrix = (block // (across * down)).to(tl.int64) * DEPTH
@@ -137,7 +137,7 @@ def tile_at(block, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WID
 
 @triton.jit
 def left_of(size, first, SIZE: tl.constexpr):
-    """How much of a tile there is, in one direction."""
+    """Return how many elements of a tile exist along one axis."""
     return tl.minimum(size - first, SIZE).to(tl.int32)
 
 
@@ -153,7 +153,7 @@ def is_whole(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Whether a tile lacks no element, and each of its rows begins where an access may."""
+    """Tell whether a tile is complete, and each of its rows is aligned for vector access."""
     full = (left == DEPTH) & (below == HEIGHT) & (beside == WIDTH)
     return full & (width % VECTOR == 0 if DEPTH == 1 else (height == HEIGHT) & (width == WIDTH))
 
@@ -167,7 +167,7 @@ def whole_elements(
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Where the elements of a whole tile lie, such that the compiler sees which are consecutive."""
+    """Return the offsets of a complete tile; the compiler can see which are consecutive."""
     if DEPTH == 1:
         return elements(height, width // VECTOR * VECTOR, DEPTH, HEIGHT, WIDTH)
     return elements(HEIGHT, WIDTH, DEPTH, HEIGHT, WIDTH)
@@ -188,7 +188,7 @@ def add_lines(partials, sums, start, length, stride, count):
 
 @triton.jit
 def add_chunk(program, partials, sums, matrix, length, stride, count):
-    """Add up one program's share of the rows, or of the columns, of a large matrix."""
+    """Add up one program's chunk of the rows, or of the columns, of a large matrix."""
     programs = tl.cdiv(length, PART)
     which = program // programs
     lines = which * stride + matrix * length
@@ -198,8 +198,9 @@ def add_chunk(program, partials, sums, matrix, length, stride, count):
 
 @triton.jit
 def is_last(arrived, group, shape, tensors, count):
-    """Whether the others of `count` programs have been here: then what they stored can be read."""
-    tl.debug_barrier()  # every thread has stored; counting puts that before what the last one reads
+    """Tell whether this is the last of `count` programs: it can read what the others stored."""
+    # Every thread has stored. The atomic count orders these stores before the last one's reads.
+    tl.debug_barrier()
     place = arrived + tl.load(shape + FIRST_GROUP * tensors) + group
     last = tl.atomic_add(place, 1, sem="acq_rel") == count - 1
     if last:
@@ -223,16 +224,16 @@ def combine(
     FIRST_ROW: tl.constexpr = 0,
     FIRST_COLUMN: tl.constexpr = 0,
 ):
-    """Add up what tiles have left of some lines of a large matrix.
+    """Add up the tiles' partial sums of some lines of a large matrix.
 
-    The sums of rows go to its row values from FIRST_ROW on, those of columns to its column values
-    from FIRST_COLUMN on. Returns which matrix, and how many programs share it.
+    The sums of rows go to its row values from FIRST_ROW on. The sums of columns go to its column
+    values from FIRST_COLUMN on. Returns the index of the matrix, and how many programs work on it.
     """
     depth, height, width = extents(shape, tensors)
     values += tl.load(shape + VALUES * tensors)
     in_rows = ROW_SUMS * tl.cdiv(height, PART)
     in_all = in_rows + COLUMN_SUMS * tl.cdiv(width, PART)
-    programs = tl.maximum(in_all, 1)  # a matrix without a line has one, too
+    programs = tl.maximum(in_all, 1)  # a matrix without lines has one program too
     matrix, program = program // programs, program % programs
     across, down = tl.cdiv(width, WIDTH), tl.cdiv(height, HEIGHT)
     all_rows, all_columns = depth * height, depth * width

@@ -1,9 +1,9 @@
-"""Triton's interpreter, mended for our launches where it computes otherwise than every device.
+"""Patch Triton's interpreter during our launches, so that it computes as devices do.
 
-It keeps bfloat16 numbers as their bits. It converts these from and to float32 only, and cuts off
-where devices round; of any other type it takes the bits for a number, so that a float64 stored as
-bfloat16 is nearly always 0. And it makes a number of a truth value that it spreads over a block,
-which `&` and `|` refuse. Other kernels of the process are left as they are.
+The interpreter stores bfloat16 values as their bits. It converts them from and to float32 only, and
+truncates where devices round. For any other dtype it takes the bits for a number, so a float64
+stored as bfloat16 is nearly always 0. It also converts a boolean to a number when it broadcasts the
+boolean to a block, and `&` and `|` refuse numbers. Other kernels of the process see no patch.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-_alone = RLock()  # the interpreter has one state for all threads
+_alone = RLock()  # all threads share the interpreter's builder class
 
 
 @contextmanager
 def patched_interpreter() -> Iterator[None]:
-    """Have the interpreter compute as devices do, infinities and NaN without a warning."""
+    """Patch the interpreter for the duration of a block; infinities and NaN cause no warning."""
     from triton.runtime import interpreter
 
     builder, mended = interpreter.InterpreterBuilder, _mended()
@@ -36,7 +36,7 @@ def patched_interpreter() -> Iterator[None]:
 
 @cache
 def _mended() -> dict[str, Callable[..., Any]]:
-    """Methods of the interpreter, by their names."""
+    """Return the patched methods of the interpreter's builder by name."""
     from triton import language as tl
     from triton.runtime import interpreter
 

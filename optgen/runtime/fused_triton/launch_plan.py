@@ -1,4 +1,4 @@
-"""The launch plan of a step: the buckets of its tensors, and how to find them again."""
+"""Plan the launches of a step: gather its tensors into buckets, and tell when these still fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _dtype = attrgetter("dtype")
 
 
 class LaunchPlan:
-    """The buckets of all tensors that take part in a step, and how to find them again."""
+    """Buckets of all tensors of a step; reused while the tensors have the same layouts."""
 
     def __init__(
         self, optimizer: Lowered, batches: list[Batch], staging: StagingBuffers | None
@@ -34,7 +34,7 @@ class LaunchPlan:
         self._specs: Mapping[tuple[bool, ...], WorkspaceSpec] = getattr(
             self._module, "WORKSPACES", {}
         )
-        self._staging = staging  # a graph that was captured reads it at every replay
+        self._staging = staging  # a captured graph reads these buffers at every replay
         self._batches = batches if staging is None else []
         self._hypers: dict[torch.device, Hypers] = {}
         subsets: dict[BucketKey, dict[int, list[int]]] = {}
@@ -67,7 +67,7 @@ class LaunchPlan:
         return Bucket(key, subsets, *known, read_only)
 
     def fits(self, batches: list[Batch]) -> bool:
-        """Whether the buckets still hold: the same tensors, in the same layouts."""
+        """Tell whether the buckets fit these batches: equal batches, in the same layouts."""
         if len(batches) != len(self._batches) or not all(map(is_, batches, self._batches)):
             return False
         if any(batch.any_fresh for batch in batches):
@@ -75,7 +75,7 @@ class LaunchPlan:
         return all(b.fits(_streams(self._rule, b.subsets, batches)) for b in self._buckets)
 
     def update(self, optimizer: Lowered, batches: list[Batch]) -> None:
-        """Launch every bucket's kernels."""
+        """Launch the kernels of every bucket."""
         values = list(chain.from_iterable(flatten(w.group, self._rule) for w in batches))
         for hypers in self._hypers.values():
             hypers.set(values)
@@ -90,8 +90,8 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in batches))
 
 
-def _parts(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
-    """Every list of a work's tensors, in the order of a table's rows, and whether it is scalar."""
+def _columns(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
+    """Yield every tensor list of a batch in the order of a table's rows, and if it is scalar."""
     yield False, batch.params
     yield False, batch.grads
     for state, tensors in zip(rule.states, batch.states, strict=True):
@@ -105,10 +105,10 @@ def _parts(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
 
 
 def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
-    """The bucket of every tensor of a work."""
-    parts = list(_parts(rule, batch))
-    likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in parts if not scalar))
-    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in parts if scalar), strict=True)
+    """Yield the bucket key of every parameter of a batch."""
+    columns = list(_columns(rule, batch))
+    likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in columns if not scalar))
+    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in columns if scalar), strict=True)
     devices = (param.device for param in batch.params)
     return map(
         BucketKey, devices, likes, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)
@@ -116,15 +116,17 @@ def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
 
 
 def _streams(rule: Rule, subsets: Sequence[GroupSubset], batches: list[Batch]) -> StreamTensors:
-    """The rows of tensors of one bucket."""
-    picked = [[s.pick(tensors) for _, tensors in _parts(rule, batches[s.group])] for s in subsets]
+    """Return the streams of one bucket, in the order of its table."""
+    picked = [[s.pick(tensors) for _, tensors in _columns(rule, batches[s.group])] for s in subsets]
     return [list(chain.from_iterable(row)) for row in zip(*picked, strict=True)]
 
 
 def _move_scalars(rule: Rule, batch: Batch) -> None:
-    """Bring steps and scalar states to their parameters' devices."""
+    """Move step counts and scalar states to their parameters' devices."""
     for key, tensors in _scalars(rule, batch):
-        if key == "step" and rule.step == "int":  # the state holds a number, and gets one back
+        if (
+            key == "step" and rule.step == "int"
+        ):  # the state holds a Python number, and is given one after the step
             pairs = zip(tensors, batch.params, strict=True)
             tensors[:] = [step.to(param.device) for step, param in pairs]
         else:

@@ -1,15 +1,21 @@
-"""The table a fused Triton kernel reads: which tensors, where they lie, which group they follow.
+"""Create the tables that fused Triton kernels read on the device.
 
-Kernels find everything through one int64 table [row, tensor]. Its rows are the element counts,
-each tensor's first block, its group, the addresses of the streams (parameter, gradient, then one
-per state that is no scalar), the addresses of the scalars (step, then scalar states), for each key
-that the rule asks `fresh` of whether the state is still unused (a kernel that uses it writes a 0
-there), and the addresses of extra tensors that live for a step only. An int32 map leads from a
-block to its tensor, and a float64 table [group, value] holds the hyperparameters.
+Kernels find all tensors through one int64 table [row, tensor]. Its rows are:
 
-A copy to the device goes through pinned memory taken fresh from torch's allocator, never through a
-buffer that an earlier copy may still be reading. Under graph capture that copy becomes a node which
-reads the host memory again at every replay, so whoever captures keeps the staging alive, unchanged.
+* the element counts, each tensor's first block, and its group;
+* the addresses of the streams: parameter, gradient, then one per state that is not a scalar;
+* the addresses of the scalars: step, then scalar states;
+* for each key that the rule asks `fresh` of, whether the state is still unused; a kernel that uses
+  the state writes a 0 there;
+* the addresses of extra tensors that exist for one step only.
+
+An int32 array maps a block to its tensor, and a float64 table [group, value] holds the
+hyperparameters.
+
+A copy to the device goes through new pinned memory from torch's allocator, never through a buffer
+that an earlier copy may still be reading. Under graph capture, the copy becomes a node that reads
+the host memory again at every replay. So the caller of a capture must keep the staging buffers
+alive and unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ HEADER = 3
 
 
 def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -> None:
-    """Copy numbers into a device tensor without waiting; a capture passes its staging list."""
+    """Copy numbers into a device tensor without waiting; `staging` keeps a capture's buffer."""
     source = torch.frombuffer(values, dtype=target.dtype).view(target.shape)
     if target.is_cuda:
         source = source.pin_memory()
@@ -42,7 +48,7 @@ def upload(target: Tensor, values: array[Any], staging: StagingBuffers | None) -
 
 
 class Table:
-    """The tensors of one launch. Rows after the header are uploaded when an address has moved."""
+    """Table of the tensors of one launch; an address row is uploaded if an address has changed."""
 
     def __init__(
         self,
@@ -78,13 +84,13 @@ class Table:
             upload(self.block_tensor, owners, staging)
 
     def point(self, streams: Sequence[Sequence[Tensor]]) -> None:
-        """Make the address rows say where these tensors lie; an empty stream stays at 0."""
+        """Write the addresses of these streams into the table; an empty stream keeps address 0."""
         for i, stream in enumerate(streams):
             if stream:
                 self._point(HEADER + i, stream)
 
     def point_extra(self, index: int, tensors: Sequence[Tensor]) -> None:
-        """Make one of the extra rows at the end say where these tensors lie."""
+        """Write the addresses of these tensors into one of the extra rows."""
         self._point(self._extra + index, tensors)
 
     def _point(self, place: int, tensors: Sequence[Tensor]) -> None:
@@ -95,7 +101,7 @@ class Table:
 
 
 class Hypers:
-    """Hyperparameters on the device, in float64: one row a group, None as NONE, flags as 0 or 1."""
+    """Hyperparameters on the device, in float64: a row per group, None as NONE, flags as 0 or 1."""
 
     def __init__(
         self, groups: int, width: int, device: torch.device, staging: StagingBuffers | None
@@ -106,18 +112,18 @@ class Hypers:
         self._known = array("d")
 
     def set(self, values: Sequence[Hyper]) -> None:
-        """Upload what changed; a tensor on the device is read there, at every replay too."""
+        """Upload values if any has changed; copy a tensor on the device there, in replays too."""
         known, slots, tensors = array("d"), [], []
         for slot, value in zip(self._slots, values, strict=True):
             if isinstance(value, Tensor) and value.device == self.values.device:
                 slots.append(slot)
                 tensors.append(value.detach().reshape(()))
-                known.append(-0.0)  # not 0.0: a number 0 that follows must be uploaded
+                known.append(-0.0)  # not 0.0: a later number 0.0 must differ, and be uploaded
             else:
                 known.append(float(value))
         if (
             known.tobytes() != self._known.tobytes()
-        ):  # bytes: a NaN equals itself, and None no other
+        ):  # bytes, so that a NaN equals itself but not None
             upload(self.values, known, self._staging)
             self._known = known
         if tensors:
@@ -125,7 +131,7 @@ class Hypers:
 
 
 def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
-    """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NONE."""
+    """Return a group's hyperparameters in the rule's order; tuples are flattened, None is NONE."""
     values: list[Hyper] = []
     for value in rule.numbered(rule.values(group)):
         for one in value if isinstance(value, (tuple, list)) else (value,):

@@ -1,4 +1,4 @@
-"""The streams of a bucket: how their tensors lie in memory, and what must hold of them."""
+"""Check the memory layout, shape and device of a bucket's streams."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _dtype = attrgetter("dtype")
 
 
 class StreamLayout:
-    """How the tensors of a stream lie in memory, to see at every step that they still do.
+    """Memory layout of a stream's tensors, which every step compares.
 
-    Assigning to `.data` changes any of it under an object that stays the same.
+    An assignment to `.data` can change the layout of a tensor that stays the same object.
     """
 
     def __init__(self, tensors: Sequence[Tensor], shaped: bool = False) -> None:
@@ -29,7 +29,7 @@ class StreamLayout:
         self._walks = [] if self._plain else _walks(tensors)
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the kernels may walk these tensors as they walked the first ones."""
+        """Tell whether tensors have the same layout, so that the kernels can take them."""
         return (
             (_are_plain(tensors) if self._plain else _walks(tensors) == self._walks)
             and list(map(Tensor.numel, tensors)) == self._numels
@@ -39,7 +39,7 @@ class StreamLayout:
 
 
 def dtypes_and_devices(tensors: Sequence[Tensor]) -> tuple[set[torch.dtype], set[int]]:
-    """The types of a stream, and the numbers of its devices; a bucket has one of each."""
+    """Return the dtypes of a stream and its device indices; a bucket has one of each."""
     return set(map(_dtype, tensors)), set(map(Tensor.get_device, tensors))
 
 
@@ -52,7 +52,10 @@ def _walks(tensors: Sequence[Tensor]) -> list[tuple[torch.Size, tuple[int, ...],
 
 
 def check_shapes(streams: StreamTensors) -> None:
-    """A kernel goes as far as the parameter in every stream: each must have its shape."""
+    """Raise a `RuntimeError` if a stream has another shape than its parameter.
+
+    A kernel reads as many elements of every stream as the parameter has.
+    """
     shapes = [tensor.shape for tensor in streams[0]]
     for stream in streams[1:]:
         for tensor, shape in zip(stream, shapes, strict=bool(stream)):
@@ -64,17 +67,17 @@ def check_shapes(streams: StreamTensors) -> None:
 
 
 def check_devices(streams: StreamTensors, device: torch.device) -> None:
-    """A kernel reads every address as one of its own device."""
+    """Raise a `RuntimeError` for a tensor on another device, whose address a kernel cannot read."""
     for tensor in chain.from_iterable(streams):
         if tensor.device != device:
             raise RuntimeError(
-                f"a parameter on {device} has a gradient or a state on {tensor.device}; bring it "
-                "there, or clear the optimizer's state for the parameter"
+                f"a parameter on {device} has a gradient or a state on {tensor.device}; move the "
+                "tensor to that device, or clear the optimizer's state for the parameter"
             )
 
 
 def tensors_to_copy(streams: StreamTensors, in_order: bool) -> list[tuple[int, int]]:
-    """(stream, tensor) of everything that needs a copy, a parameter before its other streams."""
+    """Return (stream, tensor) of all tensors that need copies, a parameter before its streams."""
     if all(map(_are_plain, streams)):
         return []
     if in_order:

@@ -1,8 +1,8 @@
-"""The device memory that phases share: numbers, rows and columns, partial sums, and where they lie.
+"""Allocate the device memory that phases share: numbers, row and column values, partial sums.
 
-A rule that reduces runs in phases. What one leaves for the next lies in memory that a bucket gets
-once; a second int64 table [row, tensor] holds the shapes and says where each tensor's part begins
-(its rows are numbered in `reductions.py`).
+A rule with reductions runs in phases. A bucket allocates the memory between them once. A second
+int64 table [row, tensor] holds each tensor's shape and its offsets in that memory;
+`device_reductions.py` numbers the rows of the table.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from torch import Tensor
 from optgen.runtime.fused_triton.table import StagingBuffers, upload
 
 ELEMENTS = 2048
-"""Of a tile of matrices."""
+"""Elements of a tile of matrices."""
 WIDTH = 128
-"""Of a tile, where the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
+"""Width of a tile, if the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
 CHUNK = 128
 """Rows or columns of a matrix whose partial sums one program adds up."""
 LINES = 1024
-"""Rows or columns of a matrix that are finished at a time."""
+"""Rows or columns of a matrix that are finished at once."""
 
 
 @dataclass(frozen=True)
 class WorkspaceSpec:
-    """What the phases of a plan keep for each tensor; a generated module says it."""
+    """Numbers that the phases of a plan store for each tensor; a generated module lists them."""
 
-    scalars: int  # numbers
+    scalars: int  # single numbers
     by_matrix: bool = False  # whether sweeps go by matrices, in tiles
     row_values: int = 0
     column_values: int = 0
     matrix_values: int = 0
-    sums: int = 0  # the most partial numbers of a sweep
+    sums: int = 0  # the largest count of partial sums of a sweep
     row_sums: int = 0
     column_sums: int = 0
-    parts: int = 0  # numbers that programs which finish matrices leave in parts
-    locals: tuple[str, ...] = ()  # tensors that sweeps hand to a matrix word, or get from it
+    parts: int = 0  # partial sums that programs store when they finish matrices
+    locals: tuple[str, ...] = ()  # operands and results of matrix ops
 
     @property
     def in_order(self) -> bool:
-        """Whether the elements must lie in the order of their indices."""
+        """Tell whether tensors must be contiguous."""
         return self.by_matrix or bool(self.locals)
 
 
 class Shape(NamedTuple):
-    """A batch of matrices over a tensor's last two axes; a vector is one row."""
+    """Shape of a tensor as a batch of matrices over its last two axes; a vector is one row."""
 
     matrices: int
     rows: int
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """How many matrices, rows and columns a block takes; several matrices are whole ones."""
+    """Numbers of matrices, rows and columns of a block; a tile of several matrices is complete."""
 
     matrices: int
     rows: int
@@ -75,7 +75,7 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, shape: Shape) -> Tile:
-        """The tile that matrices of this shape fill best; it always has as many elements."""
+        """Return the tile that such matrices fill best; all tiles have ELEMENTS elements."""
         high, wide = (_power_of_two(size) for size in shape[1:])
         columns = min(wide, max(WIDTH, ELEMENTS // high))
         while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
@@ -84,14 +84,14 @@ class Tile(NamedTuple):
         return cls(ELEMENTS // (rows * columns), rows, columns)
 
     def counts(self, shape: Shape) -> tuple[int, int, int]:
-        """Tiles of such matrices: over the batch, down and across."""
+        """Return how many tiles such matrices have: over the batch, down and across."""
         tiles = zip(shape, self, strict=True)
         batch, down, across = (-(-size // part) for size, part in tiles)
         return batch, down, across
 
 
 def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:
-    """The tiles of sweeps, and how many matrices, rows and columns are finished at a time."""
+    """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
     lines = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
     return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(lines)}
 
@@ -101,7 +101,7 @@ def _power_of_two(size: int) -> int:
 
 
 class Programs(NamedTuple):
-    """Of one launch: how many, the first one of each tensor, and the tensor of each."""
+    """Programs of one launch: their number, the first of each tensor, and the tensor of each."""
 
     total: int
     firsts: Tensor
@@ -109,7 +109,7 @@ class Programs(NamedTuple):
 
 
 class Workspace:
-    """The memory of one bucket, and the tables that lead to it."""
+    """Memory that the phases of one bucket share, and the table with its offsets."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class Workspace:
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
-        """Those that finish matrices after so many sums of rows and columns in parts.
+        """Return the programs that finish matrices after so many partial row and column sums.
 
-        Before they finish a large matrix, each of them adds up the parts of some of its lines.
+        Before a large matrix is finished, each program adds up the partial sums of some lines.
         """
         key = row_sums, column_sums
         if key not in self._programs:
@@ -171,11 +171,11 @@ class Workspace:
         return self._programs[key]
 
     def _is_in_parts(self, index: int) -> bool:
-        """Whether the sums of a matrix's rows and columns come from more than one tile."""
+        """Tell whether several tiles may contribute to the sums of a matrix's rows and columns."""
         return bool(self._tiles) and self._tiles[index].matrices == 1
 
     def _swept(self, index: int) -> int:
-        """Partial sums of a tensor, in the sweep that has the most."""
+        """Return the number of partial sums of a tensor, in the sweep that has the most."""
         spec, shape = self._spec, self._shapes[index]
         lines = 0
         if self._is_in_parts(index):
@@ -189,7 +189,7 @@ class Workspace:
         return shape.matrices * (lines + spec.matrix_values)
 
     def _groups(self, index: int) -> int:
-        """Finished alike: each matrix of a tensor, or as many as a tile has."""
+        """Return the number of groups of matrices that one program finishes."""
         if not self._tiles:
             return 1
         return -(-self._shapes[index].matrices // self._tiles[index].matrices)
