@@ -257,7 +257,7 @@ def test_temporary_files_of_the_compiler_are_ours(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("kill -9 $$", "was killed, as the system does where memory runs out: end what takes it"),
+        ("kill -9 $$", "was killed, as the system does if memory runs out: end other programs"),
         ("echo 'fatal error: Killed signal terminated program cc1plus'; exit 1", "was killed"),
         ("echo 'cc1plus: out of memory allocating 65536 bytes'; exit 1", "ran out of memory: end"),
         ("echo 'virtual memory exhausted: Cannot allocate memory'; exit 1", "ran out of memory"),
@@ -317,7 +317,7 @@ def test_a_program_that_is_no_compiler(
 
 def test_a_compiler_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, monkeypatch, 'echo "internal compiler error: Segmentation fault"; exit 1')
-    assert "a defect of the compiler: set CXX to another one" in failure()
+    assert "a defect of the compiler: set CXX to another compiler" in failure()
 
 
 def test_a_log_outlives_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ def check_functional(rule: Rule, batch: Batch) -> None:
         }
         counters = [*scalars.values(), *([batch.steps] if batch.steps else [])]
         for param, *counted in zip(batch.params, *counters, strict=True):
-            types = {tensor.device.type for tensor in (param, *counted)}
-            if len(types) > 1 or not types.issubset(devices):
+            device_types = {tensor.device.type for tensor in (param, *counted)}
+            if len(device_types) > 1 or not device_types.issubset(devices):
                 named = ", ".join(["params", *reversed(scalars)])
                 comma = "," if len(scalars) > 1 else ""
                 raise AssertionError(

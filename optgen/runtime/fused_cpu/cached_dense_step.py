@@ -77,7 +77,7 @@ class CachedDenseStep:
         self, kernel: Kernel, tensor_reader: Reader, groups: list[Group], stepped: set[int]
     ):
         self.forced = forced()  # the plan is valid for this choice of `use_lowering` only
-        self._kernel, self._cached_step = kernel, tensor_reader.run_step
+        self._kernel, self._run_step = kernel, tensor_reader.run_step
         self._busy = Lock()  # every attribute below is scratch memory of one step
         self._getters = [GroupGetter.of(kernel, group) for group in groups]
         pairs = zip(self._getters, groups, strict=True)
@@ -159,9 +159,9 @@ class CachedDenseStep:
         current = threads.current()
         request, state = self._request, optimizer.state
         request.state, request.threads = id(state), ctypes.addressof(current)
-        if self._cached_step(self._buffers.address):
+        if self._run_step(self._buffers.address):
             return True
-        return self._note_order(groups, state) and bool(self._cached_step(self._buffers.address))
+        return self._note_order(groups, state) and bool(self._run_step(self._buffers.address))
 
     def _read_groups(self, groups: list[Group]) -> bool:
         """Read the groups and update the hyperparameters.

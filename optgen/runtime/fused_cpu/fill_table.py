@@ -93,12 +93,12 @@ def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
     one = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
     known: array[int] | None = batch.memo.get(f"codes with {one}")
     if known is None or one is None:
-        words = [0] * len(dtypes)
+        packed = [0] * len(dtypes)
         for stream, column in enumerate(columns):
             codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
             if column:
-                words = list(map(add, words, map(codes.__getitem__, map(_dtype, column))))
-        known = batch.memo[f"codes with {one}"] = array("Q", words)
+                packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
+        known = batch.memo[f"codes with {one}"] = array("Q", packed)
     return known
 
 

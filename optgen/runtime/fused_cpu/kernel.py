@@ -29,9 +29,12 @@ class Kernel(KernelSignature):
         self.dtype_bits, self.source = dtype_bits, source
         if swept_by:
             sweep_library.connect(self._library, swept_by)
-        names = ["optgen_step", *(f"optgen_step_{part}" for part in range(2, len(self.calls) + 2))]
-        # None stands for an empty phase between two matrix ops.
-        self.parts = [self._function(name) if self._has(name) else None for name in names]
+        names = [
+            "optgen_step",
+            *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
+        ]
+        # A segment is what runs between two matrix ops; None stands for an empty one.
+        self.segments = [self._function(name) if self._has(name) else None for name in names]
 
     def _function(self, name: str) -> Any:
         function = getattr(self._library, name)
@@ -39,14 +42,14 @@ class Kernel(KernelSignature):
         return function
 
     def run(self, table: Table, optimizer: Lowered) -> None:
-        """Update all tensors of a table; the kernel's phases run without the interpreter's lock."""
+        """Update all tensors of a table; segments run without the interpreter's lock."""
         table.set_scale(optimizer)
-        for position, part in enumerate(self.parts):
+        for position, segment in enumerate(self.segments):
             if position:
                 self._call(self.calls[position - 1], table)
-                table.struct.grad_scale = None  # the first phase has unscaled the gradients
-            if part is not None:
-                part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+                table.struct.grad_scale = None  # the first segment has unscaled the gradients
+            if segment is not None:
+                segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: MatrixCall, table: Table) -> None:
         """Apply a matrix op to all tensors of a group at once, except those it is not meant for."""

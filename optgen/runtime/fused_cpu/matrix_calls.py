@@ -1,4 +1,4 @@
-"""Parse and call the matrix ops that a compiled rule asks for between its phases."""
+"""Parse and call the matrix ops that a compiled rule asks for between its segments."""
 
 import re
 from collections.abc import Mapping, Sequence

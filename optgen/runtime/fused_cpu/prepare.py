@@ -25,10 +25,10 @@ def prepare_dense(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> P
 
 
 def prepare_chunks(
-    kernel: Kernel, optimizer: Lowered, batches: list[Batch], parts: Iterable[Chunk]
+    kernel: Kernel, optimizer: Lowered, batches: list[Batch], step_chunks: Iterable[Chunk]
 ) -> PreparedCall:
     """Prepare one kernel call per chunk; return a function that makes all of them."""
-    calls = [_prepare_chunk(kernel, optimizer, part) for part in parts]
+    calls = [_prepare_chunk(kernel, optimizer, chunk) for chunk in step_chunks]
 
     def update() -> bool:
         copied = [call() for call in calls]
@@ -39,20 +39,20 @@ def prepare_chunks(
     return update
 
 
-def _prepare_chunk(kernel: Kernel, optimizer: Lowered, part: Chunk) -> PreparedCall:
+def _prepare_chunk(kernel: Kernel, optimizer: Lowered, chunk: Chunk) -> PreparedCall:
     """Prepare one kernel call, which returns whether tensors were copied.
 
     Copies are made only when the call runs, so that few copies exist at once.
     """
     scaled = getattr(optimizer, "grad_scale", None) is not None
-    if part.copies:
-        check_copies(kernel, part.batches)
-        dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, part.batches)
+    if chunk.copies:
+        check_copies(kernel, chunk.batches)
+        dtype_bits = dtype_variants.bits_of_batches(optimizer.rule, chunk.batches)
         chosen = _kernel_for(dtype_bits, kernel, optimizer)
         return lambda: _run(
-            chosen, optimizer, *fill_table(chosen, part.batches, scaled, copies=True)
+            chosen, optimizer, *fill_table(chosen, chunk.batches, scaled, copies=True)
         )
-    table, copied = fill_table(kernel, part.batches, scaled)
+    table, copied = fill_table(kernel, chunk.batches, scaled)
     dtype_bits = dtype_variants.bits_of_table(table.types, kernel.streams)
     chosen = _kernel_for(dtype_bits, kernel, optimizer)
     return lambda: _run(chosen, optimizer, table, copied)

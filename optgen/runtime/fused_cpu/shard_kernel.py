@@ -112,13 +112,13 @@ class ShardKernel(Kernel):
         table.set_scale(optimizer)
         shards = Shards(table.batches)
         table.struct.shards = ctypes.addressof(shards.struct)
-        for position, part in enumerate(self.parts):
+        for position, segment in enumerate(self.segments):
             if position:
                 yield from self._call_sharded(self.calls[position - 1], table)
-                table.struct.grad_scale = None  # the first phase has unscaled the gradients
-            if part is None:
+                table.struct.grad_scale = None  # the first segment has unscaled the gradients
+            if segment is None:
                 continue
-            part(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+            segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
             if self._advance:
                 yield from self._run_walk(shards)
 

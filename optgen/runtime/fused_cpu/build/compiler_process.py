@@ -121,13 +121,13 @@ def _check(name: str, status: int, printed: str, folder: Path) -> None:
     """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
-    for words, number in _SPACE.items():
-        if words in printed or (number == errno.EFBIG and status == _TOO_LARGE):
+    for message, number in _SPACE.items():
+        if message in printed or (number == errno.EFBIG and status == _TOO_LARGE):
             raise OSError(number, os.strerror(number), str(folder))
     if _MEMORY.search(printed):
-        raise CompileError(f"{name} ran out of memory: end what takes it, and start again")
+        raise CompileError(f"{name} ran out of memory: end other programs, and start again")
     if status < 0 or _KILLED.search(printed):
         raise CompileError(
-            f"{name} was killed, as the system does where memory runs out: end what takes it, and "
+            f"{name} was killed, as the system does if memory runs out: end other programs, and "
             "start again"
         )

@@ -44,9 +44,9 @@ def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
     return chain(batch.params, batch.grads, *shaped)
 
 
-def bits_of_table(words: "array[int]", streams: int) -> int:
+def bits_of_table(packed: "array[int]", streams: int) -> int:
     """Return the dtypes of the first streams of a table: those that are not single numbers."""
-    codes = {word >> 4 * s & 15 for word in set(words) for s in range(streams)}
+    codes = {entry >> 4 * s & 15 for entry in set(packed) for s in range(streams)}
     return _with_compute_dtype(sum(1 << code for code in codes - {0}))
 
 

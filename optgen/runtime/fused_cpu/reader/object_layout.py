@@ -83,14 +83,14 @@ class UnknownLayoutError(Exception):
 
 def measure_layout() -> Layout:
     """Measure the layout of this process's objects; raise an `UnknownLayoutError` if unknown."""
-    types = sum(1 << code for code in CODES.values())
+    dtype_bits = sum(1 << code for code in CODES.values())
     layout = Layout(
         tensor=id(Tensor),
         parameter=id(torch.nn.Parameter),
         dict=id(dict),
         text=id(str),
-        types=types,
-        numbers=types,
+        types=dtype_bits,
+        numbers=dtype_bits,
     )
     _link(layout)
     one = torch.empty(3, dtype=torch.float32)
@@ -237,19 +237,19 @@ def _check_interface(layout: Layout, param: Tensor) -> None:
         raise UnknownLayoutError("the C++ symbol does not advance a parameter's `_version`")
 
 
-def find_dtensor_fields(layout: Layout, shared: Tensor) -> None:
+def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     """Find the slots of a DTensor that hold its local tensor and its spec.
 
     Find also the word of an implementation that holds the address of its Python object.
     """
-    words = _words(id(shared), type(shared).__basicsize__ // 8)
-    held = {"local": local_tensor(shared), "spec": spec(shared)}
+    words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
+    held = {"local": local_tensor(dtensor), "spec": spec(dtensor)}
     slots = {
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
         for name, value in held.items()
     }
-    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (shared, held["local"])]
+    samples = [(id(tensor), _implementation_words(tensor)) for tensor in (dtensor, held["local"])]
     found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
     layout.object = 8 * _only(found, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]
-    layout.shared = id(type(shared))
+    layout.shared = id(type(dtensor))

@@ -105,12 +105,12 @@ class Reader:
         self._read.argtypes = (c_void_p,)
         self._layouts: dict[int, Layout] = {}  # by the dtypes that kernels know
 
-    def add_dtensor(self, shared: Tensor) -> bool:
+    def add_dtensor(self, dtensor: Tensor) -> bool:
         """Measure the layout of DTensors with one of them; tell whether it could be measured."""
         try:
             for layout in (self.layout, *self._layouts.values()):
-                if layout.shared != id(type(shared)):
-                    find_dtensor_fields(layout, shared)
+                if layout.shared != id(type(dtensor)):
+                    find_dtensor_fields(layout, dtensor)
         except UnknownLayoutError:
             return False
         return True
@@ -134,13 +134,13 @@ class Reader:
         request.params[:] = array("q", map(id, chain.from_iterable(lists)))
         if not self._read(request.address):
             return []
-        types = iter(columns.types)
-        return [list(islice(types, len(params))) for params in lists]
+        codes = iter(columns.types)
+        return [list(islice(codes, len(params))) for params in lists]
 
     def request_for(self, kernel: Kernel, table: Table) -> RequestBuffers:
         """Return a request to fill a table and run its kernel; the caller adds the tensors."""
-        step = kernel.parts[0]
-        assert step is not None  # only a kernel with matrix ops has empty phases
+        step = kernel.segments[0]
+        assert step is not None  # only a kernel with matrix ops has empty segments
         return RequestBuffers(
             table,
             layout=ctypes.pointer(self._layout_for(kernel)),
@@ -154,11 +154,11 @@ class Reader:
 
         The reader takes tensors of dtypes that the kernel does not know as single numbers only.
         """
-        types = self.layout.types & kernel.dtype_bits
-        if types not in self._layouts:
-            self._layouts[types] = Layout.from_buffer_copy(self.layout)
-            self._layouts[types].types = types
-        return self._layouts[types]
+        dtype_bits = self.layout.types & kernel.dtype_bits
+        if dtype_bits not in self._layouts:
+            self._layouts[dtype_bits] = Layout.from_buffer_copy(self.layout)
+            self._layouts[dtype_bits].types = dtype_bits
+        return self._layouts[dtype_bits]
 
 
 @cache
