@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from optgen.bench.traffic import Touch, Traffic
-from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.kernel import threads
 
 _MOST = 6  # streams that one sweep goes through together, as ceiling.cpp has it
 

@@ -12,10 +12,10 @@ from optgen.cli.checkout import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.runtime.fused_cpu import shard_kernel
 from optgen.runtime.fused_cpu.build import dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.build.compiler import CompileError
 from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.kernel import shard_kernel
 from optgen.spec.read import read_spec
 
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")

@@ -25,8 +25,8 @@ from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
 from optgen.runtime.fused_cpu.build.source import complete
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.spec import Spec
 from optgen.spec.read import read_spec
 

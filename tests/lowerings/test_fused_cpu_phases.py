@@ -27,7 +27,7 @@ from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.build import compiler
 from optgen.runtime.fused_cpu.build.source import complete
-from optgen.runtime.fused_cpu.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.kernel.matrix_calls import calls_of
 from optgen.spec.read import read_spec
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
 from optgen.runtime.fused_cpu.build.compiler_process import end_all
 from optgen.runtime.fused_cpu.build.source import complete
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.stream_codes import excess
 from optgen.runtime.protocols import Lowered
 
 # By whether it is for sharded parameters, and the dtypes it was asked for.
@@ -93,6 +93,6 @@ def _kind(is_sharded: bool) -> tuple[type[Kernel], str]:
     """The class of a kernel, and what its source begins with."""
     if not is_sharded:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.shard_kernel import CONDITION, ShardKernel
+    from optgen.runtime.fused_cpu.kernel.shard_kernel import CONDITION, ShardKernel
 
     return ShardKernel, f"#define {CONDITION}\n"

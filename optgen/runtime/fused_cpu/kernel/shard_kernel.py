@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.matrix_calls import Call
-from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.matrix_calls import Call
+from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.collectives import AXES, Collectives, place_of

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.hyperparameters import Numbers
-from optgen.runtime.fused_cpu.matrix_calls import calls_of
-from optgen.runtime.fused_cpu.stream_codes import in_stream, shaped_and_scalar
+from optgen.runtime.fused_cpu.kernel.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream, shaped_and_scalar
 from optgen.runtime.protocols import Group, Lowered
 
 

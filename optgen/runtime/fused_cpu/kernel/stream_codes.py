@@ -1,13 +1,9 @@
-"""Dtype codes and limits of the streams in a row of the kernel's table."""
+"""The places and limits of the streams in a row of the kernel's table."""
 
 import re
 
-import torch
-
 from optgen.runtime.rule import Rule, State
 
-# torch's numbers of the dtypes that kernels know; kernel.h has the same.
-CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
 # A word has four bits for each of 16 streams: the parameter, its gradient, and as many states.
 _STATES = 14
 # A byte has a bit for each state that the rule asks `fresh` of.
