@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 
-from optgen.bench.ceiling import Ceiling
-from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget, Figures, compare
-from optgen.bench.traffic import Touch, Traffic
+from optgen.bench.memory_traffic import Access, Traffic
+from optgen.bench.roofline import Roofline
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import Variant
 from optgen.optim import swa_utils
 
@@ -28,7 +28,7 @@ SHAPES = {
     "2x256": [(16, 16)] * 2,
 }
 WAYS = ("ema", "swa")
-TRAFFIC = Traffic(((Touch("param", stored=True), Touch("grad")),))
+TRAFFIC = Traffic(((Access("param", stored=True), Access("grad")),))
 
 
 class Averaged:
@@ -56,14 +56,14 @@ class Limit:
         self._means = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
         for mean in self._means:
             mean.grad = torch.zeros_like(mean)
-        self._ceiling = Ceiling([TRAFFIC], torch.optim.SGD(self._means))
-        self.step = self._ceiling.step
+        self._roofline = Roofline([TRAFFIC], torch.optim.SGD(self._means))
+        self.step = self._roofline.step
 
     def take(self, gradients: Sequence[Tensor]) -> None:
         """Read other tensors from now on."""
         for mean, weight in zip(self._means, gradients, strict=True):
             mean.grad = weight.clone()
-        self._ceiling.take_gradients()
+        self._roofline.take_gradients()
 
 
 def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, Figures]:

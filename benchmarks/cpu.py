@@ -19,16 +19,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optgen.bench import cells, report, results, suite
-from optgen.bench.lists import LISTS
+from optgen.bench import report, results, select_cells, suite
+from optgen.bench.markdown_summary import markdown
 from optgen.bench.measure import Budget
-from optgen.bench.picture import draw
-from optgen.bench.summary import markdown
+from optgen.bench.plot import draw
 from optgen.bench.targets import of_machine
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
 from optgen.cli import bench
-from optgen.cli.catalogue import columns
+from optgen.cli.list_specs import columns
 
 ROOT = Path(__file__).resolve().parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"
@@ -93,7 +93,7 @@ def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
     """The cells that are asked for."""
     return [
         cell
-        for cell in cells.everything(bench.limited)
+        for cell in select_cells.everything(bench.limited)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists

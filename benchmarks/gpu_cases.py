@@ -15,7 +15,7 @@ from benchmarks.gpu_device import DEVICE, REHEARSAL
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 Sizes = tuple[tuple[int, ...], ...]
 

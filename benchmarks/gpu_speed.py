@@ -26,7 +26,7 @@ from benchmarks.gpu_device import (
     timed,
 )
 from optgen import use_lowering
-from optgen.bench.lists import FOR_ALL, LISTS, TensorList
+from optgen.bench.tensor_lists import FOR_ALL, LISTS, TensorList
 
 OURS = "optgen fused Triton"
 ROUNDS = 2 if REHEARSAL else 9

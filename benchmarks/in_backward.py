@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import nn
 
-from optgen.bench import process
-from optgen.bench.memory import peak
+from optgen.bench import child_process
+from optgen.bench.peak_memory import peak
 from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 
@@ -85,7 +85,7 @@ def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[st
     """What every way of a part needs."""
     for way in ways:
         request = {"part": part, "way": way, "size": size, "width": width}
-        found = process.ask("benchmarks.in_backward", request)
+        found = child_process.ask("benchmarks.in_backward", request)
         grown, weights = found["grown"] / MIB, found["weights"] / MIB
         took = f"{found['median']:.1f} ms ({found['least']:.1f})"
         yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
@@ -102,7 +102,7 @@ def main(layers: int, width: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("{"):
-        process.answer(measured)
+        child_process.answer(measured)
     else:
         given = [int(argument) for argument in sys.argv[1:]]
         main(*given, *(24, 1024)[len(given) :])

@@ -72,7 +72,7 @@ def _find(spec: str | os.PathLike[str]) -> Path:
     if path.suffix == ".py" or path.is_file():
         return path
     from optgen.spec.files import module_name
-    from optgen.spec.names import is_snake_case
+    from optgen.spec.reserved_names import is_snake_case
 
     name = module_name(str(spec))  # a name, and no way to a file elsewhere
     found = _resource("specs") / f"{name}.py"
@@ -120,9 +120,9 @@ def _import(spec: Spec, key: str) -> ModuleType:
 
 def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
-    from optgen.spec.base import read_base
-    from optgen.spec.errors import SpecError, shown_in
-    from optgen.spec.read import read_spec
+    from optgen.spec.base_spec import read_base
+    from optgen.spec.errors import SpecError, spec_errors
+    from optgen.spec.read_spec import read_spec
 
     first, *others = read_spec(spec)
     if first.is_function:
@@ -133,7 +133,7 @@ def _generate(spec: Spec) -> dict[str, str]:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
     base = read_base(first, _resource("specs"))
-    with shown_in(first):
+    with spec_errors(first):
         return emit.render_all(first, emit.find_ruff(), base)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.bench import process
-from optgen.bench.lists import LISTS, Shape, TensorList
+from optgen.bench import child_process
 from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS, Shape, TensorList
 from optgen.bench.variants import DEFAULT, FUSED, OURS, forms, gradients, make, parameters, suited
 
 COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
@@ -34,7 +34,7 @@ def first_steps(cell: Cell) -> Figures:
     figures: Figures = {COLD: _summary(_cold(request, 1)), WARM: _summary(_warm(request, 3))}
     for title in (DEFAULT, FUSED):
         if title in forms(cell.name, getattr(torch, cell.dtype)):
-            figures[title] = process.ask(__name__, request | {"title": title})
+            figures[title] = child_process.ask(__name__, request | {"title": title})
     return figures
 
 
@@ -53,7 +53,7 @@ def _warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
 
 def _ours(request: dict[str, Any], folder: str) -> dict[str, float]:
     environment = {"OPTGEN_CACHE_DIR": str(Path(folder) / "cache")}
-    found: dict[str, float] = process.ask(__name__, request | {"title": OURS}, environment)
+    found: dict[str, float] = child_process.ask(__name__, request | {"title": OURS}, environment)
     return found
 
 
@@ -107,4 +107,4 @@ def _milliseconds(function: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    process.answer(measured)
+    child_process.answer(measured)

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from optgen.bench.bits import same_bits
-from optgen.bench.busy import beside_a_busy_process
-from optgen.bench.compiled import compiled
+from optgen.bench.cpu_contention import beside_a_busy_process
 from optgen.bench.first_step import first_steps
-from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget, redrawn
-from optgen.bench.memory import peaks
+from optgen.bench.memory_traffic import Traffic
+from optgen.bench.peak_memory import peaks
 from optgen.bench.results import Cell, Figures
-from optgen.bench.traffic import Traffic
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.thread_determinism import same_bits
+from optgen.bench.torch_compile import compiled
 from optgen.bench.variants import OURS, Stepper, Variant, forms, renewal, suited, variants
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]

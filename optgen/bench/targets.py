@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from optgen.bench.extract import faster, mean, of_limit, part, steps
 from optgen.bench.first_step import COLD, WARM
-from optgen.bench.lists import TensorList
 from optgen.bench.results import Figures
 from optgen.bench.suite import ONE_GROUP
+from optgen.bench.target_figures import faster, mean, of_limit, part, steps
+from optgen.bench.tensor_lists import TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, generated, suited
 from optgen.bench.verdict import Target
 

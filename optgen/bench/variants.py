@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.bench.ceiling import Ceiling
-from optgen.bench.lists import TensorList
-from optgen.bench.traffic import Traffic
+from optgen.bench.memory_traffic import Traffic
+from optgen.bench.roofline import Roofline
+from optgen.bench.tensor_lists import TensorList
 from optgen.runtime import GeneratedOptimizer
 
 OURS, LIMIT = "optgen", "limit"
@@ -80,13 +80,13 @@ class Limit:
 
     def __init__(self, traffics: Sequence[Traffic], stepper: Stepper) -> None:
         self._stepper = stepper
-        self.ceiling = Ceiling(traffics, stepper.optimizer)
-        self.step = self.ceiling.step
+        self.roofline = Roofline(traffics, stepper.optimizer)
+        self.step = self.roofline.step
 
     def take(self, gradients: Sequence[Tensor]) -> None:
         """Go through these gradients from now on."""
         self._stepper.take(gradients)
-        self.ceiling.take_gradients()
+        self.roofline.take_gradients()
 
 
 def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:

@@ -107,9 +107,9 @@ def build(
 def list_() -> None:
     """Print the catalogue as a table."""
     with exit_codes():
-        from optgen.cli import catalogue
+        from optgen.cli import list_specs
 
-        typer.echo(catalogue.table())
+        typer.echo(list_specs.table())
 
 
 @app.command()
@@ -182,7 +182,7 @@ def check(
         if code:
             raise typer.Exit(code)
         if compiled:
-            from optgen.cli.compile import compiled as built
+            from optgen.cli.check_compile import compiled as built
 
             for line in built(specs):
                 typer.echo(line)

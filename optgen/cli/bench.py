@@ -10,16 +10,16 @@ from pathlib import Path
 
 import typer
 
-from optgen.bench import cells, report, results
-from optgen.bench.lists import LISTS
+from optgen.bench import report, results, select_cells
 from optgen.bench.measure import Budget
-from optgen.bench.picture import PANELS, draw
+from optgen.bench.plot import PANELS, draw
 from optgen.bench.results import Cell, Results
 from optgen.bench.suite import Suite
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES, OWN
-from optgen.cli.catalogue import columns
-from optgen.cli.checkout import spec_path
-from optgen.cli.traffic import traffic
+from optgen.cli.list_specs import columns
+from optgen.cli.locate_specs import spec_path
+from optgen.cli.plan_traffic import traffic
 from optgen.emit import ToolchainError
 from optgen.jit import load
 from optgen.runtime.fused_cpu.build_cache import NoCompilerError
@@ -54,10 +54,10 @@ class Request:
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no type {self.dtype}; there are {', '.join(DTYPES)}")
         asked = ([self.dtype], [self.threads])
-        found = list(cells.chosen("step", names, self.lists, limited, *asked))
+        found = list(select_cells.chosen("step", names, self.lists, limited, *asked))
         if self.compiled:
             theirs = [name for name in names if name not in OWN]  # built by another process
-            found += cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
+            found += select_cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
         return found
 
     def suite(self) -> Suite:

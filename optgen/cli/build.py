@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import (
+from optgen.cli.locate_specs import (
     find_checkout,
     is_catalogued,
     shorten,
@@ -20,9 +20,9 @@ from optgen.cli.checkout import (
 )
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns
-from optgen.spec.base import read_base
-from optgen.spec.errors import InternalError, SpecError, shown_in
-from optgen.spec.read import read_specs
+from optgen.spec.base_spec import read_base
+from optgen.spec.errors import InternalError, SpecError, spec_errors
+from optgen.spec.read_spec import read_specs
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _told(algorithm: Algorithm) -> str:
 
 def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
     base = read_base(algorithm, specs_folder())
-    with shown_in(algorithm):
+    with spec_errors(algorithm):
         return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
 
 

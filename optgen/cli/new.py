@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from optgen.cli.checkout import find_checkout, shorten
+from optgen.cli.locate_specs import find_checkout, shorten
 from optgen.emit import write_atomically
-from optgen.spec.names import is_snake_case
+from optgen.spec.reserved_names import is_snake_case
 
 _SKELETON = '''"""{title}: say here where it comes from, and where the rule leaves the paper."""
 

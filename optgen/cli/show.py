@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import is_catalogued, spec_path, specs_folder
+from optgen.cli.locate_specs import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.plan import plan
-from optgen.spec.base import read_base
-from optgen.spec.errors import shown_in
-from optgen.spec.read import read_spec
+from optgen.spec.base_spec import read_base
+from optgen.spec.errors import spec_errors
+from optgen.spec.read_spec import read_spec
 
 
 def source(name: str) -> str:
@@ -28,7 +28,7 @@ def latex(name: str) -> str:
     """The rule as the docstring of the class shows it."""
     texts: list[str] = []
     for algorithm in _whole(name):
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts.append(to_latex(algorithm))
     return "\n\n".join(texts)
 
@@ -37,7 +37,7 @@ def ir(name: str) -> str:
     """The rule as the compiler reads it, and its plan."""
     texts: list[str] = []
     for algorithm in _whole(name):
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts += [to_text(algorithm), to_text(plan(algorithm))]
     return "\n\n".join(texts)
 
@@ -58,7 +58,7 @@ def generated(name: str, lowering: str) -> str:
     texts: list[str] = []
     for algorithm in algorithms:
         base, catalogued = read_base(algorithm, specs_folder()), is_catalogued(algorithm)
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts.append(emit.render(algorithm, chosen, ruff, base, catalogued=catalogued))
     return "\n".join(texts)
 
@@ -67,7 +67,7 @@ def _whole(name: str) -> Iterator[Algorithm]:
     """The algorithms with the rule they derive from their base, where they do."""
     for algorithm in _read(name):
         base = read_base(algorithm, specs_folder())
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             whole = algorithm if base is None else derive(algorithm, base)
         yield whole
 

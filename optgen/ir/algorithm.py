@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, expressions, walk
-from optgen.ir.words import BY_ROW, MATRIX_WORDS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
 
-HyperSort = Literal["number", "tuple", "flag", "choice"]
+HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
@@ -49,7 +49,7 @@ class Hyper:
     """
 
     name: str
-    sort: HyperSort
+    type: HyperType
     default: Default
     bounds: Bounds = Bounds()
     optional: bool = False
@@ -114,7 +114,7 @@ class Require:
     @property
     def of_param(self) -> bool:
         """Whether it is about the parameter."""
-        return any(isinstance(e, Call) and e.word in PROPERTIES for e in walk(self.condition))
+        return any(isinstance(e, Call) and e.op in PROPERTIES for e in walk(self.condition))
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,9 @@ class Algorithm:
 
     def _whole_words(self) -> set[str]:
         """The words in the rule that look at more of a parameter than one element."""
-        whole = {*REDUCTIONS, *MATRIX_WORDS, *PROPERTIES}
+        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return {node.word for node in nodes if isinstance(node, Call) and node.word in whole}
+        return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
 
     @property
     def is_function(self) -> bool:

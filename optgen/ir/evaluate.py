@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Axes, Home, Kind, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
+from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 
 Values = dict[str, Any]
 
@@ -73,10 +73,10 @@ def evaluate_function(
     return {algorithm.param: param, **written}
 
 
-def of_numbers(word: str, numbers: Sequence[float]) -> float | bool:
+def of_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     """Return what a word makes of numbers, in float64 as everywhere."""
     operands = [torch.tensor(number, dtype=torch.float64) for number in numbers]
-    result: float | bool = WORDS[word].meaning(*operands).item()
+    result: float | bool = OPS[op].meaning(*operands).item()
     return result
 
 
@@ -168,43 +168,43 @@ class _Step:
                 return _in(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call(word, _) if word in self.facts:
-                return _number(self.facts[word])
+            case Call(op, _) if op in self.facts:
+                return _number(self.facts[op])
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
-            case Call("truth" | "is_none" as word, (a,)):
+            case Call("truth" | "is_none" as op, (a,)):
                 value = self.value(a)
-                if word == "is_none" or value is None:
-                    return torch.tensor((value is None) is (word == "is_none"))
+                if op == "is_none" or value is None:
+                    return torch.tensor((value is None) is (op == "is_none"))
                 return value != 0
-            case Call("and" | "or" as word, (a, b)):
+            case Call("and" | "or" as op, (a, b)):
                 left = self.value(a)
-                decided = left.ndim == 0 and bool(left) is (word == "or")
-                right = self.undecided(word, b) if decided else self.value(b)
-                return WORDS[word].meaning(left, right)
-            case Call("==" | "!=" as word, (a, b)) if _is_choice(self.values, a, b):
-                return torch.tensor(WORDS[word].meaning(*(self.value(e) for e in (a, b))))
-            case Call(word, args):
+                decided = left.ndim == 0 and bool(left) is (op == "or")
+                right = self.undecided(op, b) if decided else self.value(b)
+                return OPS[op].meaning(left, right)
+            case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
+                return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
+            case Call(op, args):
                 operands = [self.value(a, rounded) for a in args]
                 if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
                     # torch computes with a 0-dim tensor, and with what derives from it, in its
                     # dtype
                     dtype = dtype_of(rounded, self.dtype)
-                    result = WORDS[word].meaning(*(_in(dtype, o) for o in operands))
+                    result = OPS[op].meaning(*(_in(dtype, o) for o in operands))
                     return _in(torch.float64, result)
-                return WORDS[word].meaning(*operands)
+                return OPS[op].meaning(*operands)
             case Linear():
                 raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
 
-    def undecided(self, word: str, expr: Expr) -> Tensor:
+    def undecided(self, op: str, expr: Expr) -> Tensor:
         """Return truths that leave the other side as it is, as many as an expression has."""
         param: Tensor = self.values[self.algorithm.param]
 
         def kind(ref: Ref) -> Kind:
-            return Kind(Home.DEVICE, _axes(self.values[ref.name], param))
+            return Kind(Stage.DEVICE, _axes(self.values[ref.name], param))
 
         shape = _shape(kind_of(expr, kind).axes, param)
-        return torch.full(shape, word == "and", device=param.device)
+        return torch.full(shape, op == "and", device=param.device)
 
 
 def _axes(value: Any, param: Tensor) -> Axes:

@@ -47,7 +47,7 @@ class Ref:
 class Call:
     """A word of the language (an operator or a function) applied to expressions."""
 
-    word: str
+    op: str
     args: tuple[Expr, ...]
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,7 +26,8 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.words import PROPERTIES, REDUCTIONS
+from optgen.ir.ops import PROPERTIES, REDUCTIONS
+from optgen.ir.value_kinds import Kind, kind_of
 
 Role = Literal["param", "grad", "state", "local"]
 
@@ -84,7 +84,7 @@ class MatrixCall:
     """A matrix word between two sweeps: `args[0]` is a local that the sweep before has stored."""
 
     target: Ref
-    word: str
+    op: str
     args: tuple[Expr, ...]
     quote: tuple[str, ...] = ()
 
@@ -168,7 +168,7 @@ class Plan:
 
 def is_reduction(value: Expr) -> bool:
     """Whether a value is a reduction of something, as a statement of its own."""
-    return isinstance(value, Call) and value.word in REDUCTIONS
+    return isinstance(value, Call) and value.op in REDUCTIONS
 
 
 def reads(expr: Expr) -> Iterator[Ref]:
@@ -176,7 +176,7 @@ def reads(expr: Expr) -> Iterator[Ref]:
     match expr:
         case Ref():
             yield expr
-        case Call(word, _) if word == "fresh" or word in PROPERTIES:
+        case Call(op, _) if op == "fresh" or op in PROPERTIES:
             return
         case _:
             for child in children(expr):
@@ -189,7 +189,7 @@ def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
         arg.name
         for expr in expressions(algorithm.rule)
         for node in walk(expr)
-        if isinstance(node, Call) and node.word == "fresh"
+        if isinstance(node, Call) and node.op == "fresh"
         for arg in node.args
         if isinstance(arg, Ref)
     }

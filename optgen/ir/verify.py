@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -25,9 +24,17 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.paths import Paths, StaleReadError, SweepPaths, VerifyError, fail, written_in
+from optgen.ir.ops import OPS, REDUCTIONS
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
-from optgen.ir.words import REDUCTIONS, WORDS
+from optgen.ir.value_kinds import STATIC, Kind, declared_kinds, kind_of
+from optgen.ir.verify_versions import (
+    Paths,
+    StaleReadError,
+    SweepPaths,
+    VerifyError,
+    fail,
+    written_in,
+)
 
 __all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan"]
 
@@ -157,7 +164,7 @@ class _Forms:
         match expr:
             case Const() | Ref() | Call("neg", (Ref(),)) | Call("truth" | "is_none" | "fresh", _):
                 return
-            case Call(word, args) if WORDS[word].sort in ("comparison", "logic"):
+            case Call(op, args) if OPS[op].category in ("comparison", "logic"):
                 for arg in args:
                     self._scalar(arg)
             case _ if self.hoisted:
@@ -172,7 +179,7 @@ def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
         if known is not None and kinds[stmt.target].axes is not known.axes:
             fail(f"{known.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target)
     for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
-        if isinstance(node, Call) and node.word in REDUCTIONS:
+        if isinstance(node, Call) and node.op in REDUCTIONS:
             (argument,) = node.args
             axes = kind_of(argument, lambda ref: kinds.get(ref, STATIC)).axes
             if axes is kind_of(node, lambda ref: kinds.get(ref, STATIC)).axes:
@@ -194,11 +201,11 @@ def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
 def _check_words(expr: Expr) -> None:
     for node in walk(expr):
         if isinstance(node, Call):
-            word = WORDS.get(node.word)
-            if word is None:
+            op = OPS.get(node.op)
+            if op is None:
                 fail("an unknown word", node)
-            if len(node.args) != word.arity:
-                fail(f"`{node.word}` takes {word.arity}", node)
+            if len(node.args) != op.arity:
+                fail(f"`{node.op}` takes {op.arity}", node)
 
 
 def _check_streams(plan: Plan, sweep: Sweep) -> None:

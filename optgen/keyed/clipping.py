@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from optgen.keyed.fused import updates_in_backward
+from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.norms import Gradients
 from optgen.keyed.wrappers import OptimizerWrapper
 from optgen.runtime.base import hooked
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from optgen.keyed.private import leave_gradients
+from optgen.keyed.torch_private import leave_gradients
 
 
 def engines(module: nn.Module) -> Iterator[DistributedDataParallel]:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.wrappers import Around
+from optgen.keyed.wrappers import WrapperBase
 
 
 class FusedOptimizer(KeyedOptimizer, ABC):
@@ -83,6 +83,6 @@ def updates_in_backward(optimizer: Optimizer) -> bool:
     """Tell whether this optimizer, or one within it, has used up gradients before a step."""
     if isinstance(optimizer, CombinedOptimizer):
         return any(updates_in_backward(member) for _, member in optimizer.optimizers)
-    if isinstance(optimizer, Around):
+    if isinstance(optimizer, WrapperBase):
         return updates_in_backward(optimizer._optimizer)
     return isinstance(optimizer, FusedOptimizer) and bool(optimizer.params)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optgen.keyed.backward_hooks import mark, register_update_hook, unmark
+from optgen.keyed.create_state import create_state, zero_gradients
 from optgen.keyed.ddp import call_when_reduced, engines
 from optgen.keyed.fused import FusedOptimizer
-from optgen.keyed.in_backward import hook_up, mark, unmark
-from optgen.keyed.initial import create_state, zero_gradients
-from optgen.keyed.norms import Gradients
-from optgen.keyed.private import after_backward
+from optgen.keyed.gradient_norms import Gradients
+from optgen.keyed.torch_private import after_backward
 from optgen.runtime.base import hooked
 
 Group = dict[str, Any]
@@ -149,7 +149,7 @@ class InBackwardOptimizer(FusedOptimizer):
             if param not in reduced:
                 unmark(param)
                 mark(param, arrival, *self._made_of)
-                hook_up(param, arrive)
+                register_update_hook(param, arrive)
 
     def note(self, name: str, param: Tensor) -> None:
         """Take note of a gradient, at most one for each parameter and step.

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from optgen.keyed.extended import Extended
-from optgen.keyed.initial import by_step, zero_gradients
-from optgen.keyed.leaves import said
-from optgen.keyed.load import Load, group_names, named, stateful
+from optgen.keyed.create_state import create_by_step, zero_gradients
+from optgen.keyed.extended_state import ExtendedState
+from optgen.keyed.load_state import Load, group_names, named, stateful
+from optgen.keyed.load_tensors import path_text
 from optgen.runtime.base import LightOptimizer, hooked
 
 SAVE = "_save_param_groups"
@@ -139,7 +139,7 @@ class KeyedOptimizer(LightOptimizer):
         if "state" not in state_dict:
             raise KeyError(
                 "state: a keyed optimizer loads what its state_dict() returned, but this has "
-                f"{said(tuple(state_dict))}"
+                f"{path_text(tuple(state_dict))}"
             )
         load.state(self._all_state(), names, state_dict["state"])
         if self.defaults[SAVE]:
@@ -183,7 +183,7 @@ class KeyedOptimizer(LightOptimizer):
         self._create_state()
 
     def _create_state(self) -> None:
-        by_step(self, lambda: self.step(closure=None))
+        create_by_step(self, lambda: self.step(closure=None))
 
     def save_param_groups(self, save: bool) -> None:
         """Choose whether groups are part of checkpoints, in saving and in loading."""
@@ -209,7 +209,7 @@ class KeyedOptimizer(LightOptimizer):
         return {**self.params, **self._own_params} if self._own_params else self.params
 
     def _all_state(self) -> MutableMapping[Tensor, Any]:
-        return Extended(self.state, self._own_state) if self._own_state else self.state
+        return ExtendedState(self.state, self._own_state) if self._own_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but hooks, which a copy of an optimizer of torch's has not either.

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.stages import WarmupPolicy, WarmupStage, multiplier, schedule
+from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage, multiplier, schedule
 from optgen.keyed.wrappers import OptimizerWrapper
-from optgen.optim.lr_scheduler.rates import write
+from optgen.optim.lr_scheduler.group_rates import write
 from optgen.runtime.base import hooked
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]

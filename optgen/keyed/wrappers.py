@@ -6,14 +6,14 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.keyed.initial import create_state
+from optgen.keyed.create_state import create_state
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
 from optgen.runtime.base import hooked
 
 OptimizerFactory = Callable[..., Optimizer]
 
 
-class Around(KeyedOptimizer):
+class WrapperBase(KeyedOptimizer):
     """The base of what stands around an optimizer and passes on what it is asked for.
 
     State and groups are those that the optimizer has now: it may replace them, as torch's do when
@@ -57,7 +57,7 @@ class Around(KeyedOptimizer):
             self._optimizer.update_hyper_parameters(params_dict)
 
 
-class KeyedOptimizerWrapper(Around):
+class KeyedOptimizerWrapper(WrapperBase):
     """A keyed optimizer of any torch optimizer.
 
     Args:
@@ -90,7 +90,7 @@ def _defaults(optimizer: Optimizer) -> dict[str, Any]:
     return {**optimizer.defaults, SAVE: False}
 
 
-class OptimizerWrapper(Around):
+class OptimizerWrapper(WrapperBase):
     """A keyed optimizer around another one, to do more in some method: the base of such classes.
 
     A subclass that overrides `step` calls this one, or decorates its own with `hooked` and calls

@@ -32,4 +32,4 @@ def ask_by_name(program: Program) -> Program:
 
 def is_item(value: Expr) -> bool:
     """Whether a value is one number of a tuple."""
-    return isinstance(value, Call) and value.word == "item"
+    return isinstance(value, Call) and value.op == "item"

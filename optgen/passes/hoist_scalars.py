@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.kinds import Kind, kind_of
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -29,9 +29,9 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.ir.variables import is_free
-from optgen.ir.words import WORDS
+from optgen.ir.value_kinds import Kind, kind_of
 from optgen.passes.scalar_names import scalar_name
 from optgen.passes.scalars import negate, unsigned
 
@@ -178,7 +178,7 @@ class _Hoister:
 
     def _is_total(self, expr: Expr) -> bool:
         """Whether it has a value whatever the numbers are, and is known outside every branch."""
-        plain = all(not isinstance(e, Call) or e.word in _TOTAL for e in walk(expr))
+        plain = all(not isinstance(e, Call) or e.op in _TOTAL for e in walk(expr))
         return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
@@ -196,11 +196,11 @@ class _Hoister:
 
 def _is_truth(expr: Expr) -> bool:
     """Whether it is true or false: only a number is worth a name."""
-    return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+    return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
 def _is_condition(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.word in ("truth", "is_none", "fresh")
+    return isinstance(expr, Call) and expr.op in ("truth", "is_none", "fresh")
 
 
 def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
@@ -259,4 +259,4 @@ def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Pr
 def _unpacks(stmt: Stmt) -> bool:
     if isinstance(stmt, If) or not isinstance(stmt.value, Call):
         return False
-    return stmt.value.word == "item"
+    return stmt.value.op == "item"

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.kinds import Axes, Lookup, kind_of
 from optgen.ir.nodes import Call, Expr, Ref, children, rebuild
-from optgen.ir.words import MATRIX_WORDS, REDUCTIONS
+from optgen.ir.ops import MATRIX_OPS, REDUCTIONS
+from optgen.ir.value_kinds import Axes, Lookup, kind_of
 from optgen.passes.fold_expression import fold
 
 
@@ -31,7 +31,7 @@ def keep_axes(value: Expr, kinds: Lookup) -> Expr:
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
-        if isinstance(expr, Call) and expr.word in (*REDUCTIONS, *MATRIX_WORDS):
+        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS):
             return replace(expr, args=(kept(expr.args[0]), *expr.args[1:]))
         return expr
 
@@ -42,7 +42,7 @@ def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
     """Yield the names and the reductions whose axes an expression has."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a word that only asks a tensor, rows(p), has none either
-    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.word in REDUCTIONS):
+    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in REDUCTIONS):
         yield expr
         return
     for child in children(expr):

@@ -11,7 +11,7 @@ from optgen.passes.rewrite import map_expressions
 
 def number_choices(plan: Plan) -> Plan:
     """The same plan with every question about a choice asked about its number."""
-    choices = {h.name: h.choices for h in plan.algorithm.hypers if h.sort == "choice"}
+    choices = {h.name: h.choices for h in plan.algorithm.hypers if h.type == "choice"}
 
     def place(name: str, value: str | None) -> Const:
         known = choices[name]

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
-from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -21,8 +21,8 @@ from optgen.ir.plan import (
     streams_of,
     streams_of_trip,
 )
+from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
-from optgen.ir.words import MATRIX_WORDS
 from optgen.passes.assume import Facts, assume, cases
 from optgen.passes.crossing import cut_apart
 from optgen.passes.drop_idle import drop_idle
@@ -82,11 +82,11 @@ def _refusal(program: Program) -> RuleError | None:
     """Return an error at the first matrix word, or None if the rule has none."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
-            if isinstance(call, Call) and call.word in MATRIX_WORDS:
+            if isinstance(call, Call) and call.op in MATRIX_OPS:
                 return RuleError(
                     call.place,
-                    f"`{call.word}` and what is read after it wait for each other",
-                    f"numbers, rows and columns do not outlast `{call.word}`: give a state of rows "
+                    f"`{call.op}` and what is read after it wait for each other",
+                    f"numbers, rows and columns do not outlast `{call.op}`: give a state of rows "
                     "or columns its new value after it",
                 )
     return None
@@ -164,7 +164,7 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
     for trip in range(count):
         for stmt in assigns(calls[trip]):
             assert isinstance(stmt.value, Call)
-            phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
+            phases.append(MatrixCall(stmt.target, stmt.value.op, stmt.value.args, stmt.quote))
             called[stmt.target.name] = None
         if finishes[trip]:
             phases.append(Finish(finishes[trip]))

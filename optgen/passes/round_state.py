@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
-from optgen.ir.words import CONDITIONS
+from optgen.ir.ops import CONDITIONS
 
 ROUNDED = "rounded"
 """The word that printers of a compiled language are asked for, and for no other."""
@@ -33,7 +33,7 @@ def derives(expr: Expr, state: str) -> bool:
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the operands of a word of which one derives from the state: numbers are rounded."""
-    asked = CONDITIONS.get(call.word, 0)
+    asked = CONDITIONS.get(call.op, 0)
     conditions = (_condition(arg, state) for arg in call.args[:asked])
     return (*conditions, *(round_state(arg, state) for arg in call.args[asked:]))
 

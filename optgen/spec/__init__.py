@@ -4,7 +4,7 @@ See docs/spec-language.md for the whole grammar on one page.
 """
 
 from optgen.spec.declare import Spec, choice, elementwise, fixed, flag, hyper, optimizer, state
-from optgen.spec.functions import (
+from optgen.spec.op_stubs import (
     abs,
     clamp,
     col_mean,

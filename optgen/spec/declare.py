@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from optgen.ir.nodes import NOWHERE, Place
 from optgen.spec.errors import SpecError
-from optgen.spec.part import part_of_file
+from optgen.spec.function_source import source_of_function
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def elementwise(function: Callable[..., None]) -> Spec:
 def _as_written(function: Callable[..., None]) -> Spec:
     """The function's text, where Python can find it."""
     try:
-        text, first = part_of_file(function)
+        text, first = source_of_function(function)
     except OSError:
         code = getattr(function, "__code__", None)
         raise SpecError(

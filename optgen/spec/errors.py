@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
-from optgen.spec.characters import printable
+from optgen.spec.forbidden_characters import printable
 
 _LONGEST = 160
 """The most characters of a line or of a cause that are shown."""
@@ -74,7 +74,7 @@ PlaceOf = Callable[[ast.AST], Place]
 
 
 @contextlib.contextmanager
-def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
+def located_errors(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
     """Turn what is no error of the language into one that has a place in the spec.
 
     Args:
@@ -96,9 +96,9 @@ def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator
         raise InternalError(_nearest(error, first, place_of), error) from error
 
 
-def shown_in(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
+def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
     """Turn errors that passes raise about a rule into errors of its spec."""
-    return told(algorithm.place, algorithm.source)
+    return located_errors(algorithm.place, algorithm.source)
 
 
 def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:

@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
-from optgen.ir.words import FACTS, WORDS
-from optgen.spec.arithmetic import number, value_of
+from optgen.ir.ops import FACTS, OPS
+from optgen.spec.constant_arithmetic import number, value_of
 from optgen.spec.errors import did_you_mean
+from optgen.spec.implications import implied, may_be_none
 from optgen.spec.literals import finite
 from optgen.spec.scope import Scope
-from optgen.spec.sorts import sort_of, why_no_number
 from optgen.spec.source import Source
-from optgen.spec.truths import may_be_none, truths
+from optgen.spec.type_check import type_of, why_no_number
 
 BINARY = {
     ast.Add: "+",
@@ -124,7 +124,7 @@ class Expressions:
         value = self.value(node)
         if isinstance(value, Const):
             self.source.error(node, "this condition always has one answer", "leave it out")
-        if sort_of(value, self.scope) == "truth":
+        if type_of(value, self.scope) == "truth":
             return value
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
@@ -149,12 +149,12 @@ class Expressions:
 
     def _one_after_the_other(self, word: str, nodes: list[ast.expr]) -> list[Expr]:
         """Conditions of which each is asked only if those before it leave the answer open."""
-        holding, found = self.scope.holding, list[Expr]()
+        holding, found = self.scope.known_true, list[Expr]()
         for node in nodes:
             found.append(self.condition(node))
             left_open = found[-1] if word == "and" else Call("not", (found[-1],))
-            self.scope.holding |= truths(left_open)
-        self.scope.holding = holding
+            self.scope.known_true |= implied(left_open)
+        self.scope.known_true = holding
         return found
 
     def _chain(self, word: str, conditions: list[Expr]) -> Expr:
@@ -183,7 +183,7 @@ class Expressions:
 
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
         value = self._asked(self.value(node))
-        owner = value.args[0] if isinstance(value, Call) and value.word == "item" else value
+        owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
         hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
         if hyper is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
@@ -199,7 +199,7 @@ class Expressions:
         hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
         if isinstance(right, ast.Constant) and right.value is None:
             self.source.error(right, "`==` does not find None", "write `is None`")
-        return hyper if hyper is not None and hyper.sort == "choice" else None
+        return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _option(self, choice: Hyper, node: ast.expr) -> Expr:
         value = self.value(node)
@@ -233,19 +233,19 @@ class Expressions:
                 f"unknown name `{name}`",
                 "a helper sees its arguments and the file's constants: hand it over",
             )
-        if name in self.scope.partial:
+        if name in self.scope.maybe_undefined:
             self.source.error(
                 node,
                 f"`{name}` is undefined on this path",
                 "assign it in both arms of the if, or before it",
             )
-        if name in WORDS or name in self.scope.helpers:
+        if name in OPS or name in self.scope.helpers:
             self.source.error(node, f"`{name}` is a function", f"call it: {name}(…)")
         algorithm = self.scope.algorithm
         if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "the number of steps is handed over: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
-        elsewhere = ", or put it into the same cell" if self.source.is_part else ""
+        elsewhere = ", or put it into the same cell" if self.source.is_excerpt else ""
         otherwise = f"declare it in the signature or assign it{elsewhere}"
         self.source.error(
             node,
@@ -256,7 +256,7 @@ class Expressions:
     def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:
         whole = self.value(values)
         hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
-        if hyper is None or hyper.sort != "tuple":
+        if hyper is None or hyper.type != "tuple":
             hint = f"`{values.id}` is used whole"
             self.source.error(node, "only a tuple hyperparameter has items", hint)
         if not 0 <= index < hyper.size:
@@ -277,7 +277,7 @@ class Expressions:
     def check_exists(self, node: ast.expr, name: str) -> None:
         """State that is there only under a condition is read and written under it only."""
         state = self.scope.algorithm.state(name)
-        if state is not None and state.when and state.when not in self.scope.holding:
+        if state is not None and state.when and state.when not in self.scope.known_true:
             fact = state.when.removeprefix("not ") in FACTS
             asked = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
             self.source.error(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
-from optgen.spec.names import is_snake_case
+from optgen.spec.reserved_names import is_snake_case
 
 LARGEST = 200_000
 """The most bytes of a spec file."""

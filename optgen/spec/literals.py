@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optgen.spec.arithmetic import compute, is_real, number
+from optgen.spec.constant_arithmetic import compute, is_real, number
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
@@ -78,7 +78,7 @@ def one_of(*values: str | None) -> Option:
 
 TEXT = Option(lambda v: isinstance(v, str), "a string")
 NUMBER = Option(is_real, "a number")
-TRUTH = Option(lambda v: isinstance(v, bool), "True or False")
+BOOLEAN = Option(lambda v: isinstance(v, bool), "True or False")
 STRINGS = Option(
     lambda v: isinstance(v, tuple) and all(isinstance(item, str) for item in v),
     'a tuple of strings: ("a", "b")',

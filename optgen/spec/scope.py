@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Expr, Place, Stmt
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 
 
 @dataclass
@@ -31,17 +31,17 @@ class Scope:
     constants: Mapping[str, Any]
     helpers: Mapping[str, ast.FunctionDef]
     kinds: dict[str, Kind] = field(default_factory=dict)
-    partial: set[str] = field(default_factory=set)
+    maybe_undefined: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     locals: dict[str, Place] = field(default_factory=dict)
-    answers: set[str] = field(default_factory=set)
+    booleans: set[str] = field(default_factory=set)
     axes: dict[str, Axes] = field(default_factory=dict)
     items: dict[str, Expr] = field(default_factory=dict)
     renamed: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
-    spoken: frozenset[str] = frozenset()
-    holding: frozenset[str] = frozenset()
+    rule_names: frozenset[str] = frozenset()
+    known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
     size: int = 0
 
@@ -60,7 +60,7 @@ class Scope:
 
     def unused(self, name: str) -> str:
         """The name itself if nothing has it yet, else with the first free number behind it."""
-        taken = {*self.axes, *self.constants, *self.spoken}
+        taken = {*self.axes, *self.constants, *self.rule_names}
         candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
         return next(c for c in candidates if c not in taken)
 
@@ -68,8 +68,8 @@ class Scope:
     def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
         """Collect the statements of one arm apart, where some truths hold besides."""
         outer, self.out = self.out, []
-        before, self.holding = self.holding, self.holding | truths
+        before, self.known_true = self.known_true, self.known_true | truths
         try:
             yield self.out
         finally:
-            self.out, self.holding = outer, before
+            self.out, self.known_true = outer, before

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import Bounds, Hyper, HyperSort, State
-from optgen.spec.arithmetic import is_real
-from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, literal, one_of, options
-from optgen.spec.names import message_fields, why_taken, why_used
+from optgen.ir.algorithm import Bounds, Hyper, HyperType, State
+from optgen.spec.constant_arithmetic import is_real
+from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
+from optgen.spec.reserved_names import message_fields, why_taken, why_taken_verbatim
 from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
@@ -17,16 +17,16 @@ _STATE_OPTIONS = {
     "shape": one_of("like", "row", "col", "scalar"),
     "dtype": one_of(None, "float32", "float64", "torch"),
     "when": TEXT,
-    "eager": TRUTH,
-    "rows": TRUTH,
+    "eager": BOOLEAN,
+    "rows": BOOLEAN,
 }
 _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
-    "optional": TRUTH,
+    "optional": BOOLEAN,
     "error": TEXT,
     "about": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
-    "rows": TRUTH,
+    "rows": BOOLEAN,
 }
 _CHOICE_OPTIONS = {"error": TEXT, "about": TEXT}
 _FLAG_OPTIONS = {"about": TEXT}
@@ -46,7 +46,7 @@ class Signature:
         arguments = self.node.args
         known: dict[str, str] = {}
         for argument in arguments.kwonlyargs:
-            why, name = why_used(argument.arg), argument.arg
+            why, name = why_taken_verbatim(argument.arg), argument.arg
             other = known.setdefault(name.upper(), name)
             if other != name:
                 why = f"differs from `{other}` in capitals only"
@@ -200,7 +200,7 @@ class Signature:
         bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), "", "index", "number")
-        sort: HyperSort = "tuple" if isinstance(default, tuple) else "number"
+        sort: HyperType = "tuple" if isinstance(default, tuple) else "number"
         return Hyper(name, sort, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(

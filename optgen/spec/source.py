@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import NoReturn
 
 from optgen.ir.nodes import Place
-from optgen.spec.characters import described, first_refused
 from optgen.spec.errors import SpecError
+from optgen.spec.forbidden_characters import described, first_refused
 
 DEEPEST = 100
 """The deepest nesting of expressions and branches; each term of a sum is one level."""
@@ -23,15 +23,15 @@ DEEPEST = 100
 class Source:
     """The text of a spec and the name it is called by in errors; lines end as Python ends them.
 
-    `first_line` is the line of the text's first line in the file it was taken from (a decorated
-    function in a notebook or module starts further down, and may be indented). `is_part` says that
-    the text may be such a part of a file.
+    `first_line` is the line of the text's first line in the file it was taken from: a decorated
+    function in a notebook or module starts further down, and may be indented. `is_excerpt` says
+    that the text may be only one function of a file, with what the function needs.
     """
 
     text: str
     file: str
     first_line: int = 1
-    is_part: bool = False
+    is_excerpt: bool = False
 
     def __post_init__(self) -> None:
         text = self.text.replace("\r\n", "\n").replace("\r", "\n")

@@ -5,24 +5,24 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.spec.calls import Calls
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds
 from optgen.spec.expressions import BINARY
-from optgen.spec.names import why_taken
-from optgen.spec.sorts import NATURE, sort_of, why_no_number
-from optgen.spec.truths import truths
+from optgen.spec.implications import implied
+from optgen.spec.op_calls import OpCalls
+from optgen.spec.reserved_names import why_taken
+from optgen.spec.type_check import SHAPE_NAMES, type_of, why_no_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _LOOPS = ("for", "while")
 
 
-class Statements(Calls):
+class Statements(OpCalls):
     """Reads the statements of a rule into its scope, one after the other."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
         """The whole rule, without the docstring."""
-        self.scope.spoken = frozenset(
+        self.scope.rule_names = frozenset(
             n.id for stmt in body for n in ast.walk(stmt) if isinstance(n, ast.Name)
         )
         for node in body[1:] if body and _is_docstring(body[0]) else body:
@@ -67,7 +67,7 @@ class Statements(Calls):
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
-        self._check_sort(statement, value)
+        self._check_type(statement, value)
         name = self._target(node)
         self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
@@ -76,13 +76,13 @@ class Statements(Calls):
         self.scope.kinds[name] = kind
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
-        if isinstance(value, Call) and value.word == "item":
+        if isinstance(value, Call) and value.op == "item":
             self.scope.items[name] = value
 
-    def _check_sort(self, statement: ast.stmt, value: Expr) -> None:
+    def _check_type(self, statement: ast.stmt, value: Expr) -> None:
         """A name is given to a number, a tensor or an answer."""
         wrong, hint = why_no_number(value, self.scope)
-        if sort_of(value, self.scope) == "truth":
+        if type_of(value, self.scope) == "truth":
             self.check_truths(value)
         elif wrong:
             whole = statement.value if isinstance(statement, ast.Assign) else statement
@@ -91,13 +91,13 @@ class Statements(Calls):
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
         """A name is a number, a tensor or an answer throughout: in one generated variable."""
         scope = self.scope
-        answer = sort_of(value, scope) == "truth"
-        before = (scope.axes.get(name, kind.axes), name in scope.answers)
+        answer = type_of(value, scope) == "truth"
+        before = (scope.axes.get(name, kind.axes), name in scope.booleans)
         now = (kind.axes, answer)
         if name in scope.axes and before != now:
-            message = f"`{name}` is {_nature(*before)}, and this is {_nature(*now)}"
+            message = f"`{name}` is {_shape_name(*before)}, and this is {_shape_name(*now)}"
             declared = name in declared_kinds(scope.algorithm)
-            hint = f"its value is {_nature(*before)} too"
+            hint = f"its value is {_shape_name(*before)} too"
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
@@ -106,7 +106,7 @@ class Statements(Calls):
             self.source.error(node, message, hint)
         scope.axes[name] = kind.axes
         if answer:
-            scope.answers.add(name)
+            scope.booleans.add(name)
 
     def _target(self, node: ast.Name) -> str:
         """The name an assignment writes, if it may be written."""
@@ -164,7 +164,7 @@ class Statements(Calls):
             return [self.number(item) for item in value.elts]
         whole = self.value(value)
         hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
-        if hyper is None or hyper.sort != "tuple":
+        if hyper is None or hyper.type != "tuple":
             hint = "beta1, beta2 = betas, or a, b = x, y"
             self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)
         if hyper.size != count:
@@ -179,16 +179,16 @@ class Statements(Calls):
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
         before = dict(self.scope.kinds)
-        with self.scope.branch(truths(condition)) as then:
+        with self.scope.branch(implied(condition)) as then:
             for statement in node.body:
                 self._statement(statement)
         after_then, self.scope.kinds = self.scope.kinds, dict(before)
-        with self.scope.branch(truths(Call("not", (condition,)))) as orelse:
+        with self.scope.branch(implied(Call("not", (condition,)))) as orelse:
             for statement in node.orelse:
                 self._statement(statement)
         after_else = self.scope.kinds
         both = after_then.keys() & after_else.keys()
-        self.scope.partial |= after_then.keys() ^ after_else.keys()
+        self.scope.maybe_undefined |= after_then.keys() ^ after_else.keys()
         self.scope.kinds = {
             name: after_then[name].join(after_else[name]) for name in after_then if name in both
         }
@@ -240,9 +240,9 @@ class Statements(Calls):
         return argument if isinstance(argument, Ref | Const) else self.named(parameter, argument)
 
 
-def _nature(axes: Axes, answer: bool) -> str:
+def _shape_name(axes: Axes, answer: bool) -> str:
     """What a name is, in words."""
-    return NATURE[axes].replace("a number", "an answer") if answer else NATURE[axes]
+    return SHAPE_NAMES[axes].replace("a number", "an answer") if answer else SHAPE_NAMES[axes]
 
 
 def _is_docstring(node: ast.stmt) -> bool:

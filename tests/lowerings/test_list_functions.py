@@ -16,7 +16,7 @@ from optgen import use_lowering
 from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 from optgen.ir.evaluate import evaluate_function
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SPEC = Path(__file__).parents[2] / "specs" / "averaging.py"
 AVERAGING = {a.name: a for a in read_spec(SPEC)}

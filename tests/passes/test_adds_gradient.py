@@ -4,7 +4,7 @@ import pytest
 
 from optgen.passes.adds_gradient import adds_gradient
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 RULE = '''
 from optgen.spec import *

@@ -24,7 +24,7 @@ from optgen.ir.verify import VerifyError
 from optgen.runtime import matrix, unfused
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optgen.ir.generated_names import capitals, escaped
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
-from optgen.ir.variables import capitals, escaped
 from optgen.passes.scalars import is_number, unsigned
 
 _INFIX = {

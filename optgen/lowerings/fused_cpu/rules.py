@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.calls import call, case
 from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import Printer, constant, variable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
-from optgen.ir.variables import plural
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.columns import Column, Loop
 from optgen.lowerings.fused_cpu.expressions import constant, variable
 from optgen.lowerings.fused_cpu.loops import LoopPrinter

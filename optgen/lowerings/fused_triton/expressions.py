@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optgen.ir.generated_names import capitals, escaped
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.variables import capitals, escaped
-from optgen.ir.words import CONDITIONS
+from optgen.ir.ops import CONDITIONS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalars import is_number, unsigned
 

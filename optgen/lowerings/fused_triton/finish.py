@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_reduction, reads
-from optgen.ir.variables import plural
-from optgen.ir.words import WORDS
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.expressions import Printer, variable
 from optgen.lowerings.fused_triton.properties import read_property
 from optgen.lowerings.fused_triton.row import Row
@@ -234,12 +234,12 @@ class FinishText:
 
 def _type(value: Expr) -> str:
     """The type of a value: a condition may have a name, too."""
-    word = WORDS.get(value.word) if isinstance(value, Call) else None
-    return "int1" if word and word.sort in ("comparison", "logic") else "float64"
+    word = OPS.get(value.op) if isinstance(value, Call) else None
+    return "int1" if word and word.category in ("comparison", "logic") else "float64"
 
 
 def _is_largest(value: Expr) -> bool:
-    return isinstance(value, Call) and value.word == "max_abs"
+    return isinstance(value, Call) and value.op == "max_abs"
 
 
 def _argument(value: Expr) -> Expr:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, children
+from optgen.ir.ops import CONDITIONS
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.variables import is_free
-from optgen.ir.words import CONDITIONS
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.conditions import names
 from optgen.lowerings.fused_triton.expressions import constant, variable
 
@@ -68,7 +68,7 @@ class Row:
         """The same of a value: the names in it, and the conditions that are one answer."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
-        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        asked = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position < asked and self._is_answer(child):
                 yield *self._entry(child), True

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.kinds import Axes, kind_of
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction
+from optgen.ir.value_kinds import Axes, kind_of
 from optgen.lowerings.fused_triton.split_finishes import waiting
 from optgen.passes.finish_small import finish_small
 from optgen.passes.linear import Linearizer

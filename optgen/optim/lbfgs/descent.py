@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.line_search import Search, Trial, ratio
 from optgen.optim.lbfgs.objective import Evaluation, Objective
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.flat import FlatParameters, largest
+from optgen.optim.lbfgs.flat_parameters import FlatParameters, largest
 
 Closure = Callable[[], Any]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from optgen.optim.lbfgs.descent import Descent
-from optgen.optim.lbfgs.flat import FlatParameters
-from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.flat_parameters import FlatParameters
+from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.objective import Objective
 from optgen.runtime import checkpoint
 from optgen.runtime.base import LightOptimizer, hooked

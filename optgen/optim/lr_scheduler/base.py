@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeVar
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import order
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, copied, read, write
+from optgen.optim.lr_scheduler import step_order
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, copied, read, write
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class LRScheduler(torchs.LRScheduler):
                 raise KeyError(NOT_RESUMABLE.format(index))
         self.base_lrs = read(optimizer, "initial_lr")
         self.last_epoch = last_epoch
-        order.watch(optimizer)
+        step_order.watch(optimizer)
         self._initial_step()
 
     def _initial_step(self) -> None:
@@ -88,7 +88,7 @@ class LRScheduler(torchs.LRScheduler):
             epoch (int, optional): Deprecated: the step to go to, in closed form if there is one.
         """
         if self._step_count == 1:
-            order.check(self.optimizer, stacklevel=2)
+            step_order.check(self.optimizer, stacklevel=2)
         self._step_count += 1
         if epoch is not None:
             warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
@@ -148,7 +148,7 @@ class LRScheduler(torchs.LRScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_step_count" in state:
-            order.watch(self.optimizer)  # a copy of an optimizer has the step of its class
+            step_order.watch(self.optimizer)  # a copy of an optimizer has the step of its class
 
 
 class _LRScheduler(LRScheduler, torchs._LRScheduler):

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import order
+from optgen.optim.lr_scheduler import step_order
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.rates import read, write
+from optgen.optim.lr_scheduler.group_rates import read, write
 
 
 class _Composite(LRScheduler):
@@ -127,7 +127,7 @@ class SequentialLR(_Composite):
         self.optimizer = optimizer
         rewind(self) if last_epoch >= 0 else self.recursive_undo()
         self._initial_step()
-        with order.in_order(optimizer):
+        with step_order.in_order(optimizer):
             while self.last_epoch <= last_epoch:
                 self.step()
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_finite
-from optgen.optim.lr_scheduler.rates import Value
+from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 

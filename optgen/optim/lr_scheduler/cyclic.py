@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler import cycled_momentum
+from optgen.optim.lr_scheduler.argument_checks import check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.functions import saved
-from optgen.optim.lr_scheduler.ranges import check_finite
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group, write
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group, write
+from optgen.optim.lr_scheduler.user_functions import saved
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
 """By what each mode scales its triangles: the number of the cycle, or of the step."""
@@ -96,13 +96,13 @@ class CyclicLR(LRScheduler):
     def _init_momentum(self, cycle: bool, least: Any, most: Any, begins: bool) -> None:
         self.cycle_momentum = cycle
         if cycle:
-            self.use_beta1 = momentum.is_beta(self.optimizer)
+            self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
             self.base_momentums = per_group("base_momentum", self.optimizer, least)
             self.max_momentums = per_group("max_momentum", self.optimizer, most)
             check_finite("base_momentum", self.base_momentums)
             check_finite("max_momentum", self.max_momentums)
             if begins:
-                momentum.begin(
+                cycled_momentum.begin(
                     self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums
                 )
 
@@ -152,7 +152,7 @@ class CyclicLR(LRScheduler):
             height, scale = self._heights()
             bounds = zip(self.base_momentums, self.max_momentums, strict=True)
             values = [high - (high - low) * height * scale for low, high in bounds]
-            momentum.write(self.optimizer, self.use_beta1, values)
+            cycled_momentum.write(self.optimizer, self.use_beta1, values)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all attributes but the optimizer; of `scale_fn`, what a callable object holds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.ranges import check, check_finite
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 

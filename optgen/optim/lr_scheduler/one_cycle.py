@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler import cycled_momentum
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_finite
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group
 
 Phase = dict[str, Any]
 """The group keys that a phase goes from and to, and the step that ends it."""
@@ -118,7 +118,7 @@ class OneCycleLR(LRScheduler):
                 group["max_lr"] = highest
                 group["min_lr"] = group["initial_lr"] / final_div_factor
             if bounds:
-                momentum.begin(optimizer, self.use_beta1, *bounds)
+                cycled_momentum.begin(optimizer, self.use_beta1, *bounds)
         super().__init__(optimizer, last_epoch)
 
     def _momentums(self, cycle: bool, most: Any, least: Any) -> tuple[list[Any], ...]:
@@ -126,7 +126,7 @@ class OneCycleLR(LRScheduler):
         self.cycle_momentum = cycle
         if not cycle:
             return ()
-        self.use_beta1 = momentum.is_beta(self.optimizer)
+        self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
         upper = per_group("max_momentum", self.optimizer, most)
         lower = per_group("base_momentum", self.optimizer, least)
         check_finite("max_momentum", upper)
@@ -179,4 +179,4 @@ class OneCycleLR(LRScheduler):
     def _update_lr(self, epoch: int | None = None) -> None:
         super()._update_lr(epoch)
         if self.cycle_momentum:
-            momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))
+            cycled_momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))

@@ -7,9 +7,9 @@ from typing import Any, Literal, SupportsFloat
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check, check_counts
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_counts
-from optgen.optim.lr_scheduler.rates import check_optimizer, read, write
+from optgen.optim.lr_scheduler.group_rates import check_optimizer, read, write
 
 
 class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):

@@ -2,7 +2,7 @@
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.ranges import check
+from optgen.optim.lr_scheduler.argument_checks import check
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.rates import Value, read
+from optgen.optim.lr_scheduler.group_rates import Value, read
 
 
 class ShapedLR(LRScheduler):

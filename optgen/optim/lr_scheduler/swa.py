@@ -5,9 +5,9 @@ from typing import Literal
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check_finite
-from optgen.optim.lr_scheduler.rates import Value, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, per_group
 
 
 class SWALR(LRScheduler):

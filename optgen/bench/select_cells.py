@@ -1,0 +1,46 @@
+"""Which cells there are to measure: on request, and all of a machine's."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+from optgen.bench.results import Cell
+from optgen.bench.tensor_lists import FOR_ALL, LISTS
+from optgen.bench.variants import CLASSES, FACTORED, suited
+
+_LARGE = 5_000_000  # elements; more are not for rules that multiply matrices: seconds a step
+_BUSY = ("SGD", "AdamW", "Adafactor")
+_COMPILED = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "resnet50"))
+_FIRST = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
+
+Limited = Callable[[str], bool]
+"""Whether memory is the limit of a class's step: it multiplies no matrices."""
+
+
+def chosen(
+    part: str,
+    names: Sequence[str],
+    lists: Sequence[str],
+    limited: Limited,
+    dtypes: Sequence[str] = ("float32",),
+    threads: Sequence[int] = (1,),
+) -> Iterator[Cell]:
+    """Every combination, but classes on lists that are too large, or have no tensor, for them."""
+    for count, dtype, tensors, name in product(threads, dtypes, lists, names):
+        taken = suited(name, LISTS[tensors])
+        if taken.shapes and (limited(name) or taken.elements <= _LARGE):
+            yield Cell(part, name, tensors, dtype, count)
+
+
+def everything(limited: Limited) -> Iterator[Cell]:
+    """All that is published of a machine, what matters most first."""
+    memory_bound = [name for name in CLASSES if limited(name)]
+    for threads, dtype in product((1, 2), ("float32", "bfloat16")):
+        yield from chosen("step", CLASSES, FOR_ALL, limited, [dtype], [threads])
+        yield from chosen("step", FACTORED, ["thin"], limited, [dtype], [threads])
+    yield from chosen("first step", CLASSES, ["2000x256"], limited)
+    yield from (Cell("first step", *each) for each in _FIRST)
+    yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], limited)
+    yield from chosen("memory", FACTORED, ["thin"], limited)
+    yield from chosen("busy", _BUSY, ["2000x256"], limited, threads=(1, 2))
+    yield from chosen("bits", memory_bound, ["resnet50"], limited, threads=(2,))
+    yield from (Cell("compile", *each) for each in _COMPILED)

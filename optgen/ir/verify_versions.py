@@ -1,0 +1,203 @@
+"""Follows every path of a program: which version of each name stands at every statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
+from optgen.ir.ops import PROPERTIES
+from optgen.ir.print_ir import expr_text
+from optgen.ir.value_kinds import Kind, kind_of
+
+Versions = dict[str, int]
+_EITHER = -1  # what one arm or the other has left
+Assumed = Mapping[Expr, bool]
+
+
+class VerifyError(Exception):
+    """A pass broke a rule of the level it produces."""
+
+
+class StaleReadError(VerifyError):
+    """A name is read where another of its values was written since."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """The programs that ran before a place: `again` runs them on a path known better by now."""
+
+    again: Callable[[Assumed], Versions]
+    conditions: frozenset[Expr]
+
+
+@dataclass
+class Paths:
+    """Follows every path of a program.
+
+    `copies`: both arms end in the same version of a name. Without them (a plan leaves out what
+    copies a name to itself) a version that is not in `written` is the one before.
+    """
+
+    kinds: Mapping[Ref, Kind]
+    written: set[Ref]
+    copies: bool = False
+    found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
+    """The versions found so far, by place and path."""
+
+    def run(
+        self,
+        program: Program,
+        before: Versions,
+        assumed: Assumed | None = None,
+        done: list[tuple[Assign, Assumed]] | None = None,
+        past: _Past | None = None,
+        stop: int | None = None,
+    ) -> Versions:
+        """The versions after a program, from those before it; `done` are assignments so far.
+
+        With `stop` only so many of its statements are run.
+        """
+        now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
+        past = past or _Past(lambda path: dict(before), frozenset())
+        for place, stmt in enumerate(program[:stop]):
+            if isinstance(stmt, Assign):
+                self.read(stmt.value, now, path)
+                for other, there in done:
+                    again = other.target == stmt.target and other.value != stmt.value
+                    if again and not _exclude(path, there):
+                        fail("assigned two values on one path", stmt.target)
+                now[stmt.target.name] = stmt.target.version
+                done.append((stmt, path))
+            else:
+                here = self._here(program, place, past)
+                starts = {True: now, False: now}
+                if stmt.condition in here.conditions and stmt.condition not in path:
+                    for holds in starts:  # an earlier branch on the same condition went this way
+                        starts[holds] = here.again({**path, stmt.condition: holds})
+                now = self._branch(stmt, now, path, done, starts, here)
+        return now
+
+    def _here(self, program: Program, place: int, past: _Past) -> _Past:
+        """The past of a statement of a program."""
+
+        def again(path: Assumed) -> Versions:
+            key = (id(program), place, frozenset(path.items()))
+            if key not in self.found:
+                self.found[key] = self.run(program, past.again(path), path, past=past, stop=place)
+            return self.found[key]
+
+        return _Past(again, past.conditions | set(_conditions(program[:place])))
+
+    def _branch(
+        self,
+        stmt: If,
+        before: Versions,
+        path: Assumed,
+        done: list[tuple[Assign, Assumed]],
+        starts: Mapping[bool, Versions],
+        past: _Past,
+    ) -> Versions:
+        self.read(stmt.condition, before, path)
+        if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
+            fail("an if on a tensor", stmt.condition)
+        taken = path.get(stmt.condition)
+        if taken is not None:  # an outer branch on the same condition: the other arm is dead
+            live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
+            return _on_taken(before, self.run(live, before, path, done, past), dead)
+        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
+        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
+        return self._joined(before, then, orelse)
+
+    def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
+        """The versions after both arms; an arm without an assignment keeps the old value.
+
+        Where the arms differ, no version has a value: reading one is an error, but that of a join
+        which a plan has left out.
+        """
+        after: Versions = {}
+        for name in then.keys() & orelse.keys():
+            a, b, old = then[name], orelse[name], before.get(name)
+            if a == b or (old in (a, b) and not self.copies):
+                after[name] = b if a == old else a
+            elif not self.copies:
+                after[name] = _EITHER
+        return after
+
+    def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
+        """Check that every name an expression reads has that version here (a property: none)."""
+        match expr:
+            case Ref():
+                self.read_ref(expr, now, path)
+            case Call(op, _) if op == "fresh" or op in PROPERTIES:
+                return
+            case _:
+                for child in children(expr):
+                    self.read(child, now, path)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name."""
+        if ref not in self.kinds:
+            fail("a name without a kind", ref)
+        if ref.name not in now:
+            fail("undefined on this path", ref)
+        left_out = not self.copies and ref.version > 0 and ref not in self.written
+        if now[ref.name] != ref.version and not left_out:
+            said = f"read after version {now[ref.name]} was written: {expr_text(ref)}"
+            raise StaleReadError(said)
+
+
+@dataclass
+class SweepPaths(Paths):
+    """Paths of a sweep; the scalar program ran to its end, under the same conditions, before."""
+
+    before: Paths = field(default_factory=lambda: Paths({}, set()))
+    scalars: Program = ()
+    given: Versions = field(default_factory=dict)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name; a scalar by what the scalar program leaves on this path."""
+        if ref in self.kinds and self.kinds[ref].is_scalar:
+            self.before.read_ref(ref, self._scalars_on(path), path)
+        else:
+            super().read_ref(ref, now, path)
+
+    def _scalars_on(self, path: Assumed) -> Versions:
+        """Return the versions that the scalar program leaves on a path."""
+        key = ("scalars", frozenset(path.items()))
+        if key not in self.found:
+            self.found[key] = self.before.run(self.scalars, self.given, path)
+        return self.found[key]
+
+
+def _conditions(program: Program) -> Iterator[Expr]:
+    """Every condition of a program, those inside branches too."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            yield stmt.condition
+            yield from _conditions((*stmt.then, *stmt.orelse))
+
+
+def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
+    """After the arm that is taken; what only the other arm assigns has their join's version."""
+    joined = {a.target.name: a.target.version for a in assigns(dead)}
+    return {
+        name: joined.get(name, version) if version == before.get(name) else version
+        for name, version in taken.items()
+    }
+
+
+def _exclude(path: Assumed, other: Assumed) -> bool:
+    """Whether no run goes both ways."""
+    return any(other.get(condition) is (not holds) for condition, holds in path.items())
+
+
+def written_in(program: Program) -> set[Ref]:
+    """Every name and version a program assigns."""
+    return {a.target for a in assigns(program)}
+
+
+def fail(message: str, expr: Expr) -> NoReturn:
+    """Raise a `VerifyError` that shows an expression."""
+    raise VerifyError(f"{message}: {expr_text(expr)}")
