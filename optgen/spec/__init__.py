@@ -1,4 +1,4 @@
-"""What a spec file imports. A spec is read, not run: these names only have to exist.
+"""Define the names that a spec file imports. A spec is read and never run, so they do nothing.
 
 See docs/spec-language.md for the whole grammar on one page.
 """

@@ -1,4 +1,4 @@
-"""What a spec with `base=` derives from: another spec of the catalogue."""
+"""Find the spec that `base=` names, and check that the derived spec fits it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from optgen.spec.require_conditions import check_defaults
 
 
 def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
-    """The algorithm a spec derives from, out of the folder of specs; None if it derives from none.
+    """Return the algorithm that a spec derives from, or None if it has no `base=`.
 
     Raises:
-        SpecError: there is no such algorithm, it is derived from another one itself, or the
-            spec does not fit it: it lacks a hyperparameter that the spec changes, an order leaves
-            one out, or a default violates a requirement.
+        SpecError: no spec in the folder has that name; or the base is itself derived; or the
+            derived spec does not fit: it changes a hyperparameter that the base lacks, leaves one
+            out of `keywords` or `group`, or has a default that violates a `require`.
     """
     if algorithm.base is None:
         return None
@@ -29,7 +29,7 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
         message = f"no algorithm is called `{algorithm.base}`"
         raise SpecError(algorithm.place, message, hint, algorithm.source)
     if base.base is not None:
-        message = f"`{base.name}` is derived itself"
+        message = f"`{base.name}` is itself derived from another spec"
         raise SpecError(algorithm.place, message, f'base="{base.base}"', algorithm.source)
     for hyper in algorithm.hypers:
         if base.hyper(hyper.name) is None:
@@ -45,13 +45,13 @@ def read_base(algorithm: Algorithm, specs: Path) -> Algorithm | None:
 
 
 def _check_whole(algorithm: Algorithm, base: Algorithm) -> None:
-    """What can be said only of a spec and its base together: orders, and what defaults must be."""
+    """Check what depends on a spec and its base together: argument order, and defaults."""
     hypers = [algorithm.hyper(h.name) or h for h in base.hypers]
     wrong = order_error(algorithm, hypers)
     if wrong:
         raise SpecError(algorithm.place, *wrong, algorithm.source)
     if algorithm.group not in ((), base.group):
-        message = f"the order of group keys is that of `{base.name}`"
+        message = f"a derived spec has the group keys of `{base.name}`, in its order"
         raise SpecError(algorithm.place, message, "leave group= out", algorithm.source)
     check_defaults(algorithm.requires, hypers, algorithm.source)
     check_defaults(base.requires, hypers, base.source)

@@ -1,4 +1,4 @@
-"""Arithmetic on the numbers of a spec, bounded: what float64 cannot hold is never computed."""
+"""Compute with the constants of a spec, within the range of float64."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from optgen.ir.nodes import Call, Const, Expr
 
 _EXACT = 2**53
-"""Whole numbers beyond it are not all numbers of float64, in which rules are computed."""
+"""The largest magnitude up to which float64 holds every whole number. Rules use float64."""
 
 _LARGEST_POWER = 1000
 
 
 def number(value: float) -> float:
-    """Return a number as rules know it: finite, and whole only where float64 is exact.
+    """Return a number as rules compute with it: an int up to 2**53, else a finite float.
 
     Raises:
-        OverflowError: float64 does not hold it.
+        OverflowError: the number is not finite in float64.
     """
     if isinstance(value, int) and abs(value) <= _EXACT:
         return value
@@ -30,11 +30,11 @@ def number(value: float) -> float:
 
 def _power(a: float, b: float) -> float:
     if abs(b) > _LARGEST_POWER:
-        a, b = float(a), float(b)  # 10**10**10 has no end as a whole number
+        a, b = float(a), float(b)  # as an int, 10**10**10 would never finish
     result = a**b
     if isinstance(result, int | float):
         return result
-    raise ValueError("the root of a negative number is none")
+    raise ValueError("the root of a negative number is not real")
 
 
 MEANING: Mapping[str, Callable[..., Any]] = {
@@ -52,23 +52,23 @@ MEANING: Mapping[str, Callable[..., Any]] = {
     "maximum": max,
     "minimum": min,
 }
-"""The words that make numbers of plain numbers, in Python."""
+"""Ops that compute a number from numbers, as Python functions."""
 
 
 def compute(op: str, *values: float) -> float:
-    """Return what a word makes of numbers.
+    """Return the result of an op on numbers.
 
     Raises:
-        ArithmeticError, ValueError: it makes no number of them.
+        ArithmeticError, ValueError: the result is not a finite real number.
     """
     return number(MEANING[op](*values))
 
 
 def value_of(expr: Expr) -> float | None:
-    """Return the number that an expression of plain numbers is; None for any other.
+    """Return the value of an expression made of constants, or None for any other expression.
 
     Raises:
-        ArithmeticError, ValueError: it is no number that float64 holds.
+        ArithmeticError, ValueError: the value is not a finite real number in float64.
     """
     match expr:
         case Const(int() | float() as value):
@@ -81,5 +81,5 @@ def value_of(expr: Expr) -> float | None:
 
 
 def is_real(value: Any) -> bool:
-    """Return whether a literal is a number (a truth value is none)."""
+    """Tell whether a literal is a number. True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What an `@elementwise` function says of its lists: which there are, and which it writes."""
+"""Read the lists of an `@elementwise` function, and which of them it writes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WHOLE = frozenset((*REDUCTIONS, *MATRIX_OPS, *PROPERTIES))
 
 
 def is_elementwise(node: ast.FunctionDef) -> bool:
-    """Whether a decorated function is meant to be one over lists."""
+    """Tell whether a function is decorated with `@elementwise`."""
     names = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
     return any(isinstance(n, ast.Name) and n.id == "elementwise" for n in names)
 
 
 def check_name(source: Source, node: ast.FunctionDef) -> None:
-    """The decorator stands alone and bare; the name is that of a function, and of its folder."""
+    """Check that the decorator is alone and bare, and that the name is in snake_case."""
     match node.decorator_list:
         case [ast.Name()]:
             pass
@@ -32,18 +32,18 @@ def check_name(source: Source, node: ast.FunctionDef) -> None:
             hint = "one decorator: an optimizer has a class, a function over lists has none"
             source.error(node.decorator_list[1], "a second decorator beside `@elementwise`", hint)
     if not is_snake_case(node.name):
-        message = f"`{node.name}` is a function, and its name no snake_case word"
-        source.error(node, message, "its folder and its kernels are called after it: my_rule")
+        message = f"`{node.name}` is a function, so its name must be in snake_case"
+        source.error(node, message, "its folder and its kernels get this name: my_rule")
 
 
 def lists_of(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
-    """The lists of a function: what stands before `/`; nothing is remembered, so no state."""
+    """Return the names of a function's lists, which are declared before `/`."""
     example = f"def {node.name}(a, b, /, *, …)"
     for argument in node.args.args:
-        message = f"`{argument.arg}` stands between `/` and `*`, and a function remembers nothing"
-        source.error(argument, message, f"lists stand before `/`, numbers after `*`: {example}")
+        message = f"`{argument.arg}` stands between `/` and `*`, but a function has no state"
+        source.error(argument, message, f"write lists before `/`, numbers after `*`: {example}")
     for default in node.args.defaults:
-        source.error(default, "a list is handed over, so it has no default", example)
+        source.error(default, "a list is an input, so it has no default", example)
     if len(node.args.posonlyargs) < 2:
         message = "an @elementwise function takes two lists or more before `/`"
         source.error(node, message, example)
@@ -57,7 +57,10 @@ def lists_of(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
 def roles(
     source: Source, node: ast.FunctionDef, lists: tuple[str, ...]
 ) -> tuple[str, str, dict[str, bool]]:
-    """The first list that is written, the first only read; of all others, whether it is written."""
+    """Return the first written list, the first that is only read, and the others.
+
+    The others map to whether the rule writes them.
+    """
     stores = {
         n.id
         for stmt in node.body
@@ -71,43 +74,43 @@ def roles(
         message = "the rule writes none of its lists"
         source.error(node, message, f"assign to one: {lists[0]} = …")
     if not read:
-        message = "the rule writes every list, and one at least must be only read"
-        source.error(node, message, "a value on the way has a name of its own")
+        message = "the rule writes every list, but at least one must be only read"
+        source.error(node, message, "assign intermediate values to other names")
     others = (name for name in lists if name not in (written[0], read[0]))
     return written[0], read[0], {name: name in stores for name in others}
 
 
 def _check_calls(source: Source, node: ast.FunctionDef) -> None:
-    """Words for whole tensors, before anything else could be said of how they are called."""
+    """Refuse ops that need a whole tensor, before any other check of their arguments."""
     for call in (n for stmt in node.body for n in ast.walk(stmt) if isinstance(n, ast.Call)):
         name = call.func.id if isinstance(call.func, ast.Name) else ""
         if name in _WHOLE:
             source.error(call, *_whole_tensor_error(name))
         if name == "fresh":
-            hint = "hand over a flag: first=flag(False)"
-            source.error(call, "a function remembers nothing, so nothing is `fresh`", hint)
+            hint = "declare a flag instead: first=flag(False)"
+            source.error(call, "a function has no state, so nothing is `fresh`", hint)
 
 
 def _whole_tensor_error(op: str) -> tuple[str, str]:
-    message = f"`{op}` looks at a whole tensor, and the rule is @elementwise"
-    return message, "only an @optimizer's rule may do so"
+    message = f"`{op}` needs a whole tensor, but the rule is @elementwise"
+    return message, f"only a rule of an @optimizer may call {op}"
 
 
 def check_function(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef
 ) -> None:
-    """Every list has a use, and no hyperparameter is a key of a group."""
+    """Check that every list is used, and that no hyperparameter is `fixed`."""
     for argument in node.args.posonlyargs:
         if argument.arg not in scope.read | scope.written:
             source.error(argument, f"list `{argument.arg}` is never used", "leave it out")
     for hyper in algorithm.hypers:
         if hyper.fixed:
-            message = f"`{hyper.name}` is fixed in a param group, and a function has none"
+            message = f"`{hyper.name}` is fixed in a param group, but a function has no groups"
             source.error_at(hyper.place, message, "make it a constant of the file")
 
 
 def check_elementwise(source: Source, algorithm: Algorithm) -> None:
-    """No word looks at a whole tensor, in helpers neither."""
+    """Check that no op needs a whole tensor, neither in the rule nor in its helpers."""
     required = (require.condition for require in algorithm.requires)
     for expr in (*required, *expressions(algorithm.rule)):
         for node in walk(expr):

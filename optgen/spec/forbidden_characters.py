@@ -1,7 +1,7 @@
-"""Characters that no spec may hold, and how a line that holds one is shown.
+"""Find characters that no spec may hold, and print lines that hold them.
 
-NUL, lone surrogates and most control characters are not the same thing to Python, to a C++ compiler
-and to a terminal; bidirectional controls make a line read otherwise than it is.
+Python, a C++ compiler and a terminal treat NUL, lone surrogates and most control characters
+differently. Bidirectional controls make a line look different from what it says.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _REFUSED = re.compile(
 
 
 def first_refused(text: str, allowed: str = "") -> int | None:
-    """Return where the first character stands that a spec may not hold, or None."""
+    """Return the index of the first character that a spec may not hold, or None."""
     places = (match.start() for match in _REFUSED.finditer(text))
     return next((at for at in places if text[at] not in allowed), None)
 
 
 def described(character: str) -> str:
-    """Return the number of a character and its name, as far as it has one."""
+    """Return the code point of a character, and its Unicode name if it has one."""
     if "\ud800" <= character <= "\udfff":
         name = "half of a surrogate pair"
     else:
@@ -31,5 +31,5 @@ def described(character: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as a terminal may show it: one mark for each character that is refused."""
+    """Return a text that is safe in a terminal: U+FFFD in place of each forbidden character."""
     return _REFUSED.sub("\ufffd", text)

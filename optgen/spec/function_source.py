@@ -1,4 +1,4 @@
-"""What of a file belongs to one function: the function, and the constants and helpers it names."""
+"""Cut one function, with the constants and helpers that it uses, out of its file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ Definition = ast.Assign | ast.FunctionDef
 
 
 def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
-    """The text of a function with what it needs of its file or notebook cell, and its first line.
+    """Return the text of a function with the definitions it uses, and the text's first line number.
 
-    Lines between them that it does not need are empty, so that every line keeps its number.
+    Lines in between that are not needed become empty, so that every line keeps its number.
 
     Raises:
-        OSError: there is no text.
+        OSError: Python cannot find the text of the function.
     """
     block, first = inspect.getsourcelines(function)
-    if block[0][:1] in " \t":  # inside another function: what it stands in is no spec file
+    if block[0][:1] in " \t":  # nested in another function: the file around it is no spec file
         return "".join(block), first
     lines, _ = inspect.findsource(function)
     try:
         tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what a notebook understands
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a cell may hold %magic lines
         return "".join(block), first
     spans = [range(first, first + len(block))]
     spans += [range(node.lineno, (node.end_lineno or 0) + 1) for node in _needed(tree, first)]
@@ -33,7 +33,7 @@ def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
 
 
 def _needed(tree: ast.Module, first: int) -> list[Definition]:
-    """The definitions of a file that the function in a line names, and those that these name."""
+    """Return the definitions used by the function at a line, directly or indirectly."""
     known = dict(_definitions(tree))
     found: dict[str, Definition] = {}
     waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
@@ -46,13 +46,13 @@ def _needed(tree: ast.Module, first: int) -> list[Definition]:
 
 
 def _first_line(node: ast.stmt) -> int:
-    """Where a definition begins, with its decorators."""
+    """Return the first line of a definition, decorators included."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
-    """Constants and plain functions, by name."""
+    """Yield the name and node of each constant and each undecorated function of a file."""
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]):
@@ -62,7 +62,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
 
 
 def _free(node: ast.AST) -> set[str]:
-    """The names that a definition reads and does not bind itself."""
+    """Return the names that a definition reads and does not bind."""
     names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
     bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
     bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}

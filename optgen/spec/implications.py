@@ -1,4 +1,4 @@
-"""Finds what a condition implies: flags that are on, facts that hold, numbers that are given."""
+"""Find what a condition implies: flags that are set, shape predicates, numbers not None."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from optgen.spec.scope import Scope
 
 
 def implied(condition: Expr) -> frozenset[str]:
-    """Return what a condition implies: "amsgrad", "not amsgrad", "factored", "eps[0] is given"."""
+    """Return what holds if a condition is true: "amsgrad", "not amsgrad", "eps[0] is given"."""
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             return frozenset((name,))
@@ -30,7 +30,7 @@ def implied(condition: Expr) -> frozenset[str]:
 
 
 def may_be_none(value: Expr, scope: Scope) -> bool:
-    """Tell whether a value is a hyperparameter, or a number of one, that may be None here."""
+    """Tell whether a value is a hyperparameter, or an item of one, that may be None here."""
     asked = scope.items.get(value.name, value) if isinstance(value, Ref) else value
     match asked:
         case Ref(name):
@@ -42,7 +42,7 @@ def may_be_none(value: Expr, scope: Scope) -> bool:
     hyper = scope.algorithm.hyper(name)
     if hyper is None or hyper.type not in ("number", "tuple") or not hyper.may_be_none(index):
         return False
-    if isinstance(asked, Ref) and hyper.type == "tuple":  # as a whole it is given
+    if isinstance(asked, Ref) and hyper.type == "tuple":  # a tuple itself is never None
         return False
     return known.isdisjoint(scope.known_true)
 
@@ -53,4 +53,4 @@ def _given(asked: Expr) -> str:
             return f"{name} is given"
         case Call("item", (Ref(name), Const(index))):
             return f"{name}[{index}] is given"
-    raise TypeError(f"nobody asks whether this is None: {asked!r}")
+    raise TypeError(f"not a hyperparameter or an item of one: {asked!r}")

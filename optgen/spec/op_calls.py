@@ -1,4 +1,4 @@
-"""OpCalls of words: how many arguments each takes, and of what kind."""
+"""Read calls of ops, and check the number, shape and type of their arguments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from optgen.spec.unsupported_ops import UNSUPPORTED
 
 
 class OpCalls(Expressions):
-    """Reads calls in a scope. `inline` reads a call of one of the file's helper functions."""
+    """Reader of calls. A subclass implements `inline`, for the helper functions of the file."""
 
     def inline(self, node: ast.Call, name: str) -> Expr:
         raise NotImplementedError
 
     def named(self, name: str, value: Expr) -> Ref:
-        """A name for a value, like the one given: it is computed once, where the reader stands."""
+        """Assign a value to a new variable with a name like the one given, and return it.
+
+        The statement is appended at the current point, so the value is computed once.
+        """
         made, kind = self.scope.unused(name), self.scope.kind(value)
         self.scope.out.append(Assign(Ref(made), value, (), value.place))
         self.scope.kinds[made] = kind
@@ -31,7 +34,7 @@ class OpCalls(Expressions):
         return Ref(made)
 
     def call(self, node: ast.Call) -> Expr:
-        """A call of a word, or of a helper."""
+        """Read a call of an op or of a helper."""
         if not isinstance(node.func, ast.Name):
             self.refuse(node.func)
         name = node.func.id
@@ -47,29 +50,30 @@ class OpCalls(Expressions):
             message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
             letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
             self.source.error(node, message, f"{name}({', '.join(letters)})")
-        return self._word(node, name)
+        return self._op(node, name)
 
     def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
-        """Raise the error about a function that is none, with what may have been meant."""
-        words = f"words: {', '.join(CALLABLE)}"
+        """Raise the error for an unknown function, with a suggestion."""
+        functions = f"functions: {', '.join(CALLABLE)}"
         if name in UNSUPPORTED:
-            self.source.error(node, f"the language has no `{name}`", UNSUPPORTED[name] or words)
+            hint = UNSUPPORTED[name] or functions
+            self.source.error(node, f"the language has no `{name}`", hint)
         elsewhere = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
         close = [op for op in CALLABLE if self._could_be(node, op)]
         hint = did_you_mean(
-            name, [*close, *self.scope.helpers], elsewhere if self.source.is_excerpt else words
+            name, [*close, *self.scope.helpers], elsewhere if self.source.is_excerpt else functions
         )
         self.source.error(node, f"unknown function `{name}`", hint)
 
     def _could_be(self, node: ast.Call, op: str) -> bool:
-        """Tell whether a call has the arguments of a word: as many, and p of a property."""
+        """Tell whether a call has the arguments of an op: the right number, or p for a property."""
         if op in PROPERTIES:
             param = self.scope.algorithm.param
             return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
         return len(node.args) == OPS[op].arity
 
-    def _word(self, node: ast.Call, name: str) -> Expr:
-        """A call of a word with as many arguments as it takes."""
+    def _op(self, node: ast.Call, name: str) -> Expr:
+        """Read a call of an op whose number of arguments is right."""
         place = self.source.place(node)
         if name == "fresh":
             return self._fresh(node)
@@ -85,30 +89,30 @@ class OpCalls(Expressions):
         return Call(name, tuple(self.number(a) for a in node.args), place)
 
     def _parameter(self, node: ast.Call, name: str) -> Ref:
-        """What a property is asked of: the parameter."""
+        """Return the argument of a property, which must be the parameter."""
         param = self.scope.algorithm.param
         value = self.value(node.args[0])
         if not isinstance(value, Ref) or value.name != param:
-            message = f"`{name}` asks about the parameter"
+            message = f"`{name}` takes the parameter"
             self.source.error(node.args[0], message, f"write {name}({param})")
         if name in ("rows", "cols"):
             self._check_matrix(node, name)
         return Ref(param, 0, value.place)
 
     def _reduced(self, node: ast.Call, name: str) -> Expr:
-        """What a reduction takes: something that has the axes it sums over."""
+        """Read the argument of a reduction, which must have an axis to reduce."""
         value = self.number(node.args[0])
         axes = self.scope.kind(value).axes
         if name.startswith(("row_", "col_")):
             self._check_matrix(node, name)
         if self.scope.kind(Call(name, (value,))).axes is axes:
             what = SHAPE_NAMES[axes]
-            message = f"`{name}` of {what} is that itself"
-            self.source.error(node.args[0], message, "leave the word out")
+            message = f"`{name}` of {what} has nothing to reduce"
+            self.source.error(node.args[0], message, f"leave {name} out")
         return value
 
     def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
-        """What a matrix word takes: a tensor, a tuple of three coefficients, two numbers."""
+        """Read the arguments of a matrix op: a tensor, a tuple of three numbers, two numbers."""
         self._check_matrix(node, name)
         tensor, coefficients, *numbers = node.args
         value, numbers_of = self.number(tensor), self.value(coefficients)
@@ -123,11 +127,11 @@ class OpCalls(Expressions):
         for number, argument in zip(values, numbers, strict=True):
             if not self.scope.kind(number).is_scalar:
                 message = f"`{name}` takes a tensor, a tuple and two numbers"
-                self.source.error(argument, message, "a number that no tensor has a say in")
+                self.source.error(argument, message, "write a number that no tensor takes part in")
         return (value, numbers_of, *values)
 
     def _check_matrix(self, node: ast.Call, name: str) -> None:
-        """Rows and columns are there only where the parameter has them."""
+        """Check that the parameter is known to have rows and columns here."""
         if "factored" not in self.scope.known_true:
             param = self.scope.algorithm.param
             message = f"`{name}` needs a parameter with rows and columns"
@@ -135,7 +139,7 @@ class OpCalls(Expressions):
             self.source.error(node, message, hint)
 
     def _mask(self, node: ast.expr) -> Expr:
-        """The condition of a `where`: a comparison, since the truth of a tensor is no word."""
+        """Read the condition of a `where`: a comparison. No op tests a tensor for truth."""
         condition = self.condition(node)
         if isinstance(condition, Call) and condition.op == "truth":
             hint = f"write {self.source.quote(node)} != 0"
@@ -144,11 +148,11 @@ class OpCalls(Expressions):
         return condition
 
     def check_truths(self, condition: Expr) -> None:
-        """A tensor is compared: only what is one number is true or false by itself."""
+        """Check that only numbers, not tensors, are tested for truth."""
         for asked in walk(condition):
             match asked:
                 case Call("truth", (value,)) if not self.scope.kind(value).is_scalar:
-                    message = "a tensor is neither true nor false, and it is used as a condition"
+                    message = "a tensor is used as a condition, but it is neither true nor false"
                     self.source.error_at(asked.place, message, "compare it: … != 0")
 
     def _fresh(self, node: ast.Call) -> Expr:
@@ -159,4 +163,4 @@ class OpCalls(Expressions):
                     self.check_exists(node.args[0], known.name)
                     return Call("fresh", (Ref(known.name),), self.source.place(node))
         hint = "write fresh(b) for a state b"
-        self.source.error(node.args[0], "`fresh` asks about a state", hint)
+        self.source.error(node.args[0], "`fresh` takes a state", hint)

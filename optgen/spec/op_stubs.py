@@ -1,4 +1,4 @@
-"""The words of the spec language, as functions that refuse to run: a spec is read."""
+"""Define the functions of the spec language for import. They refuse to run: a spec is read."""
 
 from __future__ import annotations
 
@@ -6,157 +6,159 @@ from typing import Any, NoReturn
 
 
 def _refuse(name: str) -> NoReturn:
-    raise TypeError(f"{name}() is a word of the spec language, which is read and never run")
+    raise TypeError(f"{name}() is a function of the spec language, which is read and never run")
 
 
 def require(condition: Any, message: str) -> None:
-    """Make the constructor refuse hyperparameters that do not meet a condition.
+    """Make the constructor raise a ValueError where a condition does not hold.
 
     Args:
-        condition: comparisons of hyperparameters, joined by and, or, not.
-        message: what the ValueError says; a hyperparameter's name in braces is its value.
+        condition: comparisons of hyperparameters, joined by and, or, not; or a condition on the
+            parameter, such as `ndim(p) == 2`.
+        message: the message of the ValueError. A hyperparameter's name in braces stands for its
+            value, and `{shape}` for the parameter's shape.
     """
     _refuse("require")
 
 
 def fresh(state: Any) -> Any:
-    """Whether a state was made in this step: the first in which the parameter has a gradient."""
+    """Tell whether a state was created in this step, the parameter's first with a gradient."""
     _refuse("fresh")
 
 
 def sqrt(x: Any) -> Any:
-    """The square root; NaN below zero."""
+    """Return the square root; NaN below zero."""
     _refuse("sqrt")
 
 
 def exp(x: Any) -> Any:
-    """e to the power of x."""
+    """Return e to the power of x."""
     _refuse("exp")
 
 
 def log(x: Any) -> Any:
-    """The natural logarithm; -inf at zero, NaN below."""
+    """Return the natural logarithm; -inf at zero, NaN below."""
     _refuse("log")
 
 
 def abs(x: Any) -> Any:
-    """The absolute value."""
+    """Return the absolute value."""
     _refuse("abs")
 
 
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; 0 for NaN."""
+    """Return the sign: -1, 0 or 1; 0 for NaN."""
     _refuse("sign")
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The larger of the two, element by element; NaN where either is."""
+    """Return the larger of two values, element by element; NaN where either is NaN."""
     _refuse("maximum")
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of the two, element by element; NaN where either is."""
+    """Return the smaller of two values, element by element; NaN where either is NaN."""
     _refuse("minimum")
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """a where the condition, a comparison, holds, and b elsewhere, element by element."""
+    """Return a where a condition holds and b elsewhere, element by element."""
     _refuse("where")
 
 
 def clamp(x: Any, low: Any, high: Any) -> Any:
-    """x, but at least low and at most high."""
+    """Return x limited to the range from low to high."""
     _refuse("clamp")
 
 
 def lerp(start: Any, end: Any, weight: Any) -> Any:
-    """The value a fraction `weight` of the way: start + weight * (end - start)."""
+    """Return start + weight * (end - start)."""
     _refuse("lerp")
 
 
 def row_sum(x: Any) -> Any:
-    """The sum along the last axis, which stays with one element: one number per row."""
+    """Return the sum along the last axis, which keeps size 1: one number per row."""
     _refuse("row_sum")
 
 
 def col_sum(x: Any) -> Any:
-    """The sum along the axis before the last, which stays with one element: one per column."""
+    """Return the sum along the last axis but one, which keeps size 1: one number per column."""
     _refuse("col_sum")
 
 
 def row_mean(x: Any) -> Any:
-    """The mean along the last axis, which stays with one element: one number per row."""
+    """Return the mean along the last axis, which keeps size 1: one number per row."""
     _refuse("row_mean")
 
 
 def col_mean(x: Any) -> Any:
-    """The mean along the axis before the last, which stays with one element: one per column."""
+    """Return the mean along the last axis but one, which keeps size 1: one number per column."""
     _refuse("col_mean")
 
 
 def sum(x: Any) -> Any:
-    """The sum of all elements: one number per parameter."""
+    """Return the sum of all elements: one number per parameter."""
     _refuse("sum")
 
 
 def mean(x: Any) -> Any:
-    """The mean of all elements: one number per parameter."""
+    """Return the mean of all elements: one number per parameter."""
     _refuse("mean")
 
 
 def norm(x: Any) -> Any:
-    """The Euclidean norm of all elements: sqrt(sum(x**2))."""
+    """Return the Euclidean norm of all elements: sqrt(sum(x**2))."""
     _refuse("norm")
 
 
 def rms(x: Any) -> Any:
-    """The root of the mean square of all elements: sqrt(mean(x**2))."""
+    """Return the root mean square of all elements: sqrt(mean(x**2))."""
     _refuse("rms")
 
 
 def max_abs(x: Any) -> Any:
-    """The largest absolute value among all elements; NaN where there is one."""
+    """Return the largest absolute value of all elements; NaN if any element is NaN."""
     _refuse("max_abs")
 
 
 def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Every matrix of x with its singular values near one, by Newton-Schulz iterations.
+    """Return x with the singular values of each matrix near 1, by Newton-Schulz iterations.
 
     Args:
-        x: a tensor of matrices, which are its last two axes.
-        coefficients: a hyperparameter of three numbers a, b, c: a step is y -> a y + b y y' y +
-            c y y' y y' y, from y = x / norm(x).
-        steps: how many of them.
-        eps: the least norm to divide by.
+        x: a tensor of matrices, in its last two axes.
+        coefficients: a hyperparameter of three numbers a, b, c. An iteration maps y to
+            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x).
+        steps: the number of iterations.
+        eps: the smallest norm to divide by.
     """
     _refuse("orthogonalize")
 
 
 def factored(p: Any) -> Any:
-    """Whether the parameter has rows and columns: more than one axis."""
+    """Tell whether the parameter has rows and columns: at least two axes."""
     _refuse("factored")
 
 
 def ndim(p: Any) -> Any:
-    """How many axes the parameter has."""
+    """Return the number of axes of the parameter."""
     _refuse("ndim")
 
 
 def numel(p: Any) -> Any:
-    """How many elements the parameter has."""
+    """Return the number of elements of the parameter."""
     _refuse("numel")
 
 
 def rows(p: Any) -> Any:
-    """How many rows each matrix of the parameter has: the size of its last axis but one."""
+    """Return the number of rows of each matrix: the size of the last axis but one."""
     _refuse("rows")
 
 
 def cols(p: Any) -> Any:
-    """How many columns each matrix of the parameter has: the size of its last axis."""
+    """Return the number of columns of each matrix: the size of the last axis."""
     _refuse("cols")
 
 
 def machine_eps(p: Any) -> Any:
-    """The distance from 1 to the next number of the parameter's dtype: torch.finfo(dtype).eps."""
+    """Return the distance from 1 to the next number in the parameter's dtype: its finfo.eps."""
     _refuse("machine_eps")

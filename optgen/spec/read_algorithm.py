@@ -1,4 +1,4 @@
-"""A decorated function to an algorithm: its declarations first, then its rule."""
+"""Turn a decorated function into an algorithm: first its declarations, then its rule."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ def read_algorithm(
     constants: Mapping[str, Any],
     helpers: Mapping[str, ast.FunctionDef],
 ) -> Algorithm:
-    """The algorithm that a decorated function of a file declares, checked."""
+    """Return the algorithm that a decorated function of a file declares, after all checks.
+
+    Raises:
+        SpecError: the first thing in the function that the language does not allow.
+    """
     signature = Signature(source, constants, node)
     algorithm = _declared(source, module, node, constants, signature)
     signature.check_keys(algorithm.states)
@@ -77,7 +81,7 @@ def read_algorithm(
 
 
 def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:
-    """Return the algorithm with the states marked that no statement writes."""
+    """Return the algorithm with `written` set to False for states that no statement writes."""
     states = (replace(s, written=s.symbol in scope.written) for s in algorithm.states)
     return replace(algorithm, states=tuple(states))
 
@@ -89,7 +93,7 @@ def _declared(
     constants: Mapping[str, Any],
     signature: Signature,
 ) -> Algorithm:
-    """All that stands before the rule."""
+    """Return the algorithm with everything that the signature and the decorator declare."""
     given = (
         _function(source, node)
         if is_elementwise(node)
@@ -106,12 +110,12 @@ def _declared(
         **given,
     )
     if not algorithm.doc:
-        source.error(node, f"`{node.name}` has no docstring", "say in one line what it is")
+        source.error(node, f"`{node.name}` has no docstring", "describe the rule in one line")
     return algorithm
 
 
 def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
-    """What a function's signature and decorator say, its hyperparameters apart."""
+    """Return what an `@elementwise` function declares, except its hyperparameters."""
     check_name(source, node)
     lists = lists_of(source, node)
     param, grad, others = roles(source, node, lists)
@@ -128,7 +132,7 @@ def _function(source: Source, node: ast.FunctionDef) -> dict[str, Any]:
 def _optimizer(
     source: Source, node: ast.FunctionDef, constants: Mapping[str, Any], signature: Signature
 ) -> dict[str, Any]:
-    """What an optimizer's signature and decorator say, its hyperparameters apart."""
+    """Return what an optimizer declares, except its hyperparameters."""
     param, grad, step = signature.inputs()
     return {
         "param": param,
@@ -153,6 +157,6 @@ def _decorator(
             )
     found = options(keywords, _OPTIONS, source, constants)
     if "step" in found and len(node.args.posonlyargs) < 3:
-        hint = "hand over t, as in p, g, t, /"
-        source.error(node.decorator_list[0], "`step=` of a rule that counts no steps", hint)
+        hint = "add the step count t to the inputs: p, g, t, /"
+        source.error(node.decorator_list[0], "`step=` in a rule that counts no steps", hint)
     return {"paper": "", "counter": found.pop("step", "tensor"), **found}

@@ -1,4 +1,4 @@
-"""A spec file to algorithms: read from the syntax tree, nothing in the file is executed."""
+"""Read a spec file into algorithms, from its syntax tree. Nothing in the file is executed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
 
 
 def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
-    """Every algorithm of a spec file (or of one decorated function), in the file's order.
+    """Return every algorithm of a spec file, or of one decorated function, in the file's order.
 
     Raises:
-        SpecError: the first thing in it that is not the language, with its place and a hint.
-        InternalError: a defect of optgen, with the place in the spec that shows it.
+        SpecError: the first mistake in the spec, with its place and a hint.
+        InternalError: a defect of optgen, with the place in the spec where it happened.
         OSError: the file cannot be opened.
     """
     if isinstance(what, Spec):
         source = Source(what.source, what.file, what.line, is_excerpt=True)
         if not (what.name.isidentifier() and what.name.isascii()):
-            message = f"`{what.name}` is no name of a class in ASCII"
+            message = f"`{what.name}` is not a class name in ASCII"
             source.error_at(Place(what.file, what.line, 1), message, "def MyRule(p, g, …):")
         return _read(source, module_name(what.name))
     path = Path(what)
@@ -41,7 +41,11 @@ def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
 
 
 def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
-    """Every algorithm of several files; two with one name are an error at the second."""
+    """Return every algorithm of several files.
+
+    Raises:
+        SpecError: as `read_spec`; or two algorithms have the same name.
+    """
     seen: dict[str, Algorithm] = {}
     for path in paths:
         for algorithm in read_spec(path):
@@ -84,7 +88,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
             case _:
                 source.error(
                     node,
-                    f"`{source.quote(node).split()[0]}` has no place in a spec file",
+                    f"`{source.quote(node).split()[0]}` is not allowed in a spec file",
                     "allowed: from optgen.spec import …, constants, helper functions, @optimizer, "
                     "@elementwise",
                 )
@@ -105,7 +109,7 @@ def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm
 
 
 def _check_imports(source: Source, names: list[ast.alias]) -> None:
-    """A spec file imports names that the language has, under those names."""
+    """Check that a file imports only names of the language, and renames none."""
     for alias in names:
         if alias.name not in ("*", *_LANGUAGE):
             known = f"it has {', '.join(_LANGUAGE)}"
@@ -119,16 +123,18 @@ def _check_imports(source: Source, names: list[ast.alias]) -> None:
 
 
 def _check_words(source: Source, tree: ast.Module) -> None:
-    """A file imports the words it uses; the text of one function has its imports elsewhere.
+    """Check that a file imports the names of the language that it uses.
 
-    `norm` and the like are words where they are called, and then nothing else of the file.
+    The text of one function need not: its imports are elsewhere in the file. A name such as
+    `norm` is an op if the file calls it. The file may then use it for nothing else.
     """
     nodes = [node for top in tree.body for node in ast.walk(top)]
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     for node in nodes:
         if _given_name(node) in SHADOWABLE & called:
-            message = f"`{_given_name(node)}` shadows a word of the language"
-            source.error(node, message, "choose another name, or do not call the word")
+            message = f"`{_given_name(node)}` shadows a name of the language"
+            hint = f"choose another name, or do not call {_given_name(node)}"
+            source.error(node, message, hint)
     imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "optgen.spec"]
     imported = {alias.name for node in imports for alias in node.names}
     if "*" in imported or (source.is_excerpt and not imports):
@@ -142,7 +148,7 @@ def _check_words(source: Source, tree: ast.Module) -> None:
 
 
 def _given_name(node: ast.AST) -> str | None:
-    """The name that a node gives to something of the file."""
+    """Return the name that a node binds, or None."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
             return name
@@ -152,7 +158,7 @@ def _given_name(node: ast.AST) -> str | None:
 def _check_new(
     source: Source, node: ast.stmt, name: str, taken: tuple[Container[str], Container[str]]
 ) -> None:
-    """A name of the file is no word, and is given once."""
+    """Check that a top-level name of the file is free and defined once."""
     twice = any(name in names for names in taken)
     why = "is defined twice in this file" if twice else why_taken(name)
     if why:

@@ -1,4 +1,4 @@
-"""`require(condition, message)`: what a constructor checks before it makes an optimizer."""
+"""Read `require(condition, message)`, a condition that the constructor checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MEANING: Mapping[str, Callable[..., Any]] = {
     "is_none": lambda value: value is None,
     "truth": bool,
 }
-"""What a constructor can compute: the words that plain numbers have in Python."""
+"""Ops that a condition may use, as Python functions on the values of hyperparameters."""
 
 _ASKED = ("ndim", "numel", "factored")
-"""What a constructor knows of a parameter of any shape."""
+"""Properties of a parameter that a condition may use."""
 
 
 def split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
-    """The rule's statements, and the calls of `require` among them."""
+    """Split a body into the statements of the rule and the calls of `require`."""
     rule: list[ast.stmt] = []
     required: list[ast.Call] = []
     for node in body:
@@ -47,7 +47,7 @@ def split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]
 
 
 def read_require(reader: Statements, call: ast.Call) -> Require:
-    """One requirement."""
+    """Read one call of `require`."""
     source = reader.source
     match call.args:
         case [condition, ast.Constant(value=str() as message)] if not call.keywords:
@@ -70,36 +70,41 @@ def read_require(reader: Statements, call: ast.Call) -> Require:
 
 
 def _check_condition(reader: Statements, node: ast.expr, require: Require) -> None:
-    """A condition asks what a constructor knows: of hyperparameters, or of each parameter."""
+    """Check that a condition is about hyperparameters, or about the parameter, but not both."""
     error = reader.source.error
     hypers = {h.name for h in reader.scope.algorithm.hypers}
     known = {reader.scope.algorithm.param} if require.of_param else hypers
     if any(r.name not in known for r in refs(require.condition)):
         if require.of_param:
-            hint = "one `require` is about hyperparameters, another about the parameter"
-            error(node, "this `require` asks about more than the parameter", hint)
-        hint = "a constructor knows hyperparameters, and ndim(p), numel(p), factored(p)"
-        error(node, "`require` asks about hyperparameters", hint)
+            hint = "write one `require` about hyperparameters, and another about the parameter"
+            error(node, "this `require` is about more than the parameter", hint)
+        hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
+        error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
         if isinstance(inner, Call) and inner.op not in (*_MEANING, *_ASKED, "and", "or"):
             hint = "compare, or use sqrt, exp, log, abs, maximum, minimum"
-            error(node, f"`{inner.op}` has no place in `require`", hint)
+            error(node, f"`{inner.op}` is not allowed in `require`", hint)
 
 
 def _only_factored(condition: Expr) -> bool:
-    """Whether a condition on the parameter fails for all that have no rows and columns."""
+    """Tell whether a condition holds only for parameters with rows and columns."""
     shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
     try:
         return not any(_value(condition, shape) for shape in shapes)
-    except (KeyError, ArithmeticError, ValueError):  # it asks for the number of elements too
+    except (KeyError, ArithmeticError, ValueError):  # the condition also depends on numel(p)
         return False
 
 
 def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: str) -> None:
-    """The defaults meet every requirement: an optimizer can be made without arguments.
+    """Check that the defaults meet every requirement on hyperparameters.
+
+    Args:
+        requires: the requirements.
+        hypers: the hyperparameters with their defaults.
+        text: the text of the file that holds the requirements.
 
     Raises:
-        SpecError: the first requirement that they do not meet; `text` is the file it stands in.
+        SpecError: the first requirement that the defaults do not meet.
     """
     values = {h.name: h.default for h in hypers}
     for require in requires:
@@ -108,9 +113,9 @@ def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: s
         try:
             holds = _value(require.condition, values)
         except (ArithmeticError, ValueError, TypeError) as error:
-            message = f"the defaults give this `require` no answer: {error.args[-1]}"
+            message = f"this `require` fails on the defaults: {error.args[-1]}"
             raise SpecError(
-                require.place, message, "ask for None, 0 or signs first", text
+                require.place, message, "test for None, 0 or the sign first", text
             ) from None
         if not holds:
             message = f"the defaults violate this `require`: {require.message}"
@@ -133,4 +138,4 @@ def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
             return compute(op, *(_value(a, values) for a in args))
         case Call(op, args):
             return _MEANING[op](*(_value(a, values) for a in args))
-    raise TypeError(f"no condition: {expr!r}")
+    raise TypeError(f"not a condition: {expr!r}")

@@ -1,4 +1,4 @@
-"""What can be said of a spec only when its signature and its rule are read."""
+"""Check a spec as a whole, after its signature and its rule have been read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _SHAPES = {"scalar": "one number", "row": "one number per row", "col": "one numb
 
 
 def check_references(source: Source, algorithm: Algorithm) -> None:
-    """`when` names a flag or number of this spec or a fact, `init` a number, such a one or "p"."""
+    """Check the names that states refer to.
+
+    `when` names a flag, a number or a shape predicate. `init` names a number, or is "p".
+    """
     types: dict[str, str] = {h.name: h.type for h in algorithm.hypers}
     types |= dict.fromkeys(FACTS, "fact")
     for state in algorithm.states:
@@ -29,7 +32,7 @@ def check_references(source: Source, algorithm: Algorithm) -> None:
         if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
             _unknown_hyper(source, state, "init", state.init, types)
         if state.init == "p" and state.shape != "like":
-            message = f"`{state.symbol}` is {_SHAPES[state.shape]}, and p is a tensor"
+            message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
             source.error_at(state.place, message, "start from a number: init=0")
 
 
@@ -44,13 +47,14 @@ def _unknown_hyper(
 
 
 def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
-    """A row or column state is there only where the parameter has rows and columns.
+    """Check that `when` fits a state's shape.
 
-    A state of one number is always there: it costs nothing.
+    A row or column state needs a parameter with rows and columns. A state of one number exists
+    for every parameter, since it costs nothing.
     """
     for state in algorithm.states:
         if state.shape == "scalar" and state.when is not None:
-            message = f"`{state.symbol}` is one number for each parameter, which is always there"
+            message = f"`{state.symbol}` is one number, and exists for every parameter"
             source.error_at(state.place, message, "leave when= out")
         if state.when in holding:
             message = f"every parameter of this rule is {state.when}"
@@ -61,7 +65,10 @@ def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str])
 
 
 def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
-    """A matrix word is called whichever way a branch goes; only facts are decided before."""
+    """Check that a matrix op is inside no branch, unless the branch is on a shape predicate.
+
+    Shape predicates are decided before a rule runs; other conditions are not.
+    """
     for stmt in rule:
         if isinstance(stmt, If):
             known = decided and _is_decided(stmt.condition)
@@ -69,12 +76,12 @@ def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
             continue
         for node in walk(stmt.value):
             if isinstance(node, Call) and node.op in MATRIX_OPS and not decided:
-                hint = "write it before the branch, and choose there what to do with it"
+                hint = "write it before the branch, and use its result in the branch"
                 source.error_at(node.place, f"`{node.op}` on one side of a branch", hint)
 
 
 def _is_decided(condition: Expr) -> bool:
-    """Whether a condition asks for facts alone, which part parameters before any rule runs."""
+    """Tell whether a condition is made of shape predicates only: it is known before a step."""
     match condition:
         case Call(op, _) if op in FACTS:
             return True
@@ -84,22 +91,22 @@ def _is_decided(condition: Expr) -> bool:
 
 
 def check_cases(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
-    """A rule does something with every parameter that it takes, whatever the facts of it."""
+    """Check that a rule updates something for every shape of parameter that it accepts."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     for fact in FACTS if algorithm.base is None else ():
         for holds, case in ((True, fact), (False, f"not {fact}")):
             if _writes(algorithm.rule, fact, holds, kept):
                 continue
-            message = f"the rule does nothing with parameters that are {case}"
+            message = f"the rule does nothing for parameters that are {case}"
             hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
             if {fact, f"not {fact}"} & set(holding):
-                message = f"the rule asks what `require` says: no parameter is {case}"
-                hint = "leave the if out"
+                message = f"`require` excludes parameters that are {case}"
+                hint = "leave the if out: its condition has one answer"
             source.error_at(algorithm.place, message, hint)
 
 
 def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> bool:
-    """Tell whether a program may assign to one of some names where a fact holds, or does not."""
+    """Tell whether a program may assign to one of the names `kept`, given the answer to a fact."""
     for stmt in program:
         if isinstance(stmt, If):
             answer = _answer(stmt.condition, fact, holds)
@@ -112,7 +119,7 @@ def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> 
 
 
 def _answer(condition: Expr, fact: str, holds: bool) -> bool | None:
-    """Return what a condition is where a fact holds, or does not; None if more decides."""
+    """Return the value of a condition given the answer to a fact; None if it is still open."""
     match condition:
         case Call(op, _) if op == fact:
             return holds
@@ -127,8 +134,8 @@ def _answer(condition: Expr, fact: str, holds: bool) -> bool | None:
 
 
 def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """`keywords` and `group` name every hyperparameter once, and nothing unknown."""
-    if algorithm.base is None:  # else it has hyperparameters that only the base names
+    """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
+    if algorithm.base is None:  # else the base declares some of the hyperparameters
         wrong = order_error(algorithm, algorithm.hypers)
         if wrong:
             source.error(node.decorator_list[0], *wrong)
@@ -137,12 +144,12 @@ def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) ->
 def check_rule(
     source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
 ) -> None:
-    """A derived spec has no body; any other writes and reads the parameter and every state."""
+    """Check that a rule uses all that is declared, and that a derived spec has no rule."""
     if algorithm.base is not None:
         if rule or algorithm.states:
             source.error(
                 node,
-                f"`{node.name}` derives from `{algorithm.base}`, so its rule is that one's",
+                f"`{node.name}` derives from `{algorithm.base}`, so it has no rule of its own",
                 "leave the body and the states out",
             )
         return
@@ -154,7 +161,7 @@ def check_rule(
         if state.symbol not in scope.read:
             source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
         if state.symbol not in scope.written and not isinstance(state.init, str):
-            hint = f'assign it: {state.symbol} = …; or keep what it begins with: init="p"'
+            hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
             source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
     for hyper in algorithm.hypers:
         used = hyper.name in scope.read or any(
@@ -165,21 +172,24 @@ def check_rule(
             source.error_at(hyper.place, message, "leave it out")
     if algorithm.grad not in scope.read and not algorithm.is_function:
         message = f"the rule never reads the gradient `{algorithm.grad}`"
-        source.error(node.args.posonlyargs[1], message, "read it: it is what a step goes by")
+        source.error(node.args.posonlyargs[1], message, "use it: a step follows the gradient")
     for name, place in scope.locals.items():
         if name not in scope.read and not name.startswith("_"):
             source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
 
 
 def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
-    """Only a rule of elements or rows can be given some; only then is there something to exempt."""
+    """Check `gradient=` and `rows=False`.
+
+    Only a rule that updates each row by itself can take sparse gradients.
+    """
     option = f'gradient="{algorithm.gradient}"'
     if algorithm.gradient != "dense" and not algorithm.by_row:
         message = f"{option}, but the rule looks at the whole parameter"
-        hint = "sparse gradients hand over some rows of it: leave gradient= out"
+        hint = "a sparse gradient holds only some rows: leave gradient= out"
         source.error(node.decorator_list[0], message, hint)
     declarations: tuple[State | Hyper, ...] = (*algorithm.states, *algorithm.hypers)
     for declared in declarations if algorithm.base is None else ():
         if not declared.rows and algorithm.gradient == "dense":
-            message = "`rows=False` of a rule that takes no sparse gradients"
+            message = "`rows=False` in a rule that takes no sparse gradients"
             source.error_at(declared.place, message, '@optimizer(gradient="rows"), or leave it out')

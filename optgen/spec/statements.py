@@ -18,10 +18,10 @@ _LOOPS = ("for", "while")
 
 
 class Statements(OpCalls):
-    """Reads the statements of a rule into its scope, one after the other."""
+    """Reader of statements. It reads a rule into its scope, statement by statement."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
-        """The whole rule, without the docstring."""
+        """Read the whole body of a rule, except its docstring."""
         self.scope.rule_names = frozenset(
             n.id for stmt in body for n in ast.walk(stmt) if isinstance(n, ast.Name)
         )
@@ -50,20 +50,20 @@ class Statements(OpCalls):
                 self.source.error(node, "this assignment is not in the language", hint)
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
                 hint = "put it before the rule: require(not flag or lr > 0, …)"
-                self.source.error(node, "`require` stands outside of every if", hint)
+                self.source.error(node, "`require` may not stand inside an if", hint)
             case ast.Expr(value=value):
                 quote = self.source.quote(value)
                 self.source.error(node, f"`{quote}` alone changes nothing", "assign it to a name")
             case ast.Return():
-                hint = "a rule ends in p = …; what was assigned last is the result"
+                hint = "assign to p instead: the last assignment is the result"
                 self.source.error(node, "a rule may not contain `return`", hint)
             case _:
                 self._refuse_statement(node)
 
     def _refuse_statement(self, node: ast.stmt) -> NoReturn:
-        word = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
-        hint = f"a statement holds for every element; {_ALLOWED}" if word in _LOOPS else _ALLOWED
-        self.source.error(node, f"a spec may not contain `{word}`", hint)
+        keyword = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
+        hint = f"a statement works on every element; {_ALLOWED}" if keyword in _LOOPS else _ALLOWED
+        self.source.error(node, f"a spec may not contain `{keyword}`", hint)
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
@@ -80,7 +80,7 @@ class Statements(OpCalls):
             self.scope.items[name] = value
 
     def _check_type(self, statement: ast.stmt, value: Expr) -> None:
-        """A name is given to a number, a tensor or an answer."""
+        """Check that an assigned value is a number, a tensor or a truth value."""
         wrong, hint = why_no_number(value, self.scope)
         if type_of(value, self.scope) == "truth":
             self.check_truths(value)
@@ -89,7 +89,7 @@ class Statements(OpCalls):
             self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
 
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """A name is a number, a tensor or an answer throughout: in one generated variable."""
+        """Check that a name keeps its shape and type: it becomes one generated variable."""
         scope = self.scope
         answer = type_of(value, scope) == "truth"
         before = (scope.axes.get(name, kind.axes), name in scope.booleans)
@@ -101,15 +101,15 @@ class Statements(OpCalls):
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
-            message = f"`{name}` is a state of one number, and a reduction has a say in this"
-            hint = "such a state is made of t and hyperparameters; keep a row, a column or a tensor"
+            message = f"`{name}` is a state of one number, but this value depends on a reduction"
+            hint = "compute it from t and hyperparameters; or keep a row, a column or a tensor"
             self.source.error(node, message, hint)
         scope.axes[name] = kind.axes
         if answer:
             scope.booleans.add(name)
 
     def _target(self, node: ast.Name) -> str:
-        """The name an assignment writes, if it may be written."""
+        """Return the variable that an assignment writes, after checking that it may be written."""
         name, scope, error = node.id, self.scope, self.source.error
         if scope.renamed is not None:
             fresh_name = scope.unused(name)
@@ -119,7 +119,7 @@ class Statements(OpCalls):
         if why:
             error(node, f"`{name}` {why}", "choose another name")
         if scope.algorithm.hyper(name) or name == scope.algorithm.step:
-            error(node, f"`{name}` is given, not computed", "assign to a name of your own")
+            error(node, f"`{name}` is an input and cannot be assigned", "assign to another name")
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")
         self.check_exists(node, name)
@@ -133,8 +133,8 @@ class Statements(OpCalls):
             self.source.error(node, "the left side of an assignment is a name or names", "a, b = …")
         for position, name in enumerate(names):
             if name.id in {other.id for other in names[:position]}:
-                hint = "assign one after the other"
-                self.source.error(name, f"`{name.id}` stands twice on the left", hint)
+                hint = "write two assignments"
+                self.source.error(name, f"`{name.id}` is on the left side twice", hint)
         values = self._items(node, value, len(names))
         later_reads = [
             {r.name for v in values[i + 1 :] for r in refs(v)} for i in range(len(values))
@@ -143,7 +143,7 @@ class Statements(OpCalls):
         for target, item, reads in zip(names, values, later_reads, strict=True):
             if item == Ref(target.id):
                 continue
-            if target.id in reads:  # simultaneous: a later value still needs the old one
+            if target.id in reads:  # simultaneous: a later value reads the old one
                 kept = self.scope.unused(f"{target.id}_next")
                 place = self.source.place(node)
                 self.scope.out.append(Assign(Ref(kept), item, (self.source.quote(node),), place))
@@ -156,7 +156,7 @@ class Statements(OpCalls):
             self._assign(target, item, node)
 
     def _items(self, node: ast.Assign, value: ast.expr, count: int) -> list[Expr]:
-        """The values of the right side, one for each name on the left."""
+        """Return the values of the right side, one for each name on the left."""
         if isinstance(value, ast.Tuple):
             if len(value.elts) != count:
                 hint = "one value for each name"
@@ -197,11 +197,11 @@ class Statements(OpCalls):
         self.scope.out.append(If(condition, tuple(then), tuple(orelse), quote, place))
 
     def inline(self, node: ast.Call, name: str) -> Expr:
-        """A helper's statements join the rule; its result is the value of the call."""
+        """Append a helper's statements to the rule; return the helper's result."""
         helper = self.scope.helpers[name]
         if name in self.scope.inlining:
             self.source.error(
-                node, f"`{name}` calls itself", "a helper is written where it is called"
+                node, f"`{name}` calls itself", "a helper is inlined where it is called"
             )
         parameters = self._parameters(helper)
         if node.keywords or len(node.args) != len(parameters):
@@ -216,7 +216,7 @@ class Statements(OpCalls):
             body = body[1:]
         if not isinstance(last, ast.Return) or last.value is None:
             message = f"helper `{name}` must end in `return` with a value"
-            self.source.error(helper, message, "return …, the value of the call")
+            self.source.error(helper, message, "end it with: return …")
         outer = self.scope.renamed
         self.scope.renamed, self.scope.inlining = bound, (*self.scope.inlining, name)
         for statement in body:
@@ -226,7 +226,7 @@ class Statements(OpCalls):
         return result
 
     def _parameters(self, helper: ast.FunctionDef) -> list[str]:
-        """The names of a helper's parameters, which are plain ones."""
+        """Return the names of a helper's parameters, after checking that they are plain."""
         args = helper.args
         others = (*args.posonlyargs, *args.kwonlyargs, args.vararg, args.kwarg, *args.defaults)
         for other in others:
@@ -236,13 +236,14 @@ class Statements(OpCalls):
         return [a.arg for a in args.args]
 
     def _bind(self, parameter: str, argument: Expr) -> Expr:
-        """An argument that is more than a name or a number gets a name, so it is computed once."""
+        """Return an argument, assigned to a variable unless it is a name or a number."""
         return argument if isinstance(argument, Ref | Const) else self.named(parameter, argument)
 
 
-def _shape_name(axes: Axes, answer: bool) -> str:
-    """What a name is, in words."""
-    return SHAPE_NAMES[axes].replace("a number", "an answer") if answer else SHAPE_NAMES[axes]
+def _shape_name(axes: Axes, is_boolean: bool) -> str:
+    """Describe a variable with these axes."""
+    name = SHAPE_NAMES[axes]
+    return name.replace("a number", "a truth value") if is_boolean else name
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -1,4 +1,4 @@
-"""What an expression is: a number, an answer, a tuple or the name of a choice."""
+"""Infer the type of an expression in a spec: number, truth, tuple or choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optgen.spec.constant_arithmetic import is_real
 from optgen.spec.scope import Scope
 
 ValueType = Literal["number", "truth", "tuple", "choice"]
-_ANSWERS = ("truth", "is_none", "fresh", *FACTS)
+_BOOLEAN_OPS = ("truth", "is_none", "fresh", *FACTS)
 SHAPE_NAMES = {
     Axes.NONE: "a number",
     Axes.MATRIX: "a number per matrix",
@@ -19,11 +19,11 @@ SHAPE_NAMES = {
     Axes.COLUMN: "a number per column",
     Axes.TENSOR: "a tensor",
 }
-"""What a name is, by its axes."""
+"""Descriptions of values with these axes, for error messages."""
 
 
 def type_of(expr: Expr, scope: Scope) -> ValueType:
-    """The sort of an expression read in a scope."""
+    """Return the type of an expression in a scope; "truth" means true or false."""
     match expr:
         case Const(bool()):
             return "truth"
@@ -36,20 +36,20 @@ def type_of(expr: Expr, scope: Scope) -> ValueType:
             if hyper.type == "flag":
                 return "truth"
             return hyper.type
-        case Call(op) if op in _ANSWERS or OPS[op].category in ("comparison", "logic"):
+        case Call(op) if op in _BOOLEAN_OPS or OPS[op].category in ("comparison", "logic"):
             return "truth"
     return "number"
 
 
 def why_no_number(expr: Expr, scope: Scope) -> tuple[str, str]:
-    """What is wrong with an expression where a number should stand, and the way out; or ""s."""
+    """Return the message and hint for an expression used as a number; ("", "") if it is one."""
     match type_of(expr, scope):
         case "truth":
-            return "is true or false, and no number", "write an if, or where(condition, a, b)"
+            return "is true or false, not a number", "write an if, or where(condition, a, b)"
         case "tuple":
             return "holds several numbers", "unpack it first: beta1, beta2 = betas"
         case "choice":
             if isinstance(expr, Const):
-                return "is no number", "write a number"
-            return "is a choice", "compare it: == or !=, or `is None`"
+                return "is not a number", "write a number"
+            return "is a choice, not a number", "compare it: == or !=, or `is None`"
     return "", ""

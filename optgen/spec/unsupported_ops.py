@@ -1,4 +1,4 @@
-"""Mathematics that everybody knows and the language lacks, and how to write it, if one can."""
+"""List well-known functions that the language lacks, and how to write them with other ops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _UNWRITTEN = (
 
 UNSUPPORTED: Mapping[str, str] = {
     **dict.fromkeys(_UNWRITTEN.split(), ""),
-    "all": "conditions are joined by `and`; one for each element stands in where(…)",
-    "any": "conditions are joined by `or`; one for each element stands in where(…)",
+    "all": "join conditions with `and`; for a condition on each element, use where(…)",
+    "any": "join conditions with `or`; for a condition on each element, use where(…)",
     "amax": "max_abs(x) is the largest absolute value",
     "average": "mean(x)",
     "clip": "clamp(x, low, high)",
@@ -28,15 +28,15 @@ UNSUPPORTED: Mapping[str, str] = {
     "dot": "sum(a * b)",
     "expm1": "exp(x) - 1",
     "exp2": "2**x",
-    "global_mean": "a rule sees one parameter at a time: mean(x) is that one's",
-    "global_norm": "a rule sees one parameter at a time: norm(x) is that one's",
-    "global_sum": "a rule sees one parameter at a time: sum(x) is that one's",
+    "global_mean": "a rule sees one parameter at a time: mean(x) is the mean of one parameter",
+    "global_norm": "a rule sees one parameter at a time: norm(x) is the norm of one parameter",
+    "global_sum": "a rule sees one parameter at a time: sum(x) is the sum of one parameter",
     "ln": "log(x)",
     "log10": "log(x) / log(10)",
     "log1p": "log(1 + x)",
     "log2": "log(x) / log(2)",
-    "max": "maximum(a, b), element by element; max_abs(x), of the whole",
-    "min": "minimum(a, b), element by element",
+    "max": "maximum(a, b) works element by element; max_abs(x) reduces a whole tensor",
+    "min": "minimum(a, b) works element by element",
     "mul": "a * b",
     "neg": "-x",
     "pow": "x**y",

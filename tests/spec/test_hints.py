@@ -50,7 +50,7 @@ def test_well_known_mathematics(name: str) -> None:
     assert name not in CALLABLE
     error = error_of(f"{name}(g)")
     assert error.message == f"the language has no `{name}`"
-    assert error.hint == (UNSUPPORTED[name] or f"words: {', '.join(CALLABLE)}")
+    assert error.hint == (UNSUPPORTED[name] or f"functions: {', '.join(CALLABLE)}")
 
 
 @pytest.mark.parametrize(

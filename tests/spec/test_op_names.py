@@ -29,7 +29,7 @@ def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
     word = getattr(optgen.spec, name)
 
     assert len(inspect.signature(word).parameters) == OPS[name].arity
-    with pytest.raises(TypeError, match=rf"{name}\(\) is a word of the spec language"):
+    with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
         word(*[1.0] * OPS[name].arity)
 
 
