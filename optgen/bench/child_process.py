@@ -1,4 +1,4 @@
-"""What has to be measured in a process of its own: modules that answer a request in JSON."""
+"""Measure in a separate process: run a module that answers a request in JSON."""
 
 import json
 import os
@@ -15,9 +15,12 @@ def ask(
     environment: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> Any:
-    """Run a module in a new process and return its answer; None if it took too long.
+    """Run a module in a new process and return its answer; None if it exceeds a time limit.
 
-    The process finds the packages that this one finds, and ends with everything it has started.
+    The process has the import path of this one. After the limit it is killed, with its children.
+
+    Raises:
+        RuntimeError: the module failed; the message holds its error output.
     """
     path = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen(
@@ -39,7 +42,7 @@ def ask(
 
 
 def answer(function: Callable[..., Any]) -> None:
-    """Do what such a module is for: the last line of its output is the answer."""
+    """Call a function with the request, and print its result in JSON as the last line."""
     print(json.dumps(function(**json.loads(sys.argv[1]))))
 
 

@@ -1,6 +1,6 @@
-"""What a step costs beside one process that keeps a core busy, and what it costs without.
+"""Measure a step while another process keeps one core busy, and without that process.
 
-The neighbour is stopped and let go on again, sample by sample, so both times are of one process.
+The other process is stopped and continued for each sample, so one process measures both times.
 """
 
 import os
@@ -20,11 +20,11 @@ from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import FUSED, OURS, Stepper, forms, gradients, suited
 
 _SAMPLES = 15
-_SETTLE = 0.05  # seconds until the neighbour runs, or has stopped
+_SETTLE = 0.05  # seconds until the other process runs, or has stopped
 
 
 def beside_a_busy_process(cell: Cell) -> Figures:
-    """Quiet and busy milliseconds a step of ours and of torch's fused form."""
+    """Return milliseconds of a step, quiet and busy, for our class and torch's fused form."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     figures: Figures = {}
     for title in (OURS, FUSED):

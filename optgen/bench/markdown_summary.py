@@ -1,4 +1,4 @@
-"""A few lines of the results, in Markdown, for a visitor."""
+"""Summarize results in Markdown, for the README."""
 
 from collections.abc import Iterator
 from textwrap import fill
@@ -33,7 +33,7 @@ _HEADER = (
 
 
 def markdown(results: Results) -> str:
-    """A table of some steps; then, one point each, the means, first steps and a busy machine."""
+    """Return a table of some steps, and list items on means, first steps and a busy machine."""
     found = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
     lines = [_HEADER, ("---",) * len(_HEADER), *found]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,9 +1,9 @@
-"""How much memory a step takes beyond parameters, gradients and state, at its peak.
+"""Measure the peak memory of a step beyond parameters, gradients and state.
 
-Linux keeps the most that a process ever had in memory (VmHWM) and lets it start anew. That counts
-pages, whoever took them: torch's allocator, a kernel's, Python's. What was freed earlier would not
-show, so it is given back to the system before, and Python takes its objects from malloc too. The
-first steps are looked at, so that what is kept from one to the next counts.
+Linux records the peak resident memory of a process (VmHWM) and can reset the record. The record
+counts all pages, allocated by torch, by a kernel or by Python. Memory freed earlier would hide new
+allocations, so it is returned to the system first, and Python allocates objects with malloc too.
+The first steps are measured, so that memory kept from one step to the next counts.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _STEPS = 5
 
 
 def peaks(cell: Cell) -> Figures:
-    """Extra bytes of a step of each form of a class, and of its parameters for comparison."""
+    """Return the extra bytes of a step of each form of a class, and their ratio to parameters."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     found: Figures = child_process.ask(
         __name__, request | {"threads": cell.threads}, {"PYTHONMALLOC": "malloc"}
@@ -34,11 +34,11 @@ def peaks(cell: Cell) -> Figures:
 
 
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
-    """In a process of its own: the most of the first steps of each form, less new state."""
+    """Return the peak of the first steps of each form. Runs in a separate process."""
     torch.set_num_threads(threads)
     taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
     figures: Figures = {}
-    for title in forms(name, kind):  # which has loaded everything: it has taken steps
+    for title in forms(name, kind):  # `forms` takes steps, so everything is loaded
         stepper = Stepper(name, title, taken, kind)
         stepper.take(gradients(taken, kind))
         if isinstance(stepper.optimizer, GeneratedOptimizer):
@@ -51,7 +51,7 @@ def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
 
 
 def peak(function: Callable[[], object], times: int = 1) -> int:
-    """By how many bytes the process grows while it calls a function."""
+    """Return by how many bytes the process grows, at its peak, while it calls a function."""
     ctypes.CDLL(None).malloc_trim(0)
     _PEAK.write_text("5")
     before = _status("VmRSS")

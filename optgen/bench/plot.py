@@ -1,6 +1,6 @@
-"""The picture of a machine's figures: how long a step takes, as a multiple of the memory limit.
+"""Plot the time of a step as a multiple of the memory limit.
 
-Each algorithm is a line on a logarithmic scale, from ours, near the limit, to torch's default.
+Each algorithm has a line on a logarithmic scale, from our time to that of torch's default form.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _GREEN, _ORANGE, _GREY = "#0b6e4f", "#f28e2b", "#b8bcc2"
 
 
 def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1) -> bool:
-    """Draw what there is of the panels; False where matplotlib or every figure is missing."""
+    """Draw the panels for which there are results; return False if there are none to draw."""
     try:
         import matplotlib
     except ModuleNotFoundError:
@@ -68,7 +68,7 @@ def _of_list(results: Results, tensors: str, dtype: str, threads: int) -> dict[s
 
 
 def _panel(axis: Any, names: Sequence[str], found: dict[str, Figures]) -> None:
-    """One list of tensors: a line for each algorithm."""
+    """Draw one list of tensors, with a line for each algorithm."""
     places = [place for place, name in enumerate(names) if name in found]
     rows = [_times_the_limit(found[name]) for name in names if name in found]
     ours, best, default = zip(*rows, strict=True)
@@ -103,6 +103,6 @@ def _times(ratio: float) -> str:
 
 
 def _times_the_limit(figures: Figures) -> tuple[float, float, float]:
-    """Of ours, of torch's fastest form and of its default."""
+    """Return the times of ours, torch's fastest form and its default, in units of the limit."""
     limit = ratio(figures, LIMIT) or 1
     return 1 / limit, (fastest(figures) or 0) / limit, (ratio(figures, DEFAULT) or 0) / limit

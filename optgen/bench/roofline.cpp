@@ -1,5 +1,5 @@
-// The memory's limit: the trips of a step through its streams, with hardly any arithmetic. Words
-// are written back as they were read, so the streams may be an optimizer's own tensors of any type.
+// The memory limit (roofline): loops over the streams of a step, with hardly any arithmetic. Values
+// are written back unchanged, so the streams may be an optimizer's own tensors of any dtype.
 #include <cstdint>
 #include <utility>
 
@@ -8,11 +8,11 @@ namespace {
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
-constexpr int MOST = 6; // as roofline.py has it
+constexpr int MOST = 6; // streams in one loop; the same as in roofline.py
 
-// Streams of one size that a trip reads together; the first `stored` of them are written back.
+// Streams of one size that a sweep reads together; the first `stored` of them are written back.
 struct Sweep {
-    i64 words, first, elements; // of a stream; where its parameter begins, and how many that has
+    i64 words, first, elements; // 32-bit words of a stream; first element and size of its parameter
     i64 read, stored;
     u32* at[MOST];
 };
@@ -20,11 +20,11 @@ struct Sweep {
 struct Roofline {
     i64 sweeps, elements; // of the whole list
     const Sweep* sweep;
-    u32 zero; // the compiler may not know
-    u32 seen; // the compiler may not leave out
+    u32 zero; // always 0, which the compiler cannot know
+    u32 seen; // result of all reads, so that the compiler cannot drop them
 };
 
-// libgomp as found in the process, field by field as in the runtime's own kernels.
+// Functions of the process's libgomp, with the same fields as in the runtime's kernels.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -61,8 +61,8 @@ Streams variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
     return variants[(read - 1) * (MOST + 1) + stored];
 }
 
-// What lies in [low, high) of the list's elements: all trips of a tensor, then the next tensor, so
-// that small ones stay in the caches.
+// Processes the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
+// that small tensors stay in the caches.
 u32 range(const Roofline& roofline, i64 low, i64 high) {
     u32 seen = 0;
     for (i64 i = 0; i < roofline.sweeps; ++i) {

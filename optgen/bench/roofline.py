@@ -1,4 +1,4 @@
-"""The memory's limit: a C loop through the streams of a step, on an optimizer's own tensors."""
+"""Run the memory limit (roofline): a C loop over the streams of a step, on the same tensors."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from optgen.bench.memory_traffic import Access, Traffic
 from optgen.runtime.fused_cpu import build_cache, threads
 
-_MOST = 6  # streams that one sweep goes through together, as roofline.cpp has it
+_MOST = 6  # the most streams in one loop; the same as in roofline.cpp
 
 
 class _Sweep(ctypes.Structure):
@@ -35,7 +35,7 @@ class _Ceiling(ctypes.Structure):
 
 
 class Roofline:
-    """Reads and writes what a step of an optimizer must, and leaves every word as it was."""
+    """Loop that reads and writes what a step of an optimizer must, and changes no value."""
 
     def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
         self._passing: dict[tuple[int, str, str], Tensor] = {}
@@ -59,19 +59,19 @@ class Roofline:
         return sum(4 * s.words * (s.read + s.stored) for s in self._table)
 
     def take_gradients(self) -> None:
-        """Look up where the parameters' gradients are now."""
+        """Update the addresses of the parameters' gradients."""
         for sweep, place, param in self._grads:
             assert param.grad is not None
             sweep.at[place] = param.grad.data_ptr()
 
     def step(self) -> None:
-        """Go through all trips of all tensors once."""
+        """Run all sweeps over all tensors once."""
         self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
 
     def _sweeps(
         self, trip: list[Access], param: Tensor, state: dict[str, Any], first: int
     ) -> Iterator[_Sweep]:
-        """One for all the streams of a size: rows and columns are shorter than the parameter."""
+        """Yield one sweep for the streams of each size; rows and columns have their own sizes."""
         streams = [(touch, self._tensor(touch, param, state)) for touch in trip]
         for words, found in groupby(sorted(streams, key=_words), _words):
             same = list(found)
@@ -100,7 +100,7 @@ class Roofline:
         return self._passing[key]
 
     def _point_at_table(self, made: list[_Sweep]) -> None:
-        """A structure in an array is a copy: what is looked up anew goes where it is read."""
+        """Point `_grads` at the structures in the array, which are copies of those made."""
         places = {id(sweep): place for place, sweep in enumerate(made)}
         self._grads = [(self._table[places[id(s)]], at, p) for s, at, p in self._grads]
 

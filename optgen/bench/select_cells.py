@@ -1,4 +1,4 @@
-"""Which cells there are to measure: on request, and all of a machine's."""
+"""Choose the cells to measure: those requested, or all that are published for a machine."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -7,13 +7,13 @@ from optgen.bench.results import Cell
 from optgen.bench.tensor_lists import FOR_ALL, LISTS
 from optgen.bench.variants import CLASSES, FACTORED, suited
 
-_LARGE = 5_000_000  # elements; more are not for rules that multiply matrices: seconds a step
+_LARGE = 5_000_000  # elements; with more, a step that multiplies matrices takes seconds
 _BUSY = ("SGD", "AdamW", "Adafactor")
 _COMPILED = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "resnet50"))
 _FIRST = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
 
 Limited = Callable[[str], bool]
-"""Whether memory is the limit of a class's step: it multiplies no matrices."""
+"""Tells whether memory limits a class's step, because it multiplies no matrices."""
 
 
 def chosen(
@@ -24,7 +24,7 @@ def chosen(
     dtypes: Sequence[str] = ("float32",),
     threads: Sequence[int] = (1,),
 ) -> Iterator[Cell]:
-    """Every combination, but classes on lists that are too large, or have no tensor, for them."""
+    """Yield every combination, except lists that are too large or have no tensor for a class."""
     for count, dtype, tensors, name in product(threads, dtypes, lists, names):
         taken = suited(name, LISTS[tensors])
         if taken.shapes and (limited(name) or taken.elements <= _LARGE):
@@ -32,7 +32,7 @@ def chosen(
 
 
 def everything(limited: Limited) -> Iterator[Cell]:
-    """All that is published of a machine, what matters most first."""
+    """Yield all cells that are published for a machine, the most important ones first."""
     memory_bound = [name for name in CLASSES if limited(name)]
     for threads, dtype in product((1, 2), ("float32", "bfloat16")):
         yield from chosen("step", CLASSES, FOR_ALL, limited, [dtype], [threads])

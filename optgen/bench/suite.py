@@ -1,4 +1,4 @@
-"""How each cell is measured: the parts of the benchmark by name."""
+"""Measure a cell with the function for its part of the benchmark."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _CACHED = 4 << 20  # bytes of parameters: caches hold what a step reads
 
 @dataclass(frozen=True)
 class Suite:
-    """How cells are measured: what a class reads and writes, and for how long."""
+    """Settings of a measurement: memory traffic of classes, time budget, and variants."""
 
     traffic: TrafficOf
     budget: Budget
@@ -41,7 +41,7 @@ class Suite:
 
 
 def steps(suite: Suite, cell: Cell) -> Figures:
-    """Times of a step, repeated and cold, of every variant."""
+    """Measure a step of every variant, repeated and cold."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     titles = forms(cell.name, dtype, unfused=suite.unfused)
 
@@ -67,7 +67,7 @@ PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads, and afterwards as many as before."""
+    """Set the number of torch's threads inside the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

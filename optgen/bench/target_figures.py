@@ -1,4 +1,4 @@
-"""The figures that targets are about, taken out of results: by class and list."""
+"""Extract from results the figures that targets bound, by class and list."""
 
 from collections.abc import Callable, Sequence
 from math import exp, log
@@ -16,7 +16,7 @@ Measure = Callable[[Figures], float | None]
 def steps(
     measure: Measure, names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
 ) -> Extract:
-    """A figure of the steps of some classes on some lists, on one thread."""
+    """Return an extract of one figure from the steps of classes on lists, on one thread."""
 
     def extract(results: Results) -> Values:
         cells = (Cell("step", name, tensors, dtype) for tensors in lists for name in names)
@@ -27,7 +27,7 @@ def steps(
 
 
 def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -> Extract:
-    """A figure of all that was measured of another part."""
+    """Return an extract of one figure from all cells of another part of the benchmark."""
 
     def extract(results: Results) -> Values:
         cells = sorted(cell for cell in results if cell.part == name and cell.name in names)
@@ -37,19 +37,19 @@ def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -
 
 
 def of_limit(names: Sequence[str], lists: Sequence[str], dtype: str = "float32") -> Extract:
-    """What fraction of the memory's limit a step reaches."""
+    """Return an extract of the fraction of the memory limit that steps reach."""
     return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
 
 
 def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
-    """How many times longer torch takes: in its fastest form, or in one where there is that."""
+    """Return an extract of torch's time over ours, in its fastest form or in a given form."""
     if form is None:
         return steps(fastest, names, lists)
     return steps(lambda figures: ratio(figures, form), names, lists)
 
 
 def mean(several: Extract, count: int) -> Extract:
-    """Their geometric mean, of so many figures."""
+    """Return an extract of the geometric mean of `count` figures."""
 
     def extract(results: Results) -> Values:
         values = several(results).values()

@@ -1,4 +1,4 @@
-"""The lists of tensors that benchmarks step."""
+"""Define the lists of tensors that benchmarks use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorList:
-    """Shapes under a short name, in so many groups, each with its own learning rate."""
+    """Shapes under a short name, divided into groups with different learning rates."""
 
     name: str
     title: str
@@ -18,7 +18,7 @@ class TensorList:
 
     @property
     def elements(self) -> int:
-        """Of all its tensors."""
+        """The number of elements of all tensors."""
         return sum(map(prod, self.shapes))
 
 
@@ -50,4 +50,4 @@ LISTS = {
     )
 }
 FOR_ALL = tuple(name for name in LISTS if name != "thin")
-"""Those for every class: to a rule without rows and columns a thin matrix is as good as any."""
+"""Lists for every class. Thin matrices matter only to rules with rows and columns."""

@@ -1,4 +1,4 @@
-"""Whether a step leaves the same bits whatever the number of threads."""
+"""Check that a step gives the same bits for any number of threads."""
 
 import torch
 
@@ -10,7 +10,7 @@ _STEPS = 3
 
 
 def same_bits(cell: Cell) -> Figures:
-    """How many parameters and states differ from those of one thread, after a few steps."""
+    """Count the parameters and states that differ from those of one thread, after a few steps."""
     alone, together = (_after(cell, threads) for threads in (1, cell.threads))
     pairs = zip(alone, together, strict=True)
     return {OURS: {"different": sum(not torch.equal(a, b) for a, b in pairs)}}

@@ -1,7 +1,7 @@
-"""`torch.compile(optimizer.step)`: how long it takes to build, and then a step, beside ours.
+"""Measure `torch.compile(optimizer.step)`: its build time, and its steps beside ours.
 
-In a process of its own, with empty caches, that is ended when its time is over: for many tensors a
-build takes minutes.
+It runs in a separate process with empty caches. The process is killed after a time limit, because
+for many tensors a build takes minutes.
 """
 
 import tempfile
@@ -21,7 +21,7 @@ COMPILED = "torch.compile"
 
 
 def compiled(cell: Cell, limit: float) -> Figures:
-    """Seconds of the first two steps, and the times of those that follow; or the limit it broke."""
+    """Return seconds of the first two steps and times of later steps, or the limit exceeded."""
     request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
@@ -30,7 +30,7 @@ def compiled(cell: Cell, limit: float) -> Figures:
 
 
 def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, Any]:
-    """In a process of its own: build, then compare."""
+    """Build, then compare. Runs in a separate process."""
     torch.set_num_threads(threads)
     taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
     both = {OURS: Stepper(name, OURS, taken, kind)}
@@ -38,7 +38,7 @@ def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, 
     for stepper in both.values():
         stepper.take(gradients(taken, kind))
     theirs.step = torch.compile(theirs.optimizer.step)
-    seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again, with its momentum
+    seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again once it has momentum
     figures: Figures = compare(both, renewal(taken, kind), Budget())
     figures[COMPILED] |= {"first_s": seconds[0], "second_s": seconds[1]}
     return figures

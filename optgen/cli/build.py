@@ -1,4 +1,4 @@
-"""`optgen build` and `optgen check`: all is generated in memory before anything is written."""
+"""Implement `optgen build` and `optgen check`. All files are generated before any is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from optgen.spec.read_spec import read_specs
 
 @dataclass(frozen=True)
 class Targets:
-    """Spec files and the folder they are generated into; `whole`: nothing else belongs there."""
+    """Spec files and their output folder. If `whole`, the folder holds nothing else."""
 
     specs: tuple[Path, ...]
     out: Path
@@ -35,12 +35,12 @@ class Targets:
 
 
 def targets(specs: Sequence[str], out: Path | None) -> Targets:
-    """What a command line asks to build, and where to."""
+    """Return the targets for the arguments of the command line."""
     checkout = find_checkout()
     if not specs:
         if checkout is None:
             raise typer.BadParameter(
-                "this is no checkout of optgen: name a spec file, and a folder with --out"
+                "not in a checkout of optgen: name a spec file, and a folder with --out"
             )
         paths = tuple(p for p in sorted(checkout.specs.glob("*.py")) if p.stem != "__init__")
         return Targets(paths, out or checkout.generated, whole=out is None)
@@ -50,7 +50,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
             if checkout is None or path.resolve().parent != checkout.specs:
                 raise typer.BadParameter(
                     f"{path} is not in specs/ of a checkout around this folder: "
-                    "say where to with --out DIR"
+                    "choose a folder with --out DIR"
                 )
         assert checkout is not None
         out = checkout.generated
@@ -58,7 +58,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
 
 
 def write(wanted: Targets) -> None:
-    """Bring the generated folder up to date, and print what changed."""
+    """Update the output folder, and print what changed."""
     start = time.perf_counter()
     found = _changes(wanted)
     for change in found:
@@ -74,7 +74,7 @@ def write(wanted: Targets) -> None:
 
 
 def compare(wanted: Targets, *, diff: bool) -> int:
-    """Print what is stale, or how; return how many files are."""
+    """Print the stale files, or their diffs; return their number."""
     found = _changes(wanted)
     for change in found:
         path = str(shorten(change.path))
@@ -94,9 +94,10 @@ def compare(wanted: Targets, *, diff: bool) -> int:
 
 
 def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
-    """Read and generate specs without writing: a line for each that is right.
+    """Read and generate specs without writing anything.
 
-    Of a file that is wrong, its first error; then what is wrong between the files.
+    Yields a line for each correct algorithm, the first error of each wrong file, and at the end
+    an error if two files do not go together.
     """
     right = []
     for path in dict.fromkeys(spec_path(name) for name in names):
@@ -117,7 +118,7 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
 
 
 def _told(algorithm: Algorithm) -> str:
-    """What an author may want to see that the reader has understood."""
+    """Return the states, or the written lists, so that an author can check them."""
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
         return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
@@ -131,12 +132,12 @@ def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
 
 
 def _changes(wanted: Targets) -> list[emit.Change]:
-    """Everything that differs, after every spec was read and every text made."""
+    """Return all changes, after reading every spec and generating every text."""
     found = list(_differences(wanted))
     if others := [str(shorten(change.path)) for change in found if change.of_others]:
         raise typer.BadParameter(
             f"not written by optgen, so not overwritten: {', '.join(others)}; "
-            "move that away, or choose another folder with --out"
+            "move these files away, or choose another folder with --out"
         )
     return found
 
@@ -155,7 +156,7 @@ def _differences(wanted: Targets) -> Iterator[emit.Change]:
 
 
 def _orphans(wanted: Targets) -> list[Path]:
-    """Return folders that optgen wrote for specs that are neither given nor beside those given."""
+    """Return generated folders whose spec is neither given nor in a folder of a given spec."""
     if wanted.whole or not wanted.out.is_dir():
         return []
     given = {path.stem for path in wanted.specs}
@@ -176,7 +177,7 @@ def _orphaned(folder: Path) -> str:
 
 
 def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
-    """The algorithms of the files; each is generated into a folder of its own."""
+    """Return the algorithms of the files, after checking that no two share an output folder."""
     algorithms = read_specs(paths)
     seen: dict[str, Algorithm] = {}
     for algorithm in algorithms:
@@ -192,8 +193,8 @@ def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Folders whose last generated file went, with the bytecode Python left there."""
-    for folder in sorted(set(folders), reverse=True):  # what is inside comes first
+    """Remove folders without generated files, with the bytecode that Python left there."""
+    for folder in sorted(set(folders), reverse=True):  # inner folders come first
         left = [p for p in folder.rglob("*") if p.is_file()]
         if all(p.suffix == ".pyc" for p in left):
             for path in left:

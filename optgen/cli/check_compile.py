@@ -1,4 +1,4 @@
-"""`optgen check --compile`: the C++ of rules, built as first steps on the CPU build it."""
+"""Implement `optgen check --compile`, which builds the C++ of rules as a first step does."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from optgen.spec.read_spec import read_spec
 
 
 def compiled(names: Iterable[str]) -> Iterator[str]:
-    """Build the C++ of specs into the cache; a line for each that can be built.
+    """Build the C++ of specs into the cache, and yield a line for each that compiles.
 
     Raises:
-        ToolchainError: there is no compiler, or it made no library; the message says why.
+        ToolchainError: there is no compiler, or it failed; the message says why.
     """
     for path in dict.fromkeys(spec_path(name) for name in names):
         for algorithm in filter(_CPP.applies, read_spec(path)):
@@ -36,7 +36,7 @@ def compiled(names: Iterable[str]) -> Iterator[str]:
 
 
 def _build(algorithm: Algorithm) -> None:
-    """Build what parameters of float32 need, and all that others may need."""
+    """Build the libraries for float32 parameters, and those that other dtypes may need."""
     source = complete(emit.render(algorithm, _CPP, None))
     sources = {source: levels.of_dtypes([torch.float32])}
     if shards.CONDITION in source:

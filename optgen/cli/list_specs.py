@@ -1,4 +1,4 @@
-"""`optgen list`: the catalogue as a table."""
+"""Implement `optgen list`, which prints the catalogue as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FUNCTIONS = ("name", "function", "lists")
 
 
 def table() -> str:
-    """One line for each optimizer; below, the functions over lists."""
+    """Return a table of the optimizers, and below it a table of the functions over lists."""
     algorithms = read_specs(catalogue().values())
     parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
     functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
@@ -33,7 +33,7 @@ def _state(state: State) -> str:
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> str:
-    """Text in columns, each as wide as its widest cell, with a rule below the first row."""
+    """Return rows as aligned text columns, with a line of dashes below the first row."""
     lines = list(rows)
     widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
     lines.insert(1, tuple("-" * width for width in widths))

@@ -1,4 +1,4 @@
-"""Where specs are found, and where their products go."""
+"""Find spec files and the folder of generated files: in a checkout, or in the package."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Checkout:
 
     @property
     def specs(self) -> Path:
-        """The catalogue's spec files."""
+        """The folder of the catalogue's spec files."""
         return self.root / "specs"
 
     @property
     def generated(self) -> Path:
-        """What is generated from them."""
+        """The folder of the generated files."""
         return self.root / "generated"
 
 
 def find_checkout() -> Checkout | None:
-    """The checkout around the current folder."""
+    """Return the checkout that contains the current folder, or None."""
     here = Path.cwd()
     for folder in (here, *here.parents):
         project = folder / "pyproject.toml"
@@ -44,29 +44,33 @@ def find_checkout() -> Checkout | None:
 
 
 def specs_folder() -> Path:
-    """The specs of the checkout around, else those of the installed package."""
+    """Return the folder of specs, of the checkout or else of the installed package."""
     checkout = find_checkout()
     return checkout.specs if checkout else Path(str(importlib.resources.files("optgen.specs")))
 
 
 def catalogue() -> dict[str, Path]:
-    """The catalogue's spec files by name."""
+    """Return the catalogue's spec files by name."""
     return {p.stem: p for p in sorted(specs_folder().glob("*.py")) if p.stem != "__init__"}
 
 
 def is_catalogued(algorithm: Algorithm) -> bool:
-    """Whether an algorithm's spec is the catalogue's own, or somebody's, elsewhere."""
+    """Tell whether an algorithm's spec file is in the catalogue."""
     return Path(algorithm.place.file).resolve().parent == specs_folder().resolve()
 
 
 def spec_path(name: str) -> Path:
-    """The spec file a person means by a path, or by a module or class of the catalogue."""
+    """Return the spec file for a path, or for a module or class name of the catalogue.
+
+    Raises:
+        typer.BadParameter: there is no such file or name.
+    """
     if name.endswith(".py"):
         if Path(name).is_file():
             return Path(name)
         raise typer.BadParameter(f"no such file: {name}")
     if Path(name).exists():
-        raise typer.BadParameter(f"{name} is no spec file: that is Python, and ends in .py")
+        raise typer.BadParameter(f"{name} is not a spec file, whose name ends in .py")
     known = catalogue()
     module = name if name in known else module_name(name)
     if module in known:
@@ -77,6 +81,6 @@ def spec_path(name: str) -> Path:
 
 
 def shorten(path: Path) -> Path:
-    """The path as seen from the current folder, if it lies below."""
+    """Return a path relative to the current folder if it lies in it, else the absolute path."""
     path, here = path.resolve(), Path.cwd().resolve()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,4 +1,4 @@
-"""What a step of an algorithm reads and writes: the streams of its plans, for the benchmark."""
+"""Derive from an algorithm's plans which tensors a step reads and writes, for the benchmark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHAPES = {Axes.ROW: "row", Axes.COLUMN: "col"}
 
 
 def traffic(name: str) -> tuple[Traffic, ...] | None:
-    """A class's trips through memory, for each kind of parameter its rule tells apart.
+    """Return the memory traffic of a class's step, one for each plan of its rule.
 
-    None where matrices are multiplied between the trips: memory is not the limit there.
+    Return None if the rule multiplies matrices, because memory does not limit such a step.
     """
     source = OWN[name].spec if name in OWN else spec_path(name)
     (algorithm,) = (each for each in read_spec(source) if each.name == name)
@@ -31,7 +31,7 @@ def traffic(name: str) -> tuple[Traffic, ...] | None:
 
 
 def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
-    """The same of an algorithm with its rule."""
+    """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
     found = plans(algorithm)
     if any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases):
         return None
@@ -39,9 +39,10 @@ def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
 
 
 def _trips(plan: Plan) -> Iterator[tuple[Access, ...]]:
-    """A sweep reads streams, rows and columns; a finish updates states of rows and columns.
+    """Yield the tensors that each phase accesses.
 
-    Sums, and what is made of them for the next sweep only, need not be in memory in between.
+    A sweep reads streams, rows and columns. A finish updates row and column states. Sums, and
+    values that only the next sweep reads, need not go through memory.
     """
     for phase in plan.phases:
         if isinstance(phase, Sweep):
@@ -58,7 +59,7 @@ def _stream(stream: Stream) -> Access:
 
 
 def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
-    """The rows and columns that a sweep reads."""
+    """Yield the rows and columns that a sweep reads."""
     made = {stmt.target.name for stmt in assigns(sweep.body)}
     read = (ref for expr in expressions(sweep.body) for ref in reads(expr))
     axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in made}

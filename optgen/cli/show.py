@@ -1,4 +1,4 @@
-"""`optgen show`: one algorithm as its spec, as LaTeX, as IR, or as one of its generated files."""
+"""Implement `optgen show`, which prints a spec, its LaTeX, its IR, or a generated file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from optgen.spec.read_spec import read_spec
 
 
 def source(name: str) -> str:
-    """The spec as it was written."""
+    """Return the spec as it was written."""
     return _read(name)[0].source
 
 
 def latex(name: str) -> str:
-    """The rule as the docstring of the class shows it."""
+    """Return the rule in LaTeX, as the docstring of the class has it."""
     texts: list[str] = []
     for algorithm in _whole(name):
         with spec_errors(algorithm):
@@ -34,7 +34,7 @@ def latex(name: str) -> str:
 
 
 def ir(name: str) -> str:
-    """The rule as the compiler reads it, and its plan."""
+    """Return the text of the algorithm and of its plan."""
     texts: list[str] = []
     for algorithm in _whole(name):
         with spec_errors(algorithm):
@@ -43,7 +43,7 @@ def ir(name: str) -> str:
 
 
 def generated(name: str, lowering: str) -> str:
-    """One generated file, made now."""
+    """Generate one file and return its text."""
     files = {one.name: one for one in LOWERINGS}
     if lowering not in files:
         message = f"{lowering!r} is not one of {', '.join(files)}"
@@ -64,7 +64,7 @@ def generated(name: str, lowering: str) -> str:
 
 
 def _whole(name: str) -> Iterator[Algorithm]:
-    """The algorithms with the rule they derive from their base, where they do."""
+    """Yield the algorithms of a spec; a derived one has the rule of its base."""
     for algorithm in _read(name):
         base = read_base(algorithm, specs_folder())
         with spec_errors(algorithm):

@@ -1,4 +1,4 @@
-"""Which names generated code makes of a variable's name, and which it uses itself."""
+"""Define the names in generated code: those derived from a variable, and those it reserves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNTIME: dict[str, tuple[str, ...]] = {
     "sharded.split": ("Split",),
     "slices": ("cuts", "slices"),
 }
-"""The modules of optgen.runtime, and the functions and types of theirs in generated Python."""
+"""Modules of optgen.runtime, and the names that generated Python imports from them."""
 
 PYTHON = frozenset(
     (
@@ -45,28 +45,28 @@ PYTHON = frozenset(
         *("_update", "blocked", "capturable", "cut", "index", "share", "split", "whole"),
     )
 )
-"""What generated Python uses besides the words of the language."""
+"""Names that generated Python uses besides the ops of the language."""
 
 
 def plural(name: str) -> str:
-    """The list of what `name` is one of."""
+    """Return the name of a list of such values."""
     several = f"{name}s"
     return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
 
 
 def capitals(name: str) -> str:
-    """The number or the parameter of a template that belongs to a variable."""
+    """Return the upper-case name of the constant or template parameter of a variable."""
     upper = name.upper()
     return upper if upper != name else f"{upper}_"
 
 
 def escaped(name: str, reserved: Collection[str]) -> str:
-    """A name beside those that mean something else where it will stand."""
+    """Return the name, with an underscore appended if it is reserved."""
     return f"{name}_" if name.rstrip("_") in reserved else name
 
 
 def relatives(name: str) -> frozenset[str]:
-    """What printers call things that belong to a variable: its list, its old value, its type."""
+    """Return the names that printers derive from a variable, for its list, old value and type."""
     sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
     own = (
         plural(name),
@@ -82,7 +82,7 @@ def relatives(name: str) -> frozenset[str]:
 
 
 def is_free(name: str, others: Iterable[str]) -> bool:
-    """Whether a new variable may have this name beside the others."""
+    """Tell whether a new variable may have this name beside the others."""
     names = set(others)
     if keyword.iskeyword(name) or not {name, *relatives(name)}.isdisjoint(names | PYTHON):
         return False

@@ -1,8 +1,8 @@
-"""The words of the language: one row each, with arity, meaning on tensors and LaTeX.
+"""Define the ops of the language: for each its arity, category, meaning on tensors, and LaTeX.
 
-A word's meaning is written with tensor methods only, so it holds for 0-dim tensors (scalars) and
-for tensors of any shape, with torch's NaN, signed zero and infinity. How a lowering prints a word
-is that lowering's business; a test demands an entry for every pair of word and lowering.
+A meaning uses tensor methods only. So it holds for 0-dim tensors (scalars) and for tensors of any
+shape, with torch's NaN, signed zero and infinity. Each lowering prints ops in its own way; a test
+requires an entry for every pair of op and lowering.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OpCategory = Literal[
 
 @dataclass(frozen=True)
 class OpInfo:
-    """One word: `meaning` takes tensors (truth: a bool tensor); LaTeX has `{0}`, `{1}`."""
+    """One op: `meaning` is a function of tensors; `latex` is a format string of `{0}`, `{1}`."""
 
     name: str
     arity: int
@@ -28,7 +28,7 @@ class OpInfo:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """A number as the exponent is a number, for which torch knows roots: 0.5 is sqrt."""
+    """Return a power. A 0-dim exponent becomes a float, because torch computes x**0.5 as sqrt."""
     return a ** (b if b.ndim else b.item())
 
 
@@ -41,12 +41,12 @@ def _clamp(x: Any, low: Any, high: Any) -> Any:
 
 
 def _max_abs(x: Any) -> Any:
-    """0 of nothing, as a sum of nothing is; NaN where any is."""
+    """Return the largest magnitude; 0 for an empty tensor, NaN if any element is NaN."""
     return x.abs().amax() if x.numel() else x.new_zeros(())
 
 
 def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
-    """Newton-Schulz: an odd quintic drives every singular value towards 1, matrix by matrix."""
+    """Drive all singular values towards 1, by the odd quintic of Newton-Schulz."""
     a, b, c = coefficients
     tall = x.shape[-2] > x.shape[-1]
     y = x.mT if tall else x
@@ -98,20 +98,20 @@ _ROWS = (
     ),
     OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
     OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
-    # Facts have no arithmetic: the runtime knows them, the evaluator is told them.
+    # Facts are not computed: the runtime knows them, and the evaluator receives them.
     OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
     OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),
     OpInfo("is_none", 1, "fact", lambda x: x is None, r"{0} = \varnothing"),
     OpInfo("copy", 1, "fact", lambda x: x.clone(), "{0}"),
     OpInfo("fresh", 1, "fact", lambda x: x, r"{0} \text{{ is new}}"),
-    # Properties of the parameter, known before a step begins: a fact each, told the same way.
+    # Properties of the parameter are known before a step begins, and not computed either.
     OpInfo("factored", 1, "property", lambda x: x, r"\dim {0} > 1"),
     OpInfo("ndim", 1, "property", lambda x: x, r"\dim {0}"),
     OpInfo("numel", 1, "property", lambda x: x, r"\left|{0}\right|"),
     OpInfo("rows", 1, "property", lambda x: x, r"\operatorname{{rows}}({0})"),
     OpInfo("cols", 1, "property", lambda x: x, r"\operatorname{{cols}}({0})"),
     OpInfo("machine_eps", 1, "property", lambda x: x, r"\varepsilon_{{\text{{mach}}}}({0})"),
-    # A reduction of rows keeps the last axis, one of columns the one before: with one element.
+    # A reduction of rows keeps the last axis with size 1, one of columns the last axis but one.
     OpInfo("row_sum", 1, "reduction", lambda x: x.sum(-1, keepdim=True), _row("sum")),
     OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
     OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
@@ -121,7 +121,7 @@ _ROWS = (
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
     OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
     OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
-    # A matrix word takes whole matrices: the last two axes of a tensor, batched over the others.
+    # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
     OpInfo(
         "orthogonalize",
         4,
@@ -133,25 +133,25 @@ _ROWS = (
 
 OPS: dict[str, OpInfo] = {op.name: op for op in _ROWS}
 FUNCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "function")
-"""What a spec may call by name that works element by element."""
+"""Functions that work element by element."""
 
 PROPERTIES: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "property")
 FACTS: tuple[str, ...] = ("factored",)
-"""Properties that are true or false: `when=` may name them, and a branch on one folds away."""
+"""Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
 BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"))
-"""Those that mean the same of some rows of a parameter as of all."""
+"""Ops whose result for a row depends on that row only."""
 CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
-"""What a spec may call by name."""
+"""Functions that a spec may call."""
 
 CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
-"""The number of a word's first operands that are conditions."""
+"""The number of leading operands of an op that are conditions."""
 
 BY_ELEMENT: tuple[str, ...] = tuple(
     w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
 )
-"""What every lowering prints inside a sweep: one element of the result asks one of each operand."""
+"""Ops that every lowering prints inside a sweep: they work element by element."""
 
 PRECEDENCE = {
     "or": 1,
@@ -171,9 +171,10 @@ PRECEDENCE = {
     "neg": 8,
     "**": 9,
 }
-"""The binding of operators, as in Python; names and calls bind tightest, at `ATOM`.
+"""Precedence of operators, as in Python; names and calls bind tightest, at `ATOM`.
 
-In Python `%` binds as tightly as `*`. Here it binds less, so that `-(a % b)` keeps its parentheses.
+In Python `%` binds as tightly as `*`. Here it binds less, so that `-(a % b)` keeps its
+parentheses.
 """
 
 ATOM = 10

@@ -1,4 +1,4 @@
-"""Algorithms and plans as text: what `optgen show NAME --ir` prints and golden tests keep."""
+"""Print algorithms and plans as text, for `optgen show NAME --ir` and golden tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
 
 
 def to_text(what: Algorithm | Plan) -> str:
-    """The whole rule, one statement a line, versions as `name.version`."""
+    """Return the text of an algorithm or plan: one statement a line, versions as `name.version`."""
     if isinstance(what, Algorithm):
         return "\n".join([_header(what), *_statements(what.rule, "  ")]) + "\n"
     lines = [f"plan {what.algorithm.name}", "scalars", *_statements(what.scalars, "  ")]
@@ -58,7 +58,7 @@ def _statements(program: Program, indent: str) -> Iterator[str]:
 
 
 def expr_text(expr: Expr) -> str:
-    """An expression as the language writes it."""
+    """Return an expression in the syntax of the spec language."""
     return _text(expr)[0]
 
 

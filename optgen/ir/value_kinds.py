@@ -1,4 +1,7 @@
-"""Kind = where a value lives × its axes: joined, the maximum of the one, the union of the other."""
+"""Infer the kind of every value: the stage at which it is known, and its axes.
+
+The kind of a result is the latest stage and the union of the axes of its operands.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from optgen.ir.ops import FACTS, PROPERTIES, REDUCTIONS
 
 
 class Stage(IntEnum):
-    """Where a value is known: the further down, the later and the dearer."""
+    """Time at which a value is known (its binding time), from early to late."""
 
-    STATIC = 0  # flags, choices, truth of a hyperparameter: known when the step begins
+    STATIC = 0  # flags, choices, whether a hyperparameter is 0 or None: known before the step
     GROUP = 1  # a number of the param group
-    PARAM = 2  # a number of one parameter: from its step count and scalar state
-    DEVICE = 3  # downstream of a reduction: never leaves the device
+    PARAM = 2  # a number of one parameter: computed from its step count and scalar states
+    DEVICE = 3  # a tensor, or computed from one by a reduction: it stays on the device
 
 
 class Axes(IntEnum):
-    """The shape of a value, as bits: one for the batch of matrices, one for each of the last two.
+    """Axes along which a value varies, as bits: its shape up to broadcasting.
 
-    A row value has one number per row (the last axis is 1), a column value one per column (the axis
-    before it is 1); together they make the whole tensor. What both reduce to is one number per
-    matrix of the batch.
+    One bit is for the batch of matrices, one for each of the last two axes. A ROW value has one
+    number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last
+    axis but one). Their union is TENSOR, their intersection MATRIX: one number per matrix.
     """
 
     NONE = 0
@@ -37,23 +40,23 @@ class Axes(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Where a value lives, and its axes."""
+    """Stage and axes of a value."""
 
     stage: Stage
     axes: Axes = Axes.NONE
 
     @property
     def is_tensor(self) -> bool:
-        """Whether there is more than one number of it per parameter."""
+        """Tell whether there may be more than one number of it per parameter."""
         return self.axes is not Axes.NONE
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is one number per parameter that is known without looking at any tensor."""
+        """Tell whether it is one number per parameter, known without reading any tensor."""
         return self.axes is Axes.NONE and self.stage < Stage.DEVICE
 
     def join(self, other: Kind) -> Kind:
-        """The kind of something made from both."""
+        """Return the kind of a value computed from both."""
         return Kind(Stage(max(self.stage, other.stage)), Axes(self.axes | other.axes))
 
 
@@ -74,11 +77,11 @@ _REDUCED = {
     name: Axes.ROW if name.startswith("row_") else Axes.COLUMN if name.startswith("col_") else 0
     for name in REDUCTIONS
 }
-"""The axes that a reduction leaves of those its argument has."""
+"""Mask of the axes that each reduction keeps."""
 
 
 def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
-    """The kinds of the names in a rule's signature."""
+    """Return the kinds of the names in a rule's signature."""
     kinds = {algorithm.param: TENSOR, algorithm.grad: TENSOR}
     if algorithm.step:
         kinds[algorithm.step] = PARAM
@@ -90,7 +93,7 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
 
 
 def kind_of(expr: Expr, kinds: Lookup) -> Kind:
-    """The kind of an expression, given the kinds of the names it reads."""
+    """Return the kind of an expression, given the kinds of the names it reads."""
     match expr:
         case Const():
             return STATIC

@@ -1,4 +1,4 @@
-"""Follows every path of a program: which version of each name stands at every statement."""
+"""Check, on every path of a program, that each read sees the version it names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from optgen.ir.print_ir import expr_text
 from optgen.ir.value_kinds import Kind, kind_of
 
 Versions = dict[str, int]
-_EITHER = -1  # what one arm or the other has left
+_EITHER = -1  # the version after a branch whose arms left different ones
 Assumed = Mapping[Expr, bool]
 
 
 class VerifyError(Exception):
-    """A pass broke a rule of the level it produces."""
+    """An algorithm or plan that breaks an invariant of the IR."""
 
 
 class StaleReadError(VerifyError):
-    """A name is read where another of its values was written since."""
+    """A name that is read after a later version of it was written."""
 
 
 @dataclass(frozen=True)
 class _Past:
-    """The programs that ran before a place: `again` runs them on a path known better by now."""
+    """The programs that ran before a statement; `again` reruns them with more known conditions."""
 
     again: Callable[[Assumed], Versions]
     conditions: frozenset[Expr]
@@ -34,17 +34,17 @@ class _Past:
 
 @dataclass
 class Paths:
-    """Follows every path of a program.
+    """Walk over every path of a program, with the current version of each name.
 
-    `copies`: both arms end in the same version of a name. Without them (a plan leaves out what
-    copies a name to itself) a version that is not in `written` is the one before.
+    With `copies`, both arms of a branch end in the same version of a name. A plan leaves such
+    copies out, so without `copies` a version that is not in `written` is the one before.
     """
 
     kinds: Mapping[Ref, Kind]
     written: set[Ref]
     copies: bool = False
     found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
-    """The versions found so far, by place and path."""
+    """Versions found so far, by place and path."""
 
     def run(
         self,
@@ -55,9 +55,15 @@ class Paths:
         past: _Past | None = None,
         stop: int | None = None,
     ) -> Versions:
-        """The versions after a program, from those before it; `done` are assignments so far.
+        """Check a program, and return the versions after it.
 
-        With `stop` only so many of its statements are run.
+        Args:
+            program: the statements.
+            before: the versions before the program.
+            assumed: the conditions known on this path.
+            done: the assignments so far with their paths; extended here.
+            past: the programs that ran before.
+            stop: the number of statements to run; None for all.
         """
         now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
         past = past or _Past(lambda path: dict(before), frozenset())
@@ -80,7 +86,7 @@ class Paths:
         return now
 
     def _here(self, program: Program, place: int, past: _Past) -> _Past:
-        """The past of a statement of a program."""
+        """Return the past of the statement at an index of a program."""
 
         def again(path: Assumed) -> Versions:
             key = (id(program), place, frozenset(path.items()))
@@ -111,10 +117,10 @@ class Paths:
         return self._joined(before, then, orelse)
 
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
-        """The versions after both arms; an arm without an assignment keeps the old value.
+        """Return the versions after both arms of a branch.
 
-        Where the arms differ, no version has a value: reading one is an error, but that of a join
-        which a plan has left out.
+        An arm without an assignment keeps the old version. Where the arms leave different versions,
+        reading either is an error, except the version of a join that a plan has left out.
         """
         after: Versions = {}
         for name in then.keys() & orelse.keys():
@@ -126,7 +132,7 @@ class Paths:
         return after
 
     def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
-        """Check that every name an expression reads has that version here (a property: none)."""
+        """Check that each name an expression reads has that version here, except in properties."""
         match expr:
             case Ref():
                 self.read_ref(expr, now, path)
@@ -150,21 +156,21 @@ class Paths:
 
 @dataclass
 class SweepPaths(Paths):
-    """Paths of a sweep; the scalar program ran to its end, under the same conditions, before."""
+    """Paths of a sweep. The scalar program ran before it, under the same conditions."""
 
     before: Paths = field(default_factory=lambda: Paths({}, set()))
     scalars: Program = ()
     given: Versions = field(default_factory=dict)
 
     def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
-        """Check one name; a scalar by what the scalar program leaves on this path."""
+        """Check one name. A scalar must have the version that the scalar program leaves."""
         if ref in self.kinds and self.kinds[ref].is_scalar:
             self.before.read_ref(ref, self._scalars_on(path), path)
         else:
             super().read_ref(ref, now, path)
 
     def _scalars_on(self, path: Assumed) -> Versions:
-        """Return the versions that the scalar program leaves on a path."""
+        """Return the versions after the scalar program on a path."""
         key = ("scalars", frozenset(path.items()))
         if key not in self.found:
             self.found[key] = self.before.run(self.scalars, self.given, path)
@@ -172,7 +178,7 @@ class SweepPaths(Paths):
 
 
 def _conditions(program: Program) -> Iterator[Expr]:
-    """Every condition of a program, those inside branches too."""
+    """Yield every condition of a program, including those inside branches."""
     for stmt in program:
         if isinstance(stmt, If):
             yield stmt.condition
@@ -180,7 +186,7 @@ def _conditions(program: Program) -> Iterator[Expr]:
 
 
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
-    """After the arm that is taken; what only the other arm assigns has their join's version."""
+    """Return the versions after a taken arm; names only the dead arm assigns get its versions."""
     joined = {a.target.name: a.target.version for a in assigns(dead)}
     return {
         name: joined.get(name, version) if version == before.get(name) else version
@@ -189,12 +195,12 @@ def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
 
 
 def _exclude(path: Assumed, other: Assumed) -> bool:
-    """Whether no run goes both ways."""
+    """Tell whether no run can take both paths."""
     return any(other.get(condition) is (not holds) for condition, holds in path.items())
 
 
 def written_in(program: Program) -> set[Ref]:
-    """Every name and version a program assigns."""
+    """Return every name, with its version, that a program assigns."""
     return {a.target for a in assigns(program)}
 
 

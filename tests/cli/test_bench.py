@@ -36,7 +36,7 @@ def test_bench_says_what_there_is() -> None:
     assert run("bench", "Adamm").exit_code == 2
     assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
     assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
-    assert "no type int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
+    assert "no dtype int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
