@@ -1,4 +1,4 @@
-"""One call on a CUDA machine: is every lowering right there, and how fast is it?
+"""Check every lowering on a CUDA machine, and measure its speed.
 
     python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
 
@@ -43,7 +43,7 @@ Work = dict[str, Callable[[], Result]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not done yet, process after process, until all is done or time is up."""
+    """Run what is not done yet, in one process after another, until all is done or time is up."""
     given = parse(arguments)
     if given.worker:
         return work(given)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
-    """The exit status of a process; one that hangs is ended."""
+    """Return the exit status of a process; kill it if it hangs."""
     seen, size = time.monotonic(), -1
     while process.poll() is None:
         time.sleep(0.2)
@@ -81,7 +81,7 @@ def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
 
 
 def work(given: argparse.Namespace) -> int:
-    """In a process of its own: everything that is not done, as long as the device is well."""
+    """Run, in a separate process, everything that is not done, while the device has no fault."""
     import torch
 
     results, until = Results(given.out), time.monotonic() + 60 * given.minutes
@@ -106,7 +106,7 @@ def work(given: argparse.Namespace) -> int:
 
 
 def plan(given: argparse.Namespace) -> Work:
-    """What there is to do, by name; imported here, after the choice of the interpreter."""
+    """Return the tasks by name. Imports happen here, after the choice of the interpreter."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situations, trajectories
     from benchmarks.gpu_device import spare_the_compiler
@@ -133,7 +133,7 @@ def plan(given: argparse.Namespace) -> Work:
 
 
 def summary(results: Results, out: Path) -> int:
-    """Say what failed."""
+    """Print what failed."""
     failed = list(results.failed())
     print(
         f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "
@@ -154,7 +154,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return what the figures depend on."""
     import torch
     import triton
 
@@ -178,7 +178,7 @@ def machine() -> dict[str, Any]:
 
 
 def driver() -> str:
-    """The driver's version and the clocks, from NVIDIA's own tool where there is one."""
+    """Return the driver's version and the clocks, from nvidia-smi if it exists."""
     asked = "driver_version,clocks.max.sm,clocks.max.memory,power.limit"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
     try:
@@ -188,7 +188,7 @@ def driver() -> str:
 
 
 def device_name(given: argparse.Namespace) -> str:
-    """What the file of results is called after."""
+    """Return the device name for the file of results."""
     if given.rehearse:
         return "rehearsal"
     import torch

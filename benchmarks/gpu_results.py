@@ -1,6 +1,6 @@
-"""The results of benchmarks/gpu.py: a line of JSON for each thing begun and each thing done.
+"""Record the results of benchmarks/gpu.py: a line of JSON for each task begun and each done.
 
-A line is on the disk before the next thing begins, so that whatever ends a run loses nothing.
+A line is on the disk before the next task begins, so an interrupted run loses nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Result = dict[str, Any]
 
 
 class Results:
-    """A file of results, begun or continued."""
+    """A file of results, new or continued."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -49,7 +49,7 @@ class Results:
 
 
 def show(name: str, result: Result) -> None:
-    """A line for a check; for a comparison milliseconds, bandwidth, and how many times ours."""
+    """Print a line for a check; for a comparison milliseconds, bandwidth, and ratio to ours."""
     if "right" in result:
         what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
         print("ok  " if result["right"] else "BAD ", name, what, flush=True)

@@ -1,4 +1,4 @@
-"""An iteration of LBFGS against torch's: `python benchmarks/lbfgs.py [--threads N]`.
+"""Measure an iteration of LBFGS against torch's: `python benchmarks/lbfgs.py [--threads N]`.
 
 Both classes minimize the same separable quadratic, whose closure costs two trips through memory,
 with a full history. Steps alternate between them; the table shows the fastest iteration and the
@@ -24,7 +24,7 @@ ITERATIONS = 20  # in a step
 
 
 class Minimization:
-    """Steps of a class on a problem of its own, with the history full."""
+    """Steps of a class on its own problem, with a full history."""
 
     def __init__(self, cls: Any, numel: int, history: int, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -50,7 +50,7 @@ class Minimization:
 
 
 def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     both = {
         label: Minimization(module.LBFGS, numel, history, dtype)
         for label, module in (("optgen", optgen.optim), ("torch", torch.optim))

@@ -1,11 +1,11 @@
-"""Compile every Triton kernel of the catalogue for three GPUs that are not here, and record it.
+"""Compile every Triton kernel of the catalogue ahead of time for three GPUs, and record figures.
 
     python benchmarks/triton_aot.py [--jobs N]
 
-For each kernel, target, set of types, with and without optional states and a gradient scaler, it
-writes the registers of a thread and the bytes a block shares: results/triton-registers.json.
-Exits with 1 where a kernel spills, rounds inexactly, or reads or writes a whole block in less than
-16 bytes at a time. The tests compile the same and compare: registers may grow by SLACK.
+It covers each kernel, target and set of dtypes, with and without optional states and a gradient
+scaler. It writes registers per thread and shared memory to results/triton-registers.json. It exits
+with 1 if a kernel spills, rounds inexactly, or accesses a whole block in less than 16 bytes at a
+time. The tests compile the same kernels and compare: registers may grow by SLACK.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Entries = dict[str, dict[str, list[int]]]
 
 
 def classes() -> dict[str, Any]:
-    """A class for each file of kernels; AdamW steps with Adam's."""
+    """Return one class for each file of kernels; AdamW uses those of Adam."""
     found: dict[str, Any] = {}
     for kind in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
         if isinstance(getattr(kind, "rule", None), Rule):
@@ -47,19 +47,19 @@ def classes() -> dict[str, Any]:
 
 
 def cases(kind: Any, target: str) -> Iterator[Case]:
-    """Every way to compile the kernels of a class for a target."""
+    """Yield every case in which the kernels of a class are compiled for a target."""
     flags = (False, True) if flags_of(kind) else (False,)
     yield from (Case(target, *case) for case in product(TYPES, flags, (False, True)))
 
 
 def words(case: Case) -> str:
-    """What a case is recorded under, for its target."""
+    """Return the name under which a case is recorded for its target."""
     found = [case.types, "flags" if case.flags else "", "scaled" if case.scaled else ""]
     return " ".join(filter(None, found))
 
 
 def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
-    """What is recorded of the kernels of a class, and what is wrong with them."""
+    """Return the record of the kernels of a class, and their faults."""
     found = kernels(classes()[name], case, cache)
     wrong = [
         f"{kernel}, {case.target} {words(case)}: {figures}"
@@ -70,7 +70,7 @@ def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], l
 
 
 def main() -> int:
-    """Compile everything, write it down, and say what is wrong."""
+    """Compile everything, write the record, and print faults."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
     record: dict[str, Entries] = {}
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def write(record: dict[str, Entries]) -> None:
-    """A line a kernel and target, so that a change shows where it is."""
+    """Write a line for each kernel and target, so that diffs are readable."""
     head = {"triton": triton.__version__, "entries": "registers of a thread, bytes of a block"}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for kernel, targets in sorted(record.items()):

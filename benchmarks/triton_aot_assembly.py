@@ -1,4 +1,4 @@
-"""What a compiled kernel's assembly says: registers, spills, how widely it reads and writes."""
+"""Read figures from a compiled kernel's assembly: registers, spills, widths of accesses."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ import triton
 
 _BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f64": 8}
 _WHOLE = re.compile(r"tt\.(?:(load) %\w+|(store) %\w+, %[\w#]+) : tensor<([\dx]+)x!tt\.ptr<(\w+)>>")
-"""An access without a mask."""
+"""A load or store without a mask."""
 _PTX = re.compile(r"(ld|st)\.global(?:\.\w+)*?\.v(\d)\.b(\d+)")
 _AMDGCN = re.compile(r"(?:global|buffer)_(load|store)_dwordx(\d)")
 INEXACT = (".ftz", "div.full", ".approx")
-"""What no kernel may do: flush denormal numbers, round other than IEEE 754 says."""
+"""Instructions that no kernel may use: they flush denormals, or do not round as IEEE 754."""
 _FIRST_GUESS = "rcp.approx.ftz.f64"
-"""Where the logarithm of a float64 begins its division, which it then refines."""
+"""Allowed in the logarithm of a float64, which refines this first approximation."""
 
 Accesses = Counter[tuple[str, int]]
-"""How often a thread loads, or stores, so many bytes at once."""
+"""The number of loads or stores of a thread, by kind and width in bytes."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a compiled kernel takes and does."""
+    """Resources and accesses of a compiled kernel."""
 
     registers: int
     spilled: int  # bytes of memory
-    shared: int  # bytes that the threads of a block share
-    wanted: Accesses  # those of whole blocks, as wide as they can be
-    found: Accesses  # all that are wider than 4 bytes
+    shared: int  # bytes of shared memory
+    wanted: Accesses  # accesses of whole blocks, if as wide as possible
+    found: Accesses  # all accesses wider than 4 bytes
     inexact: tuple[str, ...]
 
     @property
     def is_wide(self) -> bool:
-        """Whether whole blocks are read and written as widely as they can be."""
+        """Tell whether whole blocks are read and written with the widest accesses possible."""
         return not self.wanted - self.found
 
 
 def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
-    """Those of a kernel that was launched with these options."""
+    """Return the figures of a kernel that was launched with these options."""
     lanes = compiled.metadata.num_warps * compiled.metadata.target.warp_size
     axes = 3 if "TILES" in options else 1  # of a tile [matrix, row, column], or of a block
     wanted = _wanted(compiled.asm["ttir"], options.get("VECTOR", 1), lanes, axes)
@@ -66,7 +66,7 @@ def figures(compiled: Any, options: Mapping[str, Any]) -> Figures:
 
 
 def _wanted(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
-    """Accesses of whole blocks: 16 bytes at a time of the widest stream, as many of the others."""
+    """Count the accesses of whole blocks: 16 bytes wide for the widest stream."""
     wanted: Accesses = Counter()
     for load, store, size, kind in _WHOLE.findall(ttir):
         extent = [int(n) for n in size.split("x")]
@@ -78,7 +78,7 @@ def _wanted(ttir: str, vector: int, lanes: int, axes: int) -> Accesses:
 
 
 def _resources(cubin: bytes) -> dict[str, int]:
-    """Registers, stack and local memory, from NVIDIA's own tool."""
+    """Return registers, stack and local memory, from NVIDIA's cuobjdump."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)

@@ -1,7 +1,7 @@
-"""Kernels for GPUs that are not here: a step compiles what it would launch, for any of them.
+"""Compile the Triton kernels of a step ahead of time, for GPUs that this machine lacks.
 
-The runtime itself decides on buckets, arguments and options; only the driver is a stand-in, which
-says what device there would be. Nothing is launched. With TRITON_INTERPRET set nothing compiles.
+The runtime itself chooses buckets, arguments and options. Only the driver is a stand-in, which
+names the target device. Nothing is launched. With TRITON_INTERPRET set, nothing is compiled.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TYPES = {
     "mixed": (torch.bfloat16, torch.float32),
     "float64": (torch.float64, torch.float64),
 }
-"""Of parameters and gradients, and of their states."""
+"""The dtype of parameters and gradients, and that of their states."""
 SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
-"""Of parameters: a rule that goes by matrices has another tile for each of these."""
+"""Shapes of parameters. A rule on matrices has a different tile for each of them."""
 
 
 class Launch(NamedTuple):
-    """What a step would launch."""
+    """A launch that a step would make."""
 
     name: str
     grid: tuple[int, ...]
@@ -50,17 +50,17 @@ class Launch(NamedTuple):
 
 
 class Case(NamedTuple):
-    """How a class is compiled."""
+    """Settings with which a class is compiled."""
 
     target: str
     types: str = "float32"
-    flags: bool = False  # with all states that it may keep
+    flags: bool = False  # with all optional states
     scaled: bool = False  # with a gradient scaler
 
 
 @dataclass(frozen=True)
 class Absent:
-    """A driver of a device that nobody has."""
+    """Driver of a device that does not exist."""
 
     target: str
 
@@ -68,7 +68,7 @@ class Absent:
         return TARGETS[self.target]
 
     def get_current_device(self) -> int:
-        return list(TARGETS).index(self.target)  # Triton keeps what it compiled by device
+        return list(TARGETS).index(self.target)  # Triton caches kernels by device
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -76,9 +76,9 @@ class Absent:
 
 @contextmanager
 def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
-    """Inside, fused Triton steps of CPU tensors compile for a target; the list grows by launches.
+    """Make fused Triton steps of CPU tensors compile for a target; yield a list of their launches.
 
-    `cache` is a folder for Triton's own files. An optimizer is to be made inside.
+    `cache` is a folder for Triton's files. Make the optimizer inside the context.
     """
     seen: list[Launch] = []
 
@@ -103,14 +103,14 @@ def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
 
 
 def kernels(kind: Any, case: Case, cache: str) -> dict[str, Figures]:
-    """The figures of everything that a step of a class launches, by the kernels' names."""
+    """Return the figures of every kernel that a step of a class launches, by kernel name."""
     with compiling_for(case.target, cache) as seen:
         step(kind, case)
     return {one.name: figures(one.compiled, one.options) for one in seen}
 
 
 def step(kind: Any, case: Case) -> None:
-    """Take a step with parameters and states of a case's types."""
+    """Take a step with parameters and states of a case's dtypes."""
     dtype, kept = TYPES[case.types]
     params = accepted(kind, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
     for param in params:
@@ -126,7 +126,7 @@ def step(kind: Any, case: Case) -> None:
 
 
 def flags_of(kind: Any) -> dict[str, Any]:
-    """The arguments with which a class keeps all the states it can."""
+    """Return the arguments with which a class has all its optional states."""
     group = kind([torch.zeros(2, 2)]).param_groups[0]
     named = {state.when.removeprefix("not ") for state in kind.rule.states if state.when}
     return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}

@@ -182,7 +182,7 @@ def _format(text: str, ruff: str) -> str:
             check=False,
         )
         if run.returncode:
-            raise RuntimeError(f"ruff rejects the text of a template: {run.stderr}{text}")
+            raise RuntimeError(f"the text of a template is not Python: {run.stderr}{text}")
         text = run.stdout
     return text
 

@@ -1,6 +1,7 @@
 """The mirror of torchrec.optim, written by hand: optimizers that know parameters by name.
 
-SGD, Adagrad and Adam, which torchrec has as names of what its tables do, are those of optgen.optim.
+torchrec's SGD, Adagrad and Adam name the updates of its tables. Here they are those of
+optgen.optim.
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad

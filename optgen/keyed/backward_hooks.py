@@ -1,4 +1,4 @@
-"""Parameters that are updated in the backward pass, as soon as their gradient is known."""
+"""Update single parameters in the backward pass, by hooks that run when a gradient is ready."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from optgen.keyed.torch_private import backward_is_compiled, hand_to_ddp
 
 
 class HasStep(Protocol):
-    """What takes a step with the gradient of one parameter."""
+    """Object that takes a step with the gradient of one parameter."""
 
     def step(self) -> Any: ...
 
@@ -21,20 +21,20 @@ def apply_optimizer_in_backward(
     optimizer_kwargs: dict[str, Any],
     register_hook: bool = True,
 ) -> None:
-    """Give each parameter an optimizer that steps in the backward pass, and drops the gradient.
+    """Give each parameter an optimizer that steps in the backward pass and drops the gradient.
 
-    A parameter keeps its optimizers in `_in_backward_optimizers`, and what they were made of in
-    `_optimizer_classes` and `_optimizer_kwargs`, where torch's engines look for them. Another call
-    adds another optimizer, which steps after the first. The gradient of a parameter that is used
-    several times is the sum of all uses, and it steps once.
+    A parameter keeps its optimizers in `_in_backward_optimizers`, and their classes and arguments
+    in `_optimizer_classes` and `_optimizer_kwargs`, where torch's engines look for them. Another
+    call adds another optimizer, which steps after the first. A parameter that is used several times
+    steps once, with the sum of its gradients.
 
     Args:
-        optimizer_class: Makes an optimizer of a list of one parameter.
-        params: The parameters; call `fully_shard` before. `DistributedDataParallel` comes after,
-            and takes the steps itself; torch's needs an accelerator for that.
+        optimizer_class: Makes an optimizer from a list of one parameter.
+        params: The parameters. Call `fully_shard` before, and `DistributedDataParallel` after; the
+            latter then takes the steps itself, for which torch's optimizers need an accelerator.
         optimizer_kwargs: Further arguments of the class.
-        register_hook: Whether the backward pass takes the steps. Default: True; False leaves it to
-            an engine.
+        register_hook: Whether the backward pass takes the steps. Default: True. False leaves the
+            steps to an engine.
     """
     for param in params:
         optimizer = optimizer_class([param], **optimizer_kwargs)
@@ -46,7 +46,7 @@ def apply_optimizer_in_backward(
 def in_backward_optimizer_filter(
     named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """The named parameters that no backward pass updates, or with `include` those that one does."""
+    """Yield the parameters that are not updated in a backward pass; with `include`, the others."""
     for name, param in named_parameters:
         if hasattr(param, "_in_backward_optimizers") == include:
             yield name, param
@@ -58,7 +58,7 @@ _MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
 def mark(
     param: Any, optimizer: HasStep, kind: Callable[..., Optimizer], options: dict[str, Any]
 ) -> bool:
-    """Tell everybody that a backward pass updates a parameter; tell whether one did already."""
+    """Record on a parameter that a backward pass updates it; return whether one already did."""
     known = hasattr(param, "_in_backward_optimizers")
     if not known:
         for name in _MARKS:
@@ -70,13 +70,13 @@ def mark(
 
 
 def unmark(param: Tensor) -> None:
-    """Forget what a copy or a pickle of a parameter says."""
+    """Remove the record, which copies and pickles of a parameter inherit."""
     for name in _MARKS:
         vars(param).pop(name, None)
 
 
 def register_update_hook(param: Tensor, update: Callable[[Any], None]) -> None:
-    """Call `update(param)` whenever a backward pass has made the gradient of a parameter."""
+    """Call `update(param)` whenever a backward pass has accumulated a parameter's gradient."""
 
     def hook(param: Tensor) -> None:
         check_pass(ddp_knows)
@@ -87,7 +87,7 @@ def register_update_hook(param: Tensor, update: Callable[[Any], None]) -> None:
 
 
 def check_pass(ddp_knows: bool) -> None:
-    """Raise a RuntimeError in a backward pass whose gradients may be wrong."""
+    """Raise a RuntimeError in a backward pass whose gradients may be wrong or cannot be used."""
     if backward_is_compiled():
         raise RuntimeError(
             "an update in the backward pass cannot be captured: use torch.compile for the model, "
@@ -95,8 +95,8 @@ def check_pass(ddp_knows: bool) -> None:
         )
     if not ddp_knows and distributed.is_available() and distributed.is_initialized():
         raise RuntimeError(
-            "the parameters were prepared for an update in the backward pass before the process "
-            "group was there: an engine would not know, and gradients might be of one rank only; "
+            "the update in the backward pass was set up before the process group existed, so "
+            "engines do not know of it, and gradients might be of one rank only; "
             "call init_process_group first"
         )
 

@@ -1,4 +1,4 @@
-"""Create state without a step, or by a step that leaves no other trace."""
+"""Create state without a step, or by a step that changes nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from optgen.runtime.state import ensure
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
-    """Give all parameters that require one a gradient of zeros, those named one of no rows."""
+    """Set gradients to zeros where required; those of the named parameters are sparse and empty."""
     for name, param in params.items():
         if param.requires_grad:
             zeros = torch.zeros_like(param)
@@ -22,7 +22,7 @@ def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
 
 
 def create_state(optimizer: Optimizer) -> None:
-    """Create what the next step would create, from the rule if it is known, else by a step."""
+    """Create the state that the next step would create: from the rule if known, else by a step."""
     rule = _rule(optimizer)
     if rule is None:
         create_by_step(optimizer, optimizer.step)
@@ -34,9 +34,9 @@ def create_state(optimizer: Optimizer) -> None:
 
 
 def _rule(optimizer: Optimizer) -> Rule | None:
-    """The rule of an optimizer of ours, and of torch's, whose twin here has the same state.
+    """Return the rule of our optimizer, or of our class of the same name as torch's, or None.
 
-    But torch keeps SGD's momentum as sparse as its gradients.
+    It is None for torch's optimizers with sparse gradients: torch's SGD then has sparse momentum.
     """
     kind = type(optimizer)
     if not issubclass(kind, GeneratedOptimizer):
@@ -52,10 +52,10 @@ def _sparse(optimizer: Optimizer) -> bool:
 
 
 def create_by_step(optimizer: Optimizer, step: Callable[[], Any]) -> None:
-    """Have a step create state, and put back all else that it changes.
+    """Create state by a step, and restore everything else that the step changes.
 
-    Parameters that have state already take no part. Of an unknown rule's entries the step count is
-    the one that is known to begin with 0: it does.
+    Parameters that already have state take no part. Of the new entries, the step count is set
+    to 0; the values of other entries are not known.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     params = [param for param in params if param.grad is not None]
@@ -95,7 +95,7 @@ def _unchanged(optimizer: Optimizer, old: list[Tensor], new: list[Tensor]) -> It
 
 
 def _copied(group: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The values of a group, and of tensors also what they hold."""
+    """Return the values of a group, with a copy of each tensor."""
     return {
         key: (value, value.clone() if isinstance(value, Tensor) else None)
         for key, value in group.items()
@@ -112,7 +112,7 @@ def _put_back(group: dict[str, Any], values: dict[str, tuple[Any, Any]]) -> None
 
 
 def _restart(values: dict[str, Any]) -> None:
-    """Set a state's count of steps to 0, a number or a tensor."""
+    """Set the step count of a state to 0, whether it is a number or a tensor."""
     count = values.get("step")
     if isinstance(count, Tensor):
         count.zero_()

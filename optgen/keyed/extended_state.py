@@ -1,4 +1,4 @@
-"""State that is read and written where it lies, with entries that stand apart from it."""
+"""Join the state of an optimizer and the entries of its wrappers into one mapping."""
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any
@@ -9,9 +9,10 @@ State = MutableMapping[Tensor, Any]
 
 
 class ExtendedState(State):
-    """The state of an optimizer and entries of what stands around it, as one mapping.
+    """View of an optimizer's state and of the entries of its wrappers, as one mapping.
 
-    New entries go to the optimizer's state; if that makes those that it lacks, so does this.
+    New entries go to the optimizer's state. If the state is a defaultdict, a missing entry is
+    created there.
     """
 
     def __init__(self, state: State, apart: State) -> None:
@@ -40,19 +41,19 @@ class ExtendedState(State):
     def __repr__(self) -> str:
         return repr(dict(self))
 
-    # The other methods would find entries by [], which makes those that a defaultdict lacks.
+    # The inherited methods use [], which would create the entries that a defaultdict lacks.
 
     def __contains__(self, key: object) -> bool:
         return key in self._holder(key)
 
     def get(self, key: Tensor, default: Any = None) -> Any:
-        """The entry of a parameter, or else the default."""
+        """Return the entry of a parameter, or the default."""
         return self._holder(key).get(key, default)
 
     def pop(self, key: Tensor, *default: Any) -> Any:
-        """Remove the entry of a parameter and return it, or else the default."""
+        """Remove and return the entry of a parameter; without one, return the default."""
         return self._holder(key).pop(key, *default)
 
     def setdefault(self, key: Tensor, default: Any = None) -> Any:
-        """The entry of a parameter, which is the default if there was none."""
+        """Return the entry of a parameter, after setting it to the default if there is none."""
         return self._holder(key).setdefault(key, default)

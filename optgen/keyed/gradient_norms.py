@@ -1,8 +1,8 @@
-"""One norm of all gradients of a model, whoever holds which part of them.
+"""Compute the norm of all gradients of a model, sharded over ranks or not.
 
-What a rank holds of a gradient is known by the groups of ranks that hold the other parts: gradients
-with the same groups are added up here first, so that the ranks exchange one number for each. A
-gradient that every rank holds as a whole has no groups and is counted once.
+Gradients are sorted by the process groups over which they are sharded. Those with the same groups
+are summed locally first, so the ranks exchange one number for each set of groups. An unsharded
+gradient has no groups and is counted once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,15 +24,15 @@ ParamGroups = Mapping[Tensor, Sequence["ProcessGroup"]]
 
 
 class Gradients:
-    """What this rank holds of the gradients of some parameters: memory, not empty.
+    """Local shards of the gradients of some parameters, without empty ones.
 
-    A gradient is exchanged for an equal one where its memory is not yet its value: summands that
-    the ranks have still to add up, rows of a sparse one that are named several times.
+    A gradient is replaced by an equal one where its memory does not hold its value yet: a DTensor
+    of partial sums is reduced, and a sparse gradient is coalesced.
 
     Args:
         params: The parameters, in the same order on all ranks.
-        param_to_pgs: The groups of parameters of which a rank holds a part that does not say so
-            itself, as a DTensor does. Default: there are none.
+        param_to_pgs: The process groups of parameters that are shards but plain tensors. A
+            DTensor knows its groups. Default: there are none.
     """
 
     def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamGroups | None = None) -> None:
@@ -43,7 +43,7 @@ class Gradients:
             groups = tuple(known.get(param, ())) if known else ()
             if not groups and not plain(type(param)):
                 groups = _groups(param)
-            part = self.parts.setdefault(groups, [])  # of a rank without gradients, too
+            part = self.parts.setdefault(groups, [])  # also on a rank without gradients
             self._devices.setdefault(groups, param.device)
             if param.grad is not None:
                 values = _values(param)
@@ -52,22 +52,22 @@ class Gradients:
 
     @property
     def all(self) -> list[Tensor]:
-        """All of them, in the order in which they are counted."""
+        """All local gradients, in the order in which they are summed."""
         return [values for _, part in self._ordered() for values in part]
 
     @property
     def exist(self) -> bool:
-        """Tell whether there are any, or other ranks may have some."""
+        """Tell whether there are gradients, here or possibly on other ranks."""
         return any(part or groups for groups, part in self.parts.items())
 
     def total_norm(self, norm_type: float, in_double: bool) -> Tensor:
-        """The norm of all of them on all ranks, as a 0-dim tensor of at least float32.
+        """Return the norm over all ranks, as a 0-dim tensor of float32 or float64.
 
-        Ranks that share parameters come here together: one all_reduce for each group of ranks.
+        Ranks that share parameters must call this together. There is one all_reduce for each group.
 
         Args:
             norm_type: The p of the norm, above 0; or inf.
-            in_double: Add up in float64 from the first element on.
+            in_double: Whether to accumulate in float64 from the first element.
         """
         largest = norm_type == torch.inf
         ordered = self._ordered()
@@ -86,7 +86,7 @@ class Gradients:
         return total.to(torch.float64 if torch.float64 in dtypes else torch.float32)
 
     def scale(self, coefficient: Tensor) -> None:
-        """Multiply all of them by a number of at most 1, in place."""
+        """Multiply all local gradients by a 0-dim tensor of at most 1, in place."""
         for (device, _), (tensors,) in group_tensors([self.all]).items() if self.all else ():
             if device.type != "cpu":
                 torch._foreach_mul_(tensors, coefficient.to(device, tensors[0].dtype))
@@ -94,24 +94,24 @@ class Gradients:
                 torch._foreach_mul_(tensors, coefficient.item())
 
     def clamp(self, limit: float) -> None:
-        """Bring every element into [-limit, limit], in place."""
+        """Clamp every element to [-limit, limit], in place."""
         for (tensors,) in group_tensors([self.all]).values() if self.all else ():
             torch._foreach_clamp_min_(tensors, -limit)
             torch._foreach_clamp_max_(tensors, limit)
 
     def _ordered(self) -> list[tuple[Groups, list[Tensor]]]:
-        """By the names of the groups: ranks may hold different parameters."""
+        """Return gradients by groups, sorted by group names, because ranks may differ in order."""
         return sorted(self.parts.items(), key=lambda item: [g.group_name for g in item[0]])
 
 
 def _groups(param: Tensor) -> Groups:
-    """The groups over whose ranks a parameter, and so its gradient, is spread."""
+    """Return the process groups over which a parameter is sharded."""
     where = placed(param)
     return () if where is None else tuple(cut.group for cut in where.cuts())
 
 
 def _values(param: Tensor) -> Tensor:
-    """The memory of a parameter's gradient, which is made to be its value if it is not."""
+    """Return the local memory of a parameter's gradient, after reducing or coalescing it."""
     grad = param.grad
     assert grad is not None
     if not (plain(type(param)) and plain(type(grad))):
@@ -127,7 +127,7 @@ def _values(param: Tensor) -> Tensor:
 
 
 def _power(part: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
-    """The norm of some gradients to the power of its p, or the greatest magnitude, in float64."""
+    """Return the norm of gradients to the power of its p, or the largest magnitude, in float64."""
     if not part:
         return torch.zeros((), dtype=torch.float64)
     stacked = []
@@ -140,5 +140,5 @@ def _power(part: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
 
 
 def _wide(dtype: torch.dtype, in_double: bool) -> torch.dtype:
-    """What is added up in: a norm of 16-bit numbers is not rounded to 16 bits."""
+    """Return the dtype to accumulate in: at least float32, also for 16-bit gradients."""
     return torch.promote_types(dtype, torch.float64 if in_double else torch.float32)

@@ -1,4 +1,4 @@
-"""Load state and groups by name: all is checked before anything is written, then in place."""
+"""Load state and groups by name, in place, after checking everything."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -14,17 +14,17 @@ Groups = Collection[Mapping[str, Any]]
 
 
 def stateful(value: object, method: str) -> bool:
-    """Tell whether an entry of a state has a state_dict, or a load_state_dict, of its own."""
+    """Tell whether an entry of a state has a method, state_dict or load_state_dict."""
     return callable(getattr(value, method, None))
 
 
 def named(params: Mapping[str, Tensor]) -> dict[Tensor, str]:
-    """The name of each parameter; of several names the last."""
+    """Return the name of each parameter; if it has several, the last."""
     return {param: name for name, param in params.items()}
 
 
 def group_names(group: Mapping[str, Any], names: Mapping[Tensor, str]) -> list[str]:
-    """The names of a group's parameters, sorted.
+    """Return the sorted names of a group's parameters.
 
     Raises:
         ValueError: A parameter has no name.
@@ -37,7 +37,7 @@ def group_names(group: Mapping[str, Any], names: Mapping[Tensor, str]) -> list[s
 
 
 class Load:
-    """What a load will write, collected while all of it is checked."""
+    """The writes of a load, collected while everything is checked."""
 
     def __init__(self) -> None:
         self._tensors: list[TensorCopy] = []
@@ -50,7 +50,7 @@ class Load:
         names: Mapping[Tensor, str],
         new: Mapping[str, Mapping[Any, Any]],
     ) -> None:
-        """Check the states of all parameters, and note how each changes.
+        """Check the states of all parameters, and collect the writes.
 
         Raises:
             ValueError: They differ in parameters, entries, kinds, shapes or shards.
@@ -90,7 +90,7 @@ class Load:
             self._values.append((holder, key, deepcopy(new)))
 
     def groups(self, current: Groups, names: Mapping[Tensor, str], new: Groups) -> None:
-        """Check the values of all groups, which the set of their parameters' names identifies.
+        """Check all groups, and collect the writes. The names of its parameters identify a group.
 
         Raises:
             ValueError: They differ in groups or keys.
@@ -114,7 +114,7 @@ class Load:
                 self._values.append((group, key, deepcopy(new[key])))
 
     def write(self) -> None:
-        """Write everything; what can fail goes first, and is taken back if it does."""
+        """Write everything. Objects load first, because they can fail; then they are restored."""
         self._load_objects()
         with torch.no_grad():
             for copy in self._tensors:

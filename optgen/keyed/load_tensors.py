@@ -1,4 +1,4 @@
-"""What one tensor of a state and the one to load for it are made of: pairs of plain tensors."""
+"""Pair the plain tensors of a state tensor, shard by shard, with those of the tensor to load."""
 
 import json
 from collections.abc import Sequence
@@ -11,38 +11,38 @@ from torch import Tensor
 from optgen.keyed.errors import Refused
 from optgen.keyed.torch_private import is_dtensor, is_sharded_tensor
 
-Path = tuple[Any, ...]  # the parameter's name, then the keys of its state
+Path = tuple[Any, ...]  # the name of a parameter, then keys into its state
 
 
 @dataclass(frozen=True)
 class TensorCopy:
-    """A tensor to write, and what to write into it."""
+    """A tensor to write, and the tensor to copy into it."""
 
     target: Tensor
     source: Tensor
 
     def write(self) -> None:
-        """Write; what is given decides the shape of a shard, and which axes are sparse."""
+        """Copy. The source decides the shape of a shard, and the number of sparse axes."""
         if self.target.is_sparse:
             self._take_axes()
         elif self.target.shape != self.source.shape:
             self.target.resize_(self.source.shape)
-        self.target.copy_(self.source)  # itself: a sparse tensor's memory is not its alias's
+        self.target.copy_(self.source)  # not into an alias: a sparse alias has its own memory
 
     def _take_axes(self) -> None:
-        """Have the same axes sparse as the source, which copying does not see to."""
+        """Make as many axes sparse as the source has; copying does not."""
         axes = self.source.sparse_dim()
         if self.target.sparse_dim() != axes:
             self.target.sparse_resize_and_clear_(self.source.shape, axes, self.source.dense_dim())
 
 
 def path_text(path: Path) -> str:
-    """The path of an entry, as error messages give it: a list in JSON."""
+    """Return the path of an entry for error messages: a list in JSON."""
     return json.dumps(path, default=str)
 
 
 def kind(value: object) -> str:
-    """The kind of a tensor; of anything else, its type."""
+    """Return "ShardedTensor", "DTensor" or "Tensor"; for other values, the name of the type."""
     if is_sharded_tensor(value):
         return "ShardedTensor"
     if is_dtensor(value):
@@ -51,14 +51,14 @@ def kind(value: object) -> str:
 
 
 def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
-    """Pair the tensors that make up two of one kind, this rank's; none of them is touched.
+    """Pair the plain tensors of this rank that make up two tensors. Nothing is written.
 
-    Nothing here, nor the copying, takes part in a collective: a rank that refuses what it is given
-    leaves no other waiting.
+    Neither this function nor the copying uses collectives, so an error on one rank does not make
+    other ranks wait.
 
     Raises:
-        ValueError: The two differ in kind, shards, shape, layout or placement, or the new one is
-            complex and the current one is not.
+        ValueError: The tensors differ in kind, number of shards, shape, layout or placement; or
+            only the new one is complex.
     """
     if kind(current) != kind(new):
         raise Refused(

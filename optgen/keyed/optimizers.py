@@ -1,4 +1,4 @@
-"""What torchrec has under this name, as far as it is here."""
+"""Provide torchrec's module of this name, except the names that optgen lacks."""
 
 from optgen.keyed.backward_hooks import in_backward_optimizer_filter
 from optgen.optim import SGD, Adagrad, Adam

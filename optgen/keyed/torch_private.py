@@ -1,6 +1,6 @@
-"""Every private name of torch that keyed optimizers use, and its tensors spread over ranks.
+"""Wrap the private names of torch that keyed optimizers use, and recognize sharded tensors.
 
-Nothing is imported to ask what a tensor is: the module of its class is there if the tensor is.
+Type checks import nothing: if a tensor of a class exists, the module of the class is loaded.
 """
 
 import sys
@@ -21,32 +21,35 @@ def _isinstance(value: object, module: str, name: str) -> bool:
 
 
 def is_sharded_tensor(value: object) -> bool:
-    """Tell whether this is a ShardedTensor, the older form of a tensor spread over ranks."""
+    """Tell whether a value is a ShardedTensor, which is older than DTensor."""
     return _isinstance(value, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
 
 
 def is_dtensor(value: object) -> bool:
-    """Tell whether this is a DTensor."""
+    """Tell whether a value is a DTensor."""
     return _isinstance(value, "torch.distributed.tensor", "DTensor")
 
 
 def after_backward(callback: Callable[[], None]) -> None:
-    """Call something when the backward pass that is running has come to its end."""
+    """Call a function at the end of the current backward pass."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def backward_is_compiled() -> bool:
-    """Tell whether compiled autograd runs this backward pass, or is just reading it."""
+    """Tell whether compiled autograd runs or traces the current backward pass."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return compiling() or getattr(module, "in_compiled_autograd_region", False)
 
 
 def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
-    """Let DistributedDataParallel know of a hook that updates a parameter in the backward pass.
+    """Register a hook that updates a parameter, so that DistributedDataParallel can replace it.
 
-    It removes such hooks and calls the optimizers itself, when gradients are those of all ranks.
-    The list of them stands in a module that takes long to import, and warns: so only where there
-    are other ranks. Tells whether it is on the list.
+    DDP removes such hooks and calls the optimizers itself, after it has reduced the gradients. The
+    registry is in a module that is slow to import and warns, so this happens only if a process
+    group exists.
+
+    Returns:
+        Whether the hook was registered.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return False
@@ -60,5 +63,5 @@ def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
 
 
 def leave_gradients(engine: torch.nn.parallel.DistributedDataParallel) -> None:
-    """Have an engine not give parameters the gradients that its communication hook has used."""
+    """Stop an engine from setting gradients again that its communication hook has used."""
     cast(Any, engine.reducer)._set_optimizer_in_backward()

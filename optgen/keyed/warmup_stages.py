@@ -1,4 +1,4 @@
-"""The stages of a warm-up: a factor of the learning rate as a function of the step."""
+"""Define the stages of a warm-up: factors of the learning rate as functions of the step."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,15 +12,15 @@ ENDLESS = 1 << 63
 
 @unique
 class WarmupPolicy(Enum):
-    """How the factor of a stage depends on the step i, the number of steps taken so far.
+    """Formula for the factor of a stage at step i, the number of steps taken so far.
 
     * NONE: 1.
     * LINEAR: value + (1 - value) i / max_iters, from `value` to 1.
     * CONSTANT: value.
-    * POLY: (1 - i / decay_iters) ** value, and 0 after decay_iters; that is max_iters if not set.
-    * STEP: value ** (i // decay_iters); that is 1 if not set.
+    * POLY: (1 - i / decay_iters) ** value, and 0 after decay_iters, which defaults to max_iters.
+    * STEP: value ** (i // decay_iters), where decay_iters defaults to 1.
     * INVSQRT: 1 / sqrt(i), and 1 at the start.
-    * COSINE_ANNEALING_WARM_RESTARTS: from 1 to `value` along half a cosine, anew every
+    * COSINE_ANNEALING_WARM_RESTARTS: from 1 to `value` along half a cosine, restarted every
       sgdr_period steps.
     * INTERPOLATE: from `value` to `end_value` along a line, between start_interpolating_iters and
       max_iters.
@@ -38,17 +38,17 @@ class WarmupPolicy(Enum):
 
 @dataclass
 class WarmupStage:
-    """A part of a warm-up.
+    """A stage of a warm-up.
 
     Args:
         policy (WarmupPolicy): How the factor depends on the step.
         max_iters (int): The last step of the stage, counted from the start of the training.
-        value (float): What the policy makes of it. Default: 1.0.
-        lr_scale (float): A factor of the whole stage. Default: 1.0.
-        decay_iters (int): Of POLY and STEP, in steps. Default: -1, not set.
-        sgdr_period (int): Of COSINE_ANNEALING_WARM_RESTARTS, in steps. Default: 1.
-        start_interpolating_iters (int, optional): Of INTERPOLATE, the step to begin at.
-        end_value (float, optional): Of INTERPOLATE, the factor at `max_iters`.
+        value (float): The `value` in the formula of the policy. Default: 1.0.
+        lr_scale (float): A constant factor for the whole stage. Default: 1.0.
+        decay_iters (int): For POLY and STEP, in steps. Default: -1, not set.
+        sgdr_period (int): For COSINE_ANNEALING_WARM_RESTARTS, in steps. Default: 1.
+        start_interpolating_iters (int, optional): For INTERPOLATE, the step to begin at.
+        end_value (float, optional): For INTERPOLATE, the factor at `max_iters`.
     """
 
     policy: WarmupPolicy = WarmupPolicy.LINEAR
@@ -62,20 +62,20 @@ class WarmupStage:
 
 
 def multiplier(stage: WarmupStage, iteration: int) -> float:
-    """The factor of the learning rate at a step of a stage."""
+    """Return the factor of the learning rate at a step of a stage."""
     return _FACTORS[stage.policy](stage, iteration) * stage.lr_scale
 
 
 def schedule(stages: Sequence[WarmupStage], final: float | None) -> list[WarmupStage]:
-    """Check stages, fill in copies of them, and add what holds for ever after.
+    """Check stages, and return copies with defaults filled in and a final endless stage.
 
     Args:
-        stages: In order.
-        final: The factor after the last of them; None for that of its last step.
+        stages: The stages, in order.
+        final: The factor after the last stage; None for the factor of its last step.
 
     Raises:
-        ValueError: A stage does not end after the one before, lacks what its policy needs, or has
-            a policy that there is not.
+        ValueError: A stage does not end after the one before, lacks a value that its policy needs,
+            or has an unknown policy.
     """
     filled = []
     last = 0

@@ -8,15 +8,15 @@ import torch
 from keyed.models import adam, parameters, train
 
 from optgen.keyed import OptimizerWrapper, WarmupOptimizer, WarmupStage
-from optgen.keyed.extended_state import Extended
+from optgen.keyed.extended_state import ExtendedState
 
 FIRST, SECOND, APART, MISSING = (torch.nn.Parameter(torch.ones(1)) for _ in range(4))
 
 
-def made(state: Any = None) -> tuple[Any, Any, Extended]:
+def made(state: Any = None) -> tuple[Any, Any, ExtendedState]:
     state = {FIRST: {"a": 1}, SECOND: {"b": 2}} if state is None else state
     apart: Any = {APART: {"c": 3}}
-    return state, apart, Extended(state, apart)
+    return state, apart, ExtendedState(state, apart)
 
 
 def test_it_reads_as_one() -> None:

@@ -1,4 +1,4 @@
-"""The C++ beside this file, built and called: an iteration in as few trips as there can be."""
+"""Build and call the C++ of cpu_kernels.cpp: an iteration in three passes over memory."""
 
 import ctypes
 import warnings
@@ -30,7 +30,7 @@ class _Job(ctypes.Structure):
 
 
 class Sweeps:
-    """The compiled functions for one type of vectors."""
+    """Compiled functions for vectors of one dtype."""
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
         name = _TYPES[dtype]
@@ -42,7 +42,11 @@ class Sweeps:
     def observe(
         self, pairs: Pairs, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
     ) -> tuple[float, float]:
-        """Write a pair to the free rows; the products of the change with the step and itself."""
+        """Write a pair to the free rows.
+
+        Returns:
+            The dot products of the gradient's change with the step and with itself.
+        """
         job = _job(pairs, gradient, direction)
         job.previous, job.t = previous.data_ptr(), t
         self._observe(job, ctypes.addressof(threads.current()))
@@ -58,7 +62,11 @@ class Sweeps:
         out: Tensor,
         rest: Tensor,
     ) -> tuple[Tensor, float, float]:
-        """The direction, into `out`: coefficients, slope and reach; R's last column if fresh."""
+        """Compute the direction into `out`; also the last column of R, if `fresh`.
+
+        Returns:
+            The coefficients, the slope along the direction, and its largest magnitude.
+        """
         alphas = torch.empty(pairs.count, dtype=torch.float64)
         job = _job(pairs, gradient, out)
         job.products, job.alphas = products.data_ptr(), alphas.data_ptr()
@@ -82,7 +90,7 @@ def _job(pairs: Pairs, gradient: Tensor, direction: Tensor) -> _Job:
 
 
 def sweeps(like: Tensor) -> Sweeps | None:
-    """What is compiled for vectors like this one, if there is anything."""
+    """Return the compiled functions for vectors like this one, or None."""
     if like.device.type != "cpu" or like.dtype not in _TYPES:
         return None
     return _built(like.dtype)

@@ -1,16 +1,16 @@
-"""The last pairs of a step and the change of the gradient along it, as rows of two matrices."""
+"""Store the last curvature pairs, steps and changes of the gradient, as rows of two matrices."""
 
 import torch
 from torch import Tensor
 
-_ALIGNED = 64  # elements: a row begins where a cache line does
+_ALIGNED = 64  # elements: each row begins at a cache line
 
 
 class Pairs:
-    """Two rings of rows, filled together: a new pair takes the place of the oldest in the end.
+    """Two ring buffers of rows. When they are full, a new pair replaces the oldest.
 
-    The matrices grow by doubling, so that a short run needs no memory for a long history. One row
-    of each is free at any time: a pair is written there, and counts only once it is accepted.
+    The matrices grow by doubling, so a short run needs no memory for a long history. One row of
+    each is always free. A pair is written there, and counts only after `accept`.
     """
 
     def __init__(self, capacity: int, like: Tensor) -> None:
@@ -24,11 +24,11 @@ class Pairs:
 
     @property
     def slots(self) -> int:
-        """How many rows there are, in use or not."""
+        """The number of rows, used or free."""
         return len(self.steps)
 
     def reserve(self) -> None:
-        """Make sure that there is a free row after the newest."""
+        """Grow the matrices if there is no free row after the newest."""
         if self.count == self.slots or not self.slots:
             slots = min(max(16, 2 * self.slots), self.capacity + 1)
             self.steps = self._grown(self.steps, slots)
@@ -40,12 +40,12 @@ class Pairs:
         return grown
 
     def free(self) -> tuple[Tensor, Tensor]:
-        """The rows for the next pair: its step, and the change of the gradient."""
+        """Return the free rows for the next pair: its step, and the change of the gradient."""
         row = (self.oldest + self.count) % self.slots
         return self.steps[row, : self.numel], self.changes[row, : self.numel]
 
     def accept(self) -> None:
-        """Count the pair in the free rows as the newest."""
+        """Add the pair in the free rows as the newest."""
         if self.count < self.capacity:
             self.count += 1
             self.reserve()
@@ -53,27 +53,27 @@ class Pairs:
             self.oldest = (self.oldest + 1) % self.slots
 
     def runs(self, matrix: Tensor) -> list[Tensor]:
-        """The rows in use of one of the matrices, oldest first: one piece of it, or two."""
+        """Return the used rows of a matrix, oldest first, as one or two contiguous slices."""
         end = self.oldest + self.count
         pieces = matrix[self.oldest : end], matrix[: max(end - self.slots, 0)]
         return [piece[:, : self.numel] for piece in pieces if len(piece)]
 
     def rows(self, matrix: Tensor) -> list[Tensor]:
-        """The rows in use of one of the matrices, oldest first."""
+        """Return the used rows of a matrix, oldest first."""
         return [row for run in self.runs(matrix) for row in run.unbind()]
 
     def versions(self) -> tuple[int, int]:
-        """Numbers that grow with every write to a row by an operation of torch."""
+        """Return torch's version counters, which grow with every write by torch."""
         return self.steps._version, self.changes._version
 
 
 def dots(runs: list[Tensor], vector: Tensor) -> Tensor:
-    """The dot products of rows with a vector, in float64 on the CPU."""
+    """Return the dot products of rows with a vector, in float64 on the CPU."""
     return torch.cat([torch.mv(run, vector) for run in runs]).to("cpu", torch.float64)
 
 
 def add_rows(vector: Tensor, runs: list[Tensor], weights: Tensor) -> None:
-    """Add the weighted sum of rows to a vector."""
+    """Add a weighted sum of rows to a vector, in place."""
     shares = weights.to(vector).split([len(run) for run in runs])
     for run, share in zip(runs, shares, strict=True):
         vector.addmv_(run.t(), share)

@@ -1,4 +1,4 @@
-"""The parameters of a group as one vector of real numbers."""
+"""Treat the parameters of a group as one vector of real numbers."""
 
 import functools
 
@@ -9,7 +9,7 @@ from optgen.runtime.private import plain
 
 
 class FlatParameters:
-    """Parameters end to end; complex numbers are pairs of reals, and 16-bit ones become float32."""
+    """Concatenated parameters. Complex numbers are pairs of reals; 16-bit ones become float32."""
 
     def __init__(self, params: list[Tensor]) -> None:
         _check(params)
@@ -22,35 +22,35 @@ class FlatParameters:
         self.dtype = functools.reduce(torch.promote_types, dtypes, torch.float32)
 
     def gradient(self) -> Tensor:
-        """The gradients, in memory of their own; zeros where there is none."""
+        """Return a copy of the gradients; zeros where there is none."""
         return self._joined([_gradient(param) for param in self._params])
 
     def values(self) -> Tensor:
-        """A copy of the parameters."""
+        """Return a copy of the parameters."""
         return self._joined(self._reals)
 
     def _joined(self, tensors: list[Tensor]) -> Tensor:
         return torch.cat([tensor.reshape(-1) for tensor in tensors]).to(self.dtype)
 
     def pieces(self, vector: Tensor) -> list[Tensor]:
-        """A vector cut into the shapes of the parameters."""
+        """Return views of a vector in the shapes of the parameters."""
         cut = vector.split(self._sizes)
         return [piece.view(real.shape) for piece, real in zip(cut, self._reals, strict=True)]
 
     def add(self, direction: Tensor, t: float) -> None:
-        """Move the parameters from where they are."""
+        """Add `t * direction` to the parameters, in place."""
         for real, piece in zip(self._reals, self.pieces(direction), strict=True):
             real.add_(piece, alpha=t)
 
     def place(self, start: Tensor, direction: Tensor, t: float) -> None:
-        """Put the parameters at `start + t * direction`."""
+        """Set the parameters to `start + t * direction`, in place."""
         pieces = zip(self._reals, self.pieces(start), self.pieces(direction), strict=True)
         for real, origin, piece in pieces:
             torch.add(origin, piece, alpha=t, out=real)
 
 
 def largest(vector: Tensor) -> float:
-    """The greatest absolute value; NaN if there is one."""
+    """Return the largest absolute value; NaN if any element is NaN."""
     if not vector.numel():
         return 0.0
     least, most = torch.aminmax(vector)
@@ -67,7 +67,7 @@ def _check(params: list[Tensor]) -> None:
     for param in params:
         if not plain(type(param)) and hasattr(param, "to_local"):
             raise RuntimeError(
-                f"LBFGS takes dot products of whole vectors and has only this process's part of a "
+                "LBFGS takes dot products of whole vectors, but each rank holds only a shard of a "
                 f"{type(param).__name__}; give it parameters that are not sharded"
             )
 

@@ -1,10 +1,10 @@
-"""The inverse Hessian that the last steps imply.
+"""Approximate the inverse Hessian by the last curvature pairs.
 
-Torch applies it by two loops over the pairs (Nocedal and Wright, algorithm 7.4), two dot products
-and two sums for each. The same loops, written for all pairs at once, are two triangular systems in
-R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of the
-gradient: four products of a matrix with a vector, and one more for each new pair. On a CPU they are
-compiled to three trips through memory.
+Torch applies it by two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
+products and two sums for each. Written for all pairs at once, these loops are two triangular
+systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of
+the gradient. They take four matrix-vector products, and one more for each new pair. On a CPU they
+are compiled to three passes over memory.
 """
 
 import operator
@@ -20,7 +20,7 @@ from optgen.optim.lbfgs.flat_parameters import largest
 
 
 class History:
-    """The last pairs, at most `capacity`, and what follows from them."""
+    """The last curvature pairs, at most `capacity`, and the products of their vectors."""
 
     def __init__(self, capacity: int, like: Tensor) -> None:
         self._kind = _kind(like)
@@ -28,7 +28,7 @@ class History:
         self._pairs = Pairs(capacity, like)
         self._sweeps = sweeps(like)
         self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
-        self._fresh = False  # its last column is yet to be computed
+        self._fresh = False  # whether the last column of R is still to be computed
         self._scale = 1.0
         self._alphas: Tensor | None = None  # of the last direction
         self._shown: list[list[Tensor]] = []
@@ -36,7 +36,7 @@ class History:
 
     @classmethod
     def restored(cls, capacity: int, like: Tensor, state: dict[str, Any]) -> "History":
-        """The history that a state presents."""
+        """Return the history that a state holds in torch's form."""
         history = cls(capacity, like)
         pairs = history._pairs
         steps, changes = state["old_stps"][-capacity:], state["old_dirs"][-capacity:]
@@ -54,7 +54,11 @@ class History:
     def observe(
         self, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
     ) -> tuple[float, float]:
-        """Note a step `t * direction`; the products of the change with the step and with itself."""
+        """Write the pair of a step `t * direction` to the free rows.
+
+        Returns:
+            The dot products of the gradient's change with the step and with itself.
+        """
         if self._sweeps:
             return self._sweeps.observe(self._pairs, gradient, previous, direction, t)
         step, change = self._pairs.free()
@@ -63,7 +67,7 @@ class History:
         return change.dot(step).item(), change.dot(change).item()
 
     def accept(self, scale: float) -> None:
-        """Take in the pair that was noted, which scales the inverse Hessian."""
+        """Add the pair in the free rows, which also gives the inverse Hessian a new scale."""
         self._shown = []
         self._pairs.accept()
         count = self._pairs.count
@@ -74,9 +78,10 @@ class History:
         self._scale = scale
 
     def direction(self, gradient: Tensor, out: Tensor, rest: Tensor) -> tuple[float, float]:
-        """Minus the inverse Hessian times the gradient, into `out`.
+        """Compute minus the inverse Hessian times the gradient, into `out`.
 
-        Returns its product with the gradient, and its greatest absolute value.
+        Returns:
+            The dot product of the direction with the gradient, and its largest magnitude.
         """
         fresh, self._fresh = self._fresh, False
         if self._sweeps and self._pairs.count:
@@ -105,7 +110,7 @@ class History:
         self._alphas = -alphas
 
     def present(self, state: dict[str, Any]) -> None:
-        """Put the history into a state as torch does; the vectors are rows of the matrices."""
+        """Put the history into a state in torch's form. The vectors are rows of the matrices."""
         pairs = self._pairs
         self._shown = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
         self._versions = pairs.versions()
@@ -114,12 +119,12 @@ class History:
         state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
 
     def alphas(self) -> list[Tensor | None]:
-        """The coefficients of the last direction in its first loop, in torch's layout."""
+        """Return the coefficients of the first loop for the last direction, in torch's layout."""
         alphas = [] if self._alphas is None else self._numbers(self._alphas)
         return [*alphas, *[None] * (self._pairs.capacity - len(alphas))]
 
     def presented_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
-        """Tell whether a state shows this history, and nobody has written to it since."""
+        """Tell whether a state holds this history, and its tensors are unchanged since."""
         shown = [state["old_dirs"], state["old_stps"]]
         return (
             (capacity, _kind(like)) == (self._pairs.capacity, self._kind)

@@ -1,6 +1,6 @@
-"""Checks of a scheduler's arguments, made before the scheduler changes anything.
+"""Check a scheduler's arguments before the scheduler changes anything.
 
-torch takes numbers that fail in a later step, or that make a rate negative or no number.
+torch accepts numbers that fail in a later step, or that make a rate negative or NaN.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def check(name: str, value: Any, *, ge: float | None = None, gt: float | None = None) -> None:
-    """Raise a ValueError for what is no number, or not as large as it must be."""
+    """Raise a ValueError if a value is not a number or is too small."""
     least = ge if gt is None else gt
     try:
         inside = least is None or bool(value >= least if gt is None else value > least)
@@ -30,6 +30,6 @@ def check_finite(name: str, values: Any) -> None:
 
 
 def check_counts(names: Iterable[tuple[str, Any]]) -> None:
-    """Raise a ValueError for a number of steps that is negative."""
+    """Raise a ValueError if a number of steps is negative."""
     for name, value in names:
         check(name, value, ge=0)

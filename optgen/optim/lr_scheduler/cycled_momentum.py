@@ -1,4 +1,4 @@
-"""Momentum that cycles against the rate: `momentum` of a group, or the first of its `betas`."""
+"""Set the momentum that cycles inversely to the rate: `momentum`, or the first of `betas`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def write(optimizer: Optimizer, beta: bool, values: Sequence[Any]) -> None:
 
 
 def begin(optimizer: Optimizer, beta: bool, most: Sequence[Any], least: Sequence[Any]) -> None:
-    """Set the momentum of every group to its most, and note both bounds in the group."""
+    """Set the momentum of every group to its maximum, and record both bounds in the group."""
     write(optimizer, beta, most)
     for group, upper, lower in zip(optimizer.param_groups, most, least, strict=True):
         group["max_momentum"] = upper

@@ -1,4 +1,4 @@
-"""What a schedule reads and writes in the groups of an optimizer: numbers, or tensors in place."""
+"""Read and write learning rates in the groups of an optimizer: numbers, or tensors in place."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,26 +10,26 @@ Value = float | Tensor
 
 
 def check_optimizer(optimizer: object) -> None:
-    """Raise a TypeError for what is not an optimizer."""
+    """Raise a TypeError if an object is not an optimizer."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
 def copied(value: Any) -> Any:
-    """Return what later writes to a tensor do not change."""
+    """Return a copy of a tensor, or the value itself if it is no tensor."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def read(optimizer: Optimizer, key: str) -> list[Any]:
-    """Return copies of what the groups hold under a key."""
+    """Return copies of the values that the groups hold under a key."""
     return [copied(group[key]) for group in optimizer.param_groups]
 
 
 def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
-    """Set the lr of groups: a number is replaced, a tensor filled, for whoever holds it to see.
+    """Set the lr of groups: a number is replaced, a tensor is filled in place.
 
-    Groups share one tensor if the optimizer was given it for all; where their rates part, each
-    group after the first gets a tensor of its own.
+    Groups share one tensor if the optimizer was given one tensor for all. When their rates differ,
+    each group after the first gets its own tensor.
     """
     filled: dict[int, Value] = {}
     for group, value in rates:
@@ -44,7 +44,7 @@ def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> Non
 
 
 def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
-    """Return an argument that is one value for all groups, or one for each, as one for each."""
+    """Return one value for each group, from one value for all or a list of one for each."""
     groups = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):
         value = [value] * groups

@@ -1,7 +1,8 @@
-"""Notice a scheduler that steps before its optimizer ever has: it would skip its first rate.
+"""Warn if a scheduler steps before its optimizer does, because it would skip its first rate.
 
-An optimizer of ours notes its steps itself, and its `step` says so by the attribute that torch's
-schedulers look for, so that they leave it alone as well. Another's `step` is replaced, as by torch.
+Our optimizers record their steps themselves. Their `step` has the attribute by which torch's
+schedulers recognize this, so they do not wrap it. The `step` of any other optimizer is wrapped, as
+torch does.
 """
 
 import functools
@@ -31,12 +32,12 @@ TOO_EARLY = (
 
 
 def watch(optimizer: Any) -> None:
-    """Have an optimizer note that it takes steps, in `_opt_called`, unless it does already."""
+    """Make an optimizer record that it has taken a step, in `_opt_called`."""
     if hasattr(optimizer.step, NOTED):
         return
     reference = weakref.ref(optimizer)
     method: Any = getattr(optimizer.step, "__func__", None)
-    function: Any = None if method else optimizer.step  # that someone has put in its place
+    function: Any = None if method else optimizer.step  # set on the instance by someone else
 
     @functools.wraps(method or optimizer.step)
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -49,7 +50,7 @@ def watch(optimizer: Any) -> None:
 
 
 def check(optimizer: Optimizer, stacklevel: int) -> None:
-    """Warn, in a scheduler's first step, if the optimizer is not known to have taken one."""
+    """Warn, in a scheduler's first step, if the optimizer has not recorded a step."""
     if not hasattr(optimizer.step, NOTED):
         warnings.warn(OVERRIDDEN, UserWarning, stacklevel=stacklevel + 1)
     elif not getattr(optimizer, "_opt_called", False) and not _overflowed(optimizer):
@@ -58,7 +59,7 @@ def check(optimizer: Optimizer, stacklevel: int) -> None:
 
 @contextmanager
 def in_order(optimizer: Any) -> Iterator[None]:
-    """Let schedulers step here without a word: it is no training that they follow."""
+    """Suppress the warning inside the context, for steps that belong to no training."""
     before = getattr(optimizer, "_opt_called", False)
     optimizer._opt_called = True
     try:
@@ -68,7 +69,7 @@ def in_order(optimizer: Any) -> Iterator[None]:
 
 
 def _overflowed(optimizer: Optimizer) -> bool:
-    """Tell whether a gradient is not finite: then a GradScaler has skipped the optimizer's step."""
+    """Tell whether a gradient is not finite, so that a GradScaler skipped the step."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             grad = param.grad

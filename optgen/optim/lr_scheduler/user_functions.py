@@ -1,4 +1,4 @@
-"""Rates by functions of the user's: of the step to the rate, or to a factor of it."""
+"""Set rates by the user's functions of the step."""
 
 import types
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Function = Callable[[int], float]
 
 
 def saved(function: object) -> dict[str, Any] | None:
-    """Return what a checkpoint keeps of a callable: its attributes; of a function, nothing."""
+    """Return the attributes of a callable object, for a checkpoint; None for a function."""
     if isinstance(function, types.FunctionType) or not hasattr(function, "__dict__"):
         return None
     return vars(function).copy()
@@ -37,14 +37,14 @@ class _FunctionsLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _check_functions(self) -> None:
-        """Raise a TypeError if a class asks for more than torch's constructor does."""
+        """Raise a TypeError for functions that torch's constructor of this class refuses."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes but the optimizer; of functions, what callable objects hold."""
+        """Return all attributes except the optimizer. For functions, those of callable objects."""
         return {**super().state_dict(), "lr_lambdas": list(map(saved, self.lr_lambdas))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; functions stay those of the constructor."""
+        """Load a `state_dict`. Functions stay those of the constructor."""
         state = dict(state_dict)
         for function, attributes in zip(self.lr_lambdas, state.pop("lr_lambdas"), strict=True):
             if attributes is not None:
@@ -53,13 +53,13 @@ class _FunctionsLR(LRScheduler):
 
 
 class LambdaLR(_FunctionsLR):
-    r"""Sets the learning rate to the base rate times a function of the step.
+    r"""Set the learning rate to the base rate times a function of the step.
 
     .. math::
         \eta_t = \eta_0 \, f(t)
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         lr_lambda (function or list): :math:`f`, for all groups or one for each.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -73,19 +73,19 @@ class LambdaLR(_FunctionsLR):
 
 
 class MultiplicativeLR(_FunctionsLR):
-    r"""Multiplies the learning rate, in each step but the first, by a function of the step.
+    r"""Multiply the learning rate by a function of the step, in each step but the first.
 
     .. math::
         \eta_t = \eta_{t-1} \, f(t)
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         lr_lambda (function or list): :math:`f`, for all groups or one for each.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
         ValueError: There are not as many functions as groups.
-        TypeError: A function is none.
+        TypeError: A function is not callable.
     """
 
     def _check_functions(self) -> None:

@@ -1,4 +1,4 @@
-"""Warm up, stay, decay: a schedule that can be prolonged until the decay begins."""
+"""Warm up, keep the rate, decay: a schedule that can be prolonged until the decay begins."""
 
 import math
 from typing import Literal
@@ -10,7 +10,7 @@ from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 class WarmupStableDecayLR(ShapedLR):
-    r"""Warms the learning rate up in a line, keeps it, and decays it at the end.
+    r"""Warm up the learning rate linearly, keep it, and decay it at the end.
 
     With :math:`W, S, D` the steps of the three phases and :math:`u = (t - W - S) / D`,
 
@@ -22,16 +22,16 @@ class WarmupStableDecayLR(ShapedLR):
         \end{cases}
 
     and :math:`d(u)` is :math:`1 - u` (linear), :math:`1 - \sqrt{u}` (sqrt) or
-    :math:`(1 + \cos \pi u) / 2` (cosine). No step is lost to a rate of 0. Until the decay begins,
-    a training can be prolonged by a greater `scheduler.stable_steps`.
+    :math:`(1 + \cos \pi u) / 2` (cosine). No step before the end has a rate of 0. Until the decay
+    begins, a training can be prolonged by increasing `scheduler.stable_steps`.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         warmup_steps (int): Steps until the base rate, at least 0.
         stable_steps (int): Steps at the base rate, at least 0.
-        decay_steps (int): Steps from the base rate to the least, at least 0.
+        decay_steps (int): Steps from the base rate to the lowest, at least 0.
         decay_type (str): "linear", "sqrt" or "cosine". Default: "linear".
-        min_lr_factor (float): :math:`m`, the least rate over the base rate, in [0, 1]. Default: 0.
+        min_lr_factor (float): :math:`m`, the lowest rate over the base rate, in [0, 1]. Default: 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
@@ -72,7 +72,7 @@ class WarmupStableDecayLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return a point of the ramp, the plain or the slope."""
+        """Return the shape at a step, in one of the three phases."""
         if epoch < self.warmup_steps:
             return (epoch + 1) / (self.warmup_steps + 1)
         decayed = epoch - self.warmup_steps - self.stable_steps
