@@ -1,8 +1,8 @@
 """Measure the cost of DTensor for a step: `python benchmarks/dtensor.py [SECONDS]`.
 
-200 parameters, as DTensors and as plain tensors, in one process of one rank: what is left between
-the two is the host's work. Each row is a class and a way, ours and torch's: milliseconds a step of
-plain tensors, of DTensors, and how many times as long that is, by medians and by minima.
+The same 200 parameters are DTensors or plain tensors, in one process of one rank, so the difference
+is the host's work. Each row is a class, ours or torch's. Its columns are the milliseconds of a step
+with plain tensors and with DTensors, and their ratio, by medians and by minima.
 """
 
 from __future__ import annotations

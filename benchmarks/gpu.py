@@ -2,18 +2,18 @@
 
     python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
 
-Needs torch with CUDA and Triton, nothing else: generated/ is checked in. Writes each result to
-benchmarks/results/gpu-<device>.jsonl as it comes, and continues that file where a run was ended: by
---minutes, by a limit of the machine, or by a fault, after which it goes on in a new process with
-what comes next. Exits with 1 if a check failed, with 3 if there is more to do.
+Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
+benchmarks/results/gpu-<device>.jsonl at once. A later run continues the file of a run that ended by
+--minutes or by a limit of the machine. After a fault, a new process goes on with the next task.
+Exits with 1 if a check failed, with 3 if there is more to do.
 
     python benchmarks/gpu.py --rehearse
 
 does all of it with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
 
-Written on a machine without a GPU: nothing in this file has run on one. What it launches was
-compiled ahead of time and was right in Triton's interpreter; speed, graph capture and copies to the
-device are unproven until somebody runs this and commits the results.
+This file was written on a machine without a GPU and has not run on one. The kernels were compiled
+ahead of time, and checked in Triton's interpreter. Speed, graph capture and copies to the device
+are unproven until results are committed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from benchmarks.gpu_results import Result, Results, show
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("situations", "trajectories", "speed")
 QUIET = 240.0
-"""Seconds without a result after which a process is taken to hang."""
+"""Seconds without a result after which a process counts as hanging."""
 BROKEN = 75
-"""The exit status of a process whose device does nothing any more."""
+"""The exit status of a process whose device no longer works."""
 Work = dict[str, Callable[[], Result]]
 
 

@@ -32,7 +32,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
     "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
 }
-"""What is checked of a class; of any other, its defaults and weight decay."""
+"""Settings to check a class with; any other class is checked with defaults and weight decay."""
 BOUNDS = {"Muon": 5e-3}
 """The error in float64 where a rule itself multiplies in bfloat16."""
 _SPECS = Path(__file__).resolve().parents[1] / "specs"
@@ -121,7 +121,7 @@ class Exact:
                 )
 
     def error(self, params: Sequence[Tensor], least: int = 1) -> float:
-        """How far the parameters of so many elements have come to lie from it."""
+        """Return the largest error of the parameters of at least so many elements."""
         return max(_errors(params, self.values, least))
 
 

@@ -82,7 +82,7 @@ def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Mea
     allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
     if REHEARSAL and dtype == torch.bfloat16:
-        floor = 2**-6  # the interpreter truncates where a device rounds
+        floor = 2**-6  # the interpreter truncates, but a device rounds
     return exact.error(found, LARGE), max(allowed * torch_error(name, number, dtype), floor)
 
 

@@ -38,9 +38,9 @@ def beside() -> AbstractContextManager[Any]:
 
 
 def captured(step: Step) -> Step:
-    """Capture a step in a graph; what comes back replays it.
+    """Capture a step in a graph; return a function that replays it.
 
-    Whoever captures has taken three steps on another stream before, as torch asks.
+    The caller has taken three steps on another stream before, as torch requires.
     """
     if REHEARSAL:
         return step
@@ -91,9 +91,9 @@ def release() -> None:
 
 
 def spare_the_compiler() -> None:
-    """Let torch's optimizers step where SymPy is missing: they import torch's compiler for nothing.
+    """Let torch's optimizers step without SymPy, although they import torch's compiler.
 
-    In its place stands a module that has what they call of it.
+    A stand-in module provides the functions of the compiler that they call.
     """
     try:
         import sympy  # noqa: F401

@@ -19,7 +19,7 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: dict[str, Result] = {}
-        self.begun = ""  # and not done: what was at hand when a run ended
+        self.begun = ""  # the task that was running when the last run ended
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
@@ -39,7 +39,7 @@ class Results:
         self._write({"name": name, "result": result})
 
     def failed(self) -> Iterator[str]:
-        """The checks that are not right."""
+        """Return the checks that failed."""
         return (name for name, result in self.done.items() if not result.get("right", True))
 
     def _write(self, entry: dict[str, Any]) -> None:

@@ -31,13 +31,13 @@ from optgen.bench.tensor_lists import FOR_ALL, LISTS, TensorList
 OURS = "optgen fused Triton"
 ROUNDS = 2 if REHEARSAL else 9
 ROUND_MS = 1 if REHEARSAL else 60
-"""About as long as a variant is measured in a round."""
+"""Approximate time for which a variant is measured in a round."""
 REHEARSED = TensorList("rehearsal", "a few small ones", [(6, 5), (7,), (3, 2, 3, 3)])
 RESULTS_OF_REDUCTIONS = {"Adafactor": 6, "Muon": 5}
-"""Reads and writes of a parameter's size where a rule needs more than one trip, or keeps no more
-than rows and columns."""
+"""Reads and writes of a parameter's size, for rules with several sweeps, or with only row and
+column states."""
 COMPILED = ("2.5e7", "resnet50")
-"""The lists with which `torch.compile(opt.step)` is measured: longer ones take it minutes."""
+"""The lists for `torch.compile(opt.step)`. Longer ones take minutes to compile."""
 ALSO_BFLOAT16 = ("2.5e7", "1e6")
 
 Result = dict[str, Any]

@@ -66,9 +66,9 @@ def measured(name: str, rows: int, width: int, count: int, seconds: float) -> di
 
 
 def main(seconds: float) -> None:
-    """Print a table: torch's milliseconds, and how many times faster ours are.
+    """Print a table: torch's milliseconds, and their ratio to ours.
 
-    Of medians, and in brackets of minima, which a busy machine disturbs less.
+    Figures are medians, and in brackets minima, which a busy machine disturbs less.
     """
     torch.manual_seed(0)
     threads = torch.get_num_threads()

@@ -23,18 +23,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import triton
-from benchmarks.ahead import TARGETS, TYPES, Case, flags_of, kernels
 
 import optgen.optim
+from benchmarks.triton_aot_compile import TARGETS, TYPES, Case, flags_of, kernels
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.runtime.rule import Rule
 
 RECORD = Path(__file__).parent / "results" / "triton-registers.json"
 SLACK = 8
-"""Registers more than recorded that pass: what another assembler may choose."""
+"""Registers that a kernel may use beyond the record, because assemblers differ."""
 
 Entries = dict[str, dict[str, list[int]]]
-"""Registers and shared bytes of a kernel, by the target and the words of a case."""
+"""Registers and shared bytes of a kernel, by target and name of a case."""
 
 
 def classes() -> dict[str, Any]:

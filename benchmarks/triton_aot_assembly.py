@@ -33,7 +33,7 @@ class Figures:
     """Resources and accesses of a compiled kernel."""
 
     registers: int
-    spilled: int  # bytes of memory
+    spilled: int  # bytes of local memory
     shared: int  # bytes of shared memory
     wanted: Accesses  # accesses of whole blocks, if as wide as possible
     found: Accesses  # all accesses wider than 4 bytes

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from benchmarks.ahead_figures import Figures, figures
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from benchmarks.classes import accepted
+from benchmarks.triton_aot_assembly import Figures, figures
 from optgen import use_lowering
 from optgen.runtime import fused_triton
 

@@ -114,12 +114,12 @@ class Run:
 
     @torch.no_grad()
     def loss(self, digits: Digits) -> float:
-        """The loss over all training images."""
+        """Return the loss over all training images."""
         return functional.cross_entropy(self.model(digits.train), digits.train_labels).item()
 
     @torch.no_grad()
     def accuracy(self, digits: Digits) -> float:
-        """The part of the test images that are recognised."""
+        """Return the fraction of test images that are recognised."""
         right = self.model(digits.test).argmax(1) == digits.test_labels
         return right.float().mean().item()
 

@@ -190,7 +190,7 @@ class _Step:
             case Call(op, args):
                 operands = [self.value(a, rounded) for a in args]
                 if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
-                    # torch computes with a 0-dim tensor in its dtype, also with results of it.
+                    # torch computes with a 0-dim tensor, and with results of it, in its dtype.
                     dtype = dtype_of(rounded, self.dtype)
                     result = OPS[op].meaning(*(_in(dtype, o) for o in operands))
                     return _in(torch.float64, result)

@@ -17,9 +17,18 @@ import optgen.optim
 pytest.importorskip("triton")
 
 import triton
-from benchmarks.ahead import TARGETS, TYPES, Case, compiling_for, flags_of, kernels, step
-from benchmarks.ahead_figures import Figures
-from benchmarks.triton_ahead import RECORD, SLACK, cases, classes, words
+
+from benchmarks.triton_aot import RECORD, SLACK, cases, classes, words
+from benchmarks.triton_aot_assembly import Figures
+from benchmarks.triton_aot_compile import (
+    TARGETS,
+    TYPES,
+    Case,
+    compiling_for,
+    flags_of,
+    kernels,
+    step,
+)
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
