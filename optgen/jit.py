@@ -63,7 +63,7 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
     spec = spec if isinstance(spec, Spec) else _from_file(_find(spec))
     key = _key(spec)
     if key not in _loaded:
-        _loaded[key] = _adopt(_import(spec, key), spec)
+        _loaded[key] = _loaded_class(_import(spec, key), spec)
     return _loaded[key]
 
 
@@ -138,16 +138,18 @@ def _generate(spec: Spec) -> dict[str, str]:
         return emit.render_all(first, emit.find_ruff(), base)
 
 
-def _adopt(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
+def _loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
     """Return a subclass of a module's generated class that knows its spec."""
-    made = next(v for v in vars(module).values() if isinstance(v, type) and _of(v, module))
+    made = next(
+        v for v in vars(module).values() if isinstance(v, type) and _is_generated(v, module)
+    )
     kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
     namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
     adopted = LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
     return cast("type[LoadedOptimizer]", adopted)
 
 
-def _of(cls: type, module: ModuleType) -> bool:
+def _is_generated(cls: type, module: ModuleType) -> bool:
     return cls.__module__ == module.__name__ and issubclass(cls, GeneratedOptimizer)
 
 

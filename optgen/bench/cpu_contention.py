@@ -23,7 +23,7 @@ _SAMPLES = 15
 _SETTLE = 0.05  # seconds until the other process runs, or has stopped
 
 
-def beside_a_busy_process(cell: Cell) -> Figures:
+def quiet_and_busy(cell: Cell) -> Figures:
     """Return milliseconds of a step, quiet and busy, for our class and torch's fused form."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     figures: Figures = {}

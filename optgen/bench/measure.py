@@ -69,10 +69,10 @@ def compare(
     variants: Mapping[str, Variant], renew: Callable[[], Sequence[Tensor]], budget: Budget
 ) -> dict[str, Figures]:
     """Return the figures of every variant. Each round has new gradients, the same for all."""
-    return redrawn(lambda: variants, renew, budget, draws=1)
+    return compare_redrawn(lambda: variants, renew, budget, draws=1)
 
 
-def redrawn(
+def compare_redrawn(
     draw: Callable[[], Mapping[str, Variant]],
     renew: Callable[[], Sequence[Tensor]],
     budget: Budget,

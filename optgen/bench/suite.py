@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from optgen.bench.cpu_contention import beside_a_busy_process
+from optgen.bench.cpu_contention import quiet_and_busy
 from optgen.bench.first_step import first_steps
-from optgen.bench.measure import Budget, redrawn
+from optgen.bench.measure import Budget, compare_redrawn
 from optgen.bench.memory_traffic import Traffic
 from optgen.bench.peak_memory import peaks
 from optgen.bench.results import Cell, Figures
@@ -52,14 +52,14 @@ def steps(suite: Suite, cell: Cell) -> Figures:
         return made
 
     draws = 5 if tensors.elements * dtype.itemsize <= _CACHED else 1
-    return redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
+    return compare_redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
 
 
 PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
     "step": steps,
     "first step": lambda suite, cell: first_steps(cell),
     "memory": lambda suite, cell: peaks(cell),
-    "busy": lambda suite, cell: beside_a_busy_process(cell),
+    "busy": lambda suite, cell: quiet_and_busy(cell),
     "bits": lambda suite, cell: same_bits(cell),
     "compile": lambda suite, cell: compiled(cell, suite.compile_limit),
 }

@@ -66,7 +66,7 @@ def write(wanted: Targets) -> None:
         typer.echo(f"{change.verb} {shorten(change.path)}")
     _remove_empty(change.path.parent for change in found if change.new is None)
     for folder in _orphans(wanted):
-        typer.echo(f"note: {_orphaned(folder)}")
+        typer.echo(f"note: {_orphan_message(folder)}")
     took = time.perf_counter() - start
     count = len(wanted.specs)
     changed = f"{len(found)} file{'s' * (len(found) != 1)} changed" if found else "nothing changed"
@@ -89,7 +89,7 @@ def compare(wanted: Targets, *, diff: bool) -> int:
         typer.echo(f"{len(found)} stale: run optgen build")
     orphans = _orphans(wanted)
     for folder in orphans:
-        typer.echo(_orphaned(folder))
+        typer.echo(_orphan_message(folder))
     return len(found) + len(orphans)
 
 
@@ -110,14 +110,14 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
             continue
         right.append(path)
         for algorithm in algorithms:
-            yield f"{algorithm.name}: ok ({_told(algorithm)})"
+            yield f"{algorithm.name}: ok ({_summary(algorithm)})"
     try:
         _read(right)
     except SpecError as error:
         yield error
 
 
-def _told(algorithm: Algorithm) -> str:
+def _summary(algorithm: Algorithm) -> str:
     """Return the states, or the written lists, so that an author can check them."""
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
@@ -170,7 +170,7 @@ def _orphans(wanted: Targets) -> list[Path]:
     ]
 
 
-def _orphaned(folder: Path) -> str:
+def _orphan_message(folder: Path) -> str:
     return (
         f"orphaned: {shorten(folder)} (there is no {folder.name}.py): remove it, or give its spec"
     )

@@ -54,7 +54,7 @@ def plural(name: str) -> str:
     return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
 
 
-def capitals(name: str) -> str:
+def upper_case_name(name: str) -> str:
     """Return the upper-case name of the constant or template parameter of a variable."""
     upper = name.upper()
     return upper if upper != name else f"{upper}_"
@@ -65,14 +65,14 @@ def escaped(name: str, reserved: Collection[str]) -> str:
     return f"{name}_" if name.rstrip("_") in reserved else name
 
 
-def relatives(name: str) -> frozenset[str]:
+def derived_names(name: str) -> frozenset[str]:
     """Return the names that printers derive from a variable, for its list, old value and type."""
     sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
     own = (
         plural(name),
         f"old_{name}",
         f"fresh_{name}",
-        capitals(name),
+        upper_case_name(name),
         f"{name.upper()}_T",
         *sides,
         f"{name}_block",
@@ -84,10 +84,10 @@ def relatives(name: str) -> frozenset[str]:
 def is_free(name: str, others: Iterable[str]) -> bool:
     """Tell whether a new variable may have this name beside the others."""
     names = set(others)
-    if keyword.iskeyword(name) or not {name, *relatives(name)}.isdisjoint(names | PYTHON):
+    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(names | PYTHON):
         return False
-    return not any(name in relatives(other) or _meet(name, other) for other in names)
+    return not any(name in derived_names(other) or _meet(name, other) for other in names)
 
 
 def _meet(name: str, other: str) -> bool:
-    return not relatives(name).isdisjoint(relatives(other))
+    return not derived_names(name).isdisjoint(derived_names(other))

@@ -205,7 +205,7 @@ def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:
     return (Stream(algorithm.param, "param", True), Stream(algorithm.grad, "grad", False), *states)
 
 
-def streams_of_trip(
+def streams_of_sweep(
     algorithm: Algorithm,
     body: Program,
     stored: Collection[str],

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from optgen.keyed.torch_private import leave_gradients
 
 
-def engines(module: nn.Module) -> Iterator[DistributedDataParallel]:
+def ddp_modules(module: nn.Module) -> Iterator[DistributedDataParallel]:
     """Yield every DistributedDataParallel in a module tree, the root included."""
     for each in module.modules():
         if isinstance(each, DistributedDataParallel):

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.backward_hooks import mark, register_update_hook, unmark
 from optgen.keyed.create_state import create_state, zero_gradients
-from optgen.keyed.ddp import call_when_reduced, engines
+from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.torch_private import after_backward
@@ -51,7 +51,7 @@ class Bucket:
             param.grad = None
 
 
-class Arrival:
+class GradientHandler:
     """Handler that the backward pass calls when the gradient of one parameter is ready."""
 
     def __init__(self, name: str, param: Tensor, bucket: Bucket, owner: "InBackwardOptimizer"):
@@ -59,7 +59,7 @@ class Arrival:
 
     def step(self) -> None:
         """Use the gradient, now or together with its bucket."""
-        self._owner.note(self._name, self._param)
+        self._owner.record(self._name, self._param)
         self._bucket.arrive()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,27 +132,27 @@ class InBackwardOptimizer(FusedOptimizer):
         parameters itself.
         """
         names = {param: name for name, param in self.params.items()}
-        arrivals = {
-            param: Arrival(names[param], param, bucket, self)
+        handlers = {
+            param: GradientHandler(names[param], param, bucket, self)
             for bucket in self._buckets
             for param in bucket.params
         }
 
         def arrive(param: Tensor) -> None:
-            if param in arrivals:  # else another optimizer updates it
-                arrivals[param].step()
+            if param in handlers:  # else another optimizer updates it
+                handlers[param].step()
 
-        around = [] if module is None else list(engines(module))
+        around = [] if module is None else list(ddp_modules(module))
         reduced = {param for engine in around for param in engine.parameters()}
         for engine in around:
             call_when_reduced(engine, arrive)
-        for param, arrival in arrivals.items():
+        for param, handler in handlers.items():
             if param not in reduced:
                 unmark(param)
-                mark(param, arrival, *self._made_of)
+                mark(param, handler, *self._made_of)
                 register_update_hook(param, arrive)
 
-    def note(self, name: str, param: Tensor) -> None:
+    def record(self, name: str, param: Tensor) -> None:
         """Record that a parameter has a gradient.
 
         Raises:

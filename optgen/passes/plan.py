@@ -19,7 +19,7 @@ from optgen.ir.plan import (
     asked_fresh,
     is_reduction,
     streams_of,
-    streams_of_trip,
+    streams_of_sweep,
 )
 from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
@@ -173,7 +173,7 @@ def _phases(algorithm: Algorithm, pieces: Cut, programs: list[Program]) -> tuple
             taken = {ref.name for expr in waiting for ref in refs(expr)}  # by words that are left
             stored = pieces.stored[trip]
             handed = tuple(name for name in pieces.handed[trip] if name in taken)
-            streams = streams_of_trip(algorithm, trips[trip], stored, handed, tuple(called))
+            streams = streams_of_sweep(algorithm, trips[trip], stored, handed, tuple(called))
             phases.append(Sweep(streams, trips[trip]))
     match phases:
         case [Sweep(_, body)]:  # one trip is given every tensor, whether it reads it or not

@@ -124,7 +124,7 @@ def _as_written(function: Callable[..., None]) -> Spec:
 class Declared:
     """Token that a declaration evaluates to when its spec file is imported."""
 
-    word: str
+    declaration: str
     args: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...]
 

@@ -132,8 +132,8 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
     A known name is close if at most one letter in three differs, in each part between underscores.
     """
-    slips = {other: _slips(name, other) for other in known if _is_close(name, other)}
-    close = min(slips, key=lambda o: (slips[o], not name.startswith(o)), default="")
+    distances = {other: _edit_distance(name, other) for other in known if _is_close(name, other)}
+    close = min(distances, key=lambda o: (distances[o], not name.startswith(o)), default="")
     return f"did you mean `{close}`?" if close else otherwise
 
 
@@ -142,10 +142,10 @@ def _is_close(name: str, other: str) -> bool:
     if len(words) != len(others):
         words, others = [name], [other]
     pairs = zip(words, others, strict=True)
-    return all(_slips(word, its) <= len(word) // 3 for word, its in pairs)
+    return all(_edit_distance(word, its) <= len(word) // 3 for word, its in pairs)
 
 
-def _slips(name: str, other: str) -> int:
+def _edit_distance(name: str, other: str) -> int:
     """Return the edit distance of two names; swapped neighbours count as one edit.
 
     Letters that differ in case only are equal.

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 import unicodedata
 
-_REFUSED = re.compile(
+_FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """All controls but tab and newline, bidirectional controls, line separators, surrogates."""
 
 
-def first_refused(text: str, allowed: str = "") -> int | None:
+def first_forbidden(text: str, allowed: str = "") -> int | None:
     """Return the index of the first character that a spec may not hold, or None."""
-    places = (match.start() for match in _REFUSED.finditer(text))
+    places = (match.start() for match in _FORBIDDEN.finditer(text))
     return next((at for at in places if text[at] not in allowed), None)
 
 
@@ -32,4 +32,4 @@ def described(character: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text that is safe in a terminal: U+FFFD in place of each forbidden character."""
-    return _REFUSED.sub("\ufffd", text)
+    return _FORBIDDEN.sub("\ufffd", text)

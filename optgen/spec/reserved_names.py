@@ -8,7 +8,7 @@ import re
 import string
 from collections.abc import Iterator
 
-from optgen.ir.generated_names import PYTHON, relatives
+from optgen.ir.generated_names import PYTHON, derived_names
 from optgen.ir.ops import BY_ELEMENT, FACTS, OPS
 from optgen.spec.source import Source
 
@@ -24,7 +24,7 @@ GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
 DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
 _SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _INPUTS = ("param", "grad", "step")
-_FIXED = PYTHON.union(_INPUTS, *map(relatives, _INPUTS), ("state_steps",))
+_FIXED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
 
 
 def is_snake_case(name: str) -> bool:

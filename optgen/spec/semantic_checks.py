@@ -46,7 +46,7 @@ def _unknown_hyper(
     source.error_at(state.place, message, hint)
 
 
-def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
+def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that `when` fits a state's shape.
 
     A row or column state needs a parameter with rows and columns. A state of one number exists
@@ -56,10 +56,10 @@ def check_shapes(source: Source, algorithm: Algorithm, holding: Collection[str])
         if state.shape == "scalar" and state.when is not None:
             message = f"`{state.symbol}` is one number, and exists for every parameter"
             source.error_at(state.place, message, "leave when= out")
-        if state.when in holding:
+        if state.when in known_true:
             message = f"every parameter of this rule is {state.when}"
             source.error_at(state.place, message, "leave when= out")
-        if state.shape in ("row", "col") and "factored" not in (state.when, *holding):
+        if state.shape in ("row", "col") and "factored" not in (state.when, *known_true):
             message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
             source.error_at(state.place, message, 'add when="factored"')
 
@@ -90,7 +90,7 @@ def _is_decided(condition: Expr) -> bool:
     return False
 
 
-def check_cases(source: Source, algorithm: Algorithm, holding: Collection[str]) -> None:
+def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
     """Check that a rule updates something for every shape of parameter that it accepts."""
     kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
     for fact in FACTS if algorithm.base is None else ():
@@ -99,7 +99,7 @@ def check_cases(source: Source, algorithm: Algorithm, holding: Collection[str]) 
                 continue
             message = f"the rule does nothing for parameters that are {case}"
             hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
-            if {fact, f"not {fact}"} & set(holding):
+            if {fact, f"not {fact}"} & set(known_true):
                 message = f"`require` excludes parameters that are {case}"
                 hint = "leave the if out: its condition has one answer"
             source.error_at(algorithm.place, message, hint)
@@ -109,7 +109,7 @@ def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> 
     """Tell whether a program may assign to one of the names `kept`, given the answer to a fact."""
     for stmt in program:
         if isinstance(stmt, If):
-            answer = _answer(stmt.condition, fact, holds)
+            answer = _known_value(stmt.condition, fact, holds)
             arms = (stmt.then, True), (stmt.orelse, False)
             if any(_writes(arm, fact, holds, kept) for arm, on in arms if answer in (on, None)):
                 return True
@@ -118,16 +118,16 @@ def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> 
     return False
 
 
-def _answer(condition: Expr, fact: str, holds: bool) -> bool | None:
+def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
     """Return the value of a condition given the answer to a fact; None if it is still open."""
     match condition:
         case Call(op, _) if op == fact:
             return holds
         case Call("not", (inner,)):
-            answer = _answer(inner, fact, holds)
+            answer = _known_value(inner, fact, holds)
             return None if answer is None else not answer
         case Call("and" | "or" as op, args):
-            answers = {_answer(arg, fact, holds) for arg in args}
+            answers = {_known_value(arg, fact, holds) for arg in args}
             decisive = op == "or"
             return decisive if decisive in answers else None if None in answers else not decisive
     return None

@@ -237,5 +237,5 @@ def _range_text(bounds: Bounds) -> str:
     return ", ".join(f"{sign} {limit}" for sign, limit in limits if limit is not None)
 
 
-def _calls(node: ast.expr | None, *words: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in words
+def _calls(node: ast.expr | None, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names

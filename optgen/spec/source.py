@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
-from optgen.spec.forbidden_characters import described, first_refused
+from optgen.spec.forbidden_characters import described, first_forbidden
 
 DEEPEST = 100
 """The deepest nesting of expressions and branches. Each term of a sum is one level."""
@@ -61,12 +61,12 @@ class Source:
 
     def _check_characters(self) -> None:
         """Refuse forbidden characters. A form feed is allowed: Python takes it for a space."""
-        at = first_refused(self.text, allowed="\f")
+        at = first_forbidden(self.text, allowed="\f")
         if at is not None:
             before = self.text[:at]
             line = before.count("\n") + self.first_line
             place = Place(self.file, line, at - before.rfind("\n"))
-            self._raise(place, *_refused(self.text[at]))
+            self._raise(place, *_forbidden(self.text[at]))
 
     def check_depth(self, tree: ast.Module) -> None:
         """Refuse nesting so deep that the recursion of a pass would fill Python's stack."""
@@ -83,9 +83,9 @@ class Source:
         for node in ast.walk(tree):
             match node:
                 case ast.Constant(value=str() as text):
-                    at = first_refused(text)
+                    at = first_forbidden(text)
                     if at is not None:
-                        self.error(node, *_refused(text[at]))
+                        self.error(node, *_forbidden(text[at]))
 
     def place(self, node: ast.AST) -> Place:
         """Return the place of a node. Columns count characters, as editors do."""
@@ -128,7 +128,7 @@ class Source:
         raise SpecError(place, message, hint, self.whole) from None
 
 
-def _refused(character: str) -> tuple[str, str]:
+def _forbidden(character: str) -> tuple[str, str]:
     hint = "leave it out: a spec holds letters, signs, spaces, tabs and newlines"
     return f"{described(character)} is not allowed in a spec", hint
 

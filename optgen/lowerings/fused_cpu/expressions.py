@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from optgen.ir.generated_names import capitals, escaped
+from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 from optgen.passes.scalars import is_number, unsigned
 
@@ -80,7 +80,7 @@ def variable(name: str) -> str:
 
 def constant(name: str) -> str:
     """The number or template parameter that belongs to a stream, a cell or a flag."""
-    return variable(capitals(name))
+    return variable(upper_case_name(name))
 
 
 @dataclass(frozen=True)

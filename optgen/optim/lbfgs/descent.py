@@ -10,7 +10,7 @@ from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.line_search import Search, Trial, ratio
 from optgen.optim.lbfgs.objective import Evaluation, Objective
 
-CURVED = 1e-10  # a pair enters the history if its curvature is larger
+MIN_CURVATURE = 1e-10  # a pair enters the history if its curvature is larger
 
 
 class Descent:
@@ -45,7 +45,7 @@ class Descent:
         while self._iterations < self._group["max_iter"]:
             self._iterations += 1
             self._state["n_iter"] += 1
-            self._turn()
+            self._next_direction()
             if not -math.inf < self._slope <= -self._group["tolerance_change"]:
                 break
             try:
@@ -57,7 +57,7 @@ class Descent:
                 break
         self._write()
 
-    def _turn(self) -> None:
+    def _next_direction(self) -> None:
         """Add the last step to the history; choose the next direction and the step length."""
         gradient, direction = self._here.gradient, self._direction
         first = self._state["n_iter"] == 1
@@ -65,7 +65,7 @@ class Descent:
             curvature, square = self._history.observe(
                 gradient, self._previous.gradient, direction, self._t
             )
-            if curvature > CURVED:
+            if curvature > MIN_CURVATURE:
                 self._history.accept(curvature / square)
         self._slope, self._reach = self._history.direction(gradient, direction, self._rest)
         self._previous = self._here

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-SUFFICIENT = 1e-4  # c1 of the sufficient decrease condition
-FLAT = 0.9  # c2 of the curvature condition
+SUFFICIENT_DECREASE = 1e-4  # c1 of the sufficient decrease condition
+CURVATURE = 0.9  # c2 of the curvature condition
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ class Search:
         return self._function(t).guarded()
 
     def _too_high(self, trial: Trial) -> bool:
-        return trial.loss > self._start.loss + SUFFICIENT * trial.t * self._start.slope
+        return trial.loss > self._start.loss + SUFFICIENT_DECREASE * trial.t * self._start.slope
 
     def _flat_enough(self, trial: Trial) -> bool:
-        return abs(trial.slope) <= -FLAT * self._start.slope
+        return abs(trial.slope) <= -CURVATURE * self._start.slope
 
 
 def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:

@@ -153,11 +153,11 @@ class LBFGS(LightOptimizer):
         here = objective()
         state["func_evals"] += 1
         if group["tolerance_grad"] < here.steepest < math.inf:
-            history = self._recall(state, group["history_size"], here.gradient)
+            history = self._restore_history(state, group["history_size"], here.gradient)
             Descent(group, state, objective, history, here).run()
         return objective.returned
 
-    def _recall(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
+    def _restore_history(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
         """Return the history that a state holds; reuse the current one if it is the same."""
         if state["n_iter"] == 0:
             self._history = History(capacity, like)
@@ -184,11 +184,11 @@ class LBFGS(LightOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's LBFGS would."""
-        self._settle()
+        self._copy_history()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
+        self._copy_history()
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -198,7 +198,7 @@ class LBFGS(LightOptimizer):
         self._history = None
         checkpoint.backfill(self, previous, {}, _ABSENT)
 
-    def _settle(self) -> None:
+    def _copy_history(self) -> None:
         """Copy every vector of the history into its own memory, as a checkpoint needs it.
 
         The next step rebuilds the history from these copies, as a step after a load does. So this
