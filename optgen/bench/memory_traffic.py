@@ -30,7 +30,7 @@ class Access:
 class Traffic:
     """The accesses of each sweep of a step, for parameters with these shape predicates."""
 
-    trips: tuple[tuple[Access, ...], ...]
+    sweeps: tuple[tuple[Access, ...], ...]
     facts: Mapping[str, bool] = field(default_factory=dict)
 
     def suits(self, param: Tensor) -> bool:
@@ -39,6 +39,6 @@ class Traffic:
 
     def present(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
         """Yield the accesses of each sweep for the values of a group, stored tensors first."""
-        for trip in self.trips:
-            touched = [t for t in trip if t.when is None or truth(group[t.when])]
-            yield sorted(touched, key=lambda touch: not touch.stored)
+        for sweep in self.sweeps:
+            accessed = [t for t in sweep if t.when is None or truth(group[t.when])]
+            yield sorted(accessed, key=lambda access: not access.stored)

@@ -24,7 +24,7 @@ class _Sweep(ctypes.Structure):
     ]
 
 
-class _Ceiling(ctypes.Structure):
+class _Roofline(ctypes.Structure):
     _fields_ = [
         ("sweeps", c_int64),
         ("elements", c_int64),
@@ -45,12 +45,12 @@ class Roofline:
         first = 0
         for param, group in params:
             (traffic,) = (each for each in traffics if each.suits(param))
-            for trip in traffic.present(group):
-                found += self._sweeps(trip, param, optimizer.state[param], first)
+            for accesses in traffic.present(group):
+                found += self._sweeps(accesses, param, optimizer.state[param], first)
             first += param.numel()
         self._table = (_Sweep * len(found))(*found)
         self._point_at_table(found)
-        self._struct = _Ceiling(len(found), first, self._table)
+        self._struct = _Roofline(len(found), first, self._table)
         self._run = _library().optgen_roofline
 
     @property
@@ -69,34 +69,34 @@ class Roofline:
         self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
 
     def _sweeps(
-        self, trip: list[Access], param: Tensor, state: dict[str, Any], first: int
+        self, accesses: list[Access], param: Tensor, state: dict[str, Any], first: int
     ) -> Iterator[_Sweep]:
         """Yield one sweep for the streams of each size; rows and columns have their own sizes."""
-        streams = [(touch, self._tensor(touch, param, state)) for touch in trip]
+        streams = [(access, self._tensor(access, param, state)) for access in accesses]
         for words, found in groupby(sorted(streams, key=_words), _words):
             same = list(found)
             if len(same) > _MOST:
                 raise ValueError(f"a roofline reads at most {_MOST} streams together")
-            stored = sum(touch.stored for touch, _ in same)
+            stored = sum(access.stored for access, _ in same)
             sweep = _Sweep(words, first, param.numel(), len(same), stored)
-            for place, (touch, tensor) in enumerate(same):
+            for place, (access, tensor) in enumerate(same):
                 sweep.at[place] = tensor.data_ptr()
-                if touch.key == "grad":
+                if access.key == "grad":
                     self._grads.append((sweep, place, param))
             yield sweep
 
-    def _tensor(self, touch: Access, param: Tensor, state: dict[str, Any]) -> Tensor:
-        if touch.key == "param":
+    def _tensor(self, access: Access, param: Tensor, state: dict[str, Any]) -> Tensor:
+        if access.key == "param":
             return param
-        if touch.key == "grad":
+        if access.key == "grad":
             assert param.grad is not None
             return param.grad
-        if touch.key in state:
-            found: Tensor = state[touch.key]
+        if access.key in state:
+            found: Tensor = state[access.key]
             return found
-        key = (id(param), touch.key, touch.shape)
+        key = (id(param), access.key, access.shape)
         if key not in self._passing:
-            self._passing[key] = param.new_zeros(touch.shape_for(param))
+            self._passing[key] = param.new_zeros(access.shape_for(param))
         return self._passing[key]
 
     def _point_at_table(self, made: list[_Sweep]) -> None:

@@ -35,10 +35,10 @@ def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
     found = plans(algorithm)
     if any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases):
         return None
-    return tuple(Traffic(tuple(_trips(plan)), plan.facts) for plan in found)
+    return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
 
 
-def _trips(plan: Plan) -> Iterator[tuple[Access, ...]]:
+def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
     """Yield the tensors that each phase accesses.
 
     A sweep reads streams, rows and columns. A finish updates row and column states. Sums, and
@@ -47,8 +47,8 @@ def _trips(plan: Plan) -> Iterator[tuple[Access, ...]]:
     for phase in plan.phases:
         if isinstance(phase, Sweep):
             yield (*map(_stream, phase.streams), *_factors(plan, phase))
-        elif isinstance(phase, Finish) and (touched := tuple(_updated(plan, phase))):
-            yield touched
+        elif isinstance(phase, Finish) and (accessed := tuple(_updated(plan, phase))):
+            yield accessed
 
 
 def _stream(stream: Stream) -> Access:

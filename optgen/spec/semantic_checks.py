@@ -40,7 +40,7 @@ def _unknown_hyper(
     source: Source, state: State, option: str, name: str, types: Mapping[str, str]
 ) -> NoReturn:
     allowed = _CONDITIONS if option == "when" else ("number",)
-    fit = [known for known, sort in types.items() if sort in allowed]
+    fit = [known for known, its in types.items() if its in allowed]
     hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
     message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
     source.error_at(state.place, message, hint)

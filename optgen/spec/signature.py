@@ -201,8 +201,8 @@ class Signature:
         bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), "", "index", "number")
-        sort: HyperType = "tuple" if isinstance(default, tuple) else "number"
-        return Hyper(name, sort, default, bounds, place=self.source.place(node), **options)
+        kind: HyperType = "tuple" if isinstance(default, tuple) else "number"
+        return Hyper(name, kind, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(
         self, name: str, node: ast.Call, default: Any, bounds: Bounds, optional: bool
