@@ -1,24 +1,24 @@
-// LBFGS's trips through its history, each row read once a trip. A vector is cut into blocks that
-// stay in the cache, and into parts of several blocks that threads share; both depend on sizes
-// alone, and sums of parts are added in order: the results are the same for any thread count.
+// LBFGS's sweeps over its history. Each sweep reads each row once. A vector is cut into blocks,
+// which fit into the cache, and into parts of several blocks, which threads share. Both depend on
+// sizes only, and sums of parts are added in order. So results are equal for any number of threads.
 
 #include "vectors.h"
 
 extern "C" {
 
-// `_Job` of compiled.py, field by field. Rows are `stride` elements apart, `slots` of them in a
-// ring; the oldest pair is row `first`, and the row after the newest is free.
+// The fields of `_Job` in cpu_kernels.py. There are `slots` rows in a ring, `stride` elements
+// apart. The oldest pair is row `first`, and the row after the newest is free.
 struct Job {
     i64 elements, stride, slots, first, count;
     void *steps, *changes;                        // the rows
     void *gradient, *previous, *direction, *rest; // vectors
-    double *products, *alphas;                    // R = Sᵀ Y, row by row; of the first loop
+    double *products, *alphas;                    // R = Sᵀ Y, row-major; first-loop coefficients
     double scale, t;
-    i64 fresh;                                    // the last column of R is yet to be computed
+    i64 fresh;                                    // the last column of R is still to be computed
     double result[2];
 };
 
-// The first fields of `Threads` of runtime/fused_cpu/threads.py: torch's own pool.
+// The first fields of `Threads` in runtime/fused_cpu/threads.py: torch's thread pool.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -29,12 +29,12 @@ struct Threads {
 
 namespace {
 
-constexpr i64 CACHED = 512 << 10; // bytes of all rows of a block: half of a second-level cache
-constexpr i64 SERIAL = 4 << 20;   // bytes of a trip below which a second thread brings nothing
-constexpr i64 PARTS = 128;        // at most so many: threads to keep busy, partial sums to add
-constexpr int TOGETHER = 8;       // rows that share the loads of what they are multiplied with
+constexpr i64 CACHED = 512 << 10; // bytes of all rows of a block: half of an L2 cache
+constexpr i64 SERIAL = 4 << 20;   // bytes of a sweep below which a second thread does not help
+constexpr i64 PARTS = 128;        // the most parts: enough for threads, few partial sums to add
+constexpr int TOGETHER = 8;       // rows that are multiplied with the same loaded vector
 
-// How a vector is cut for a history of so many rows.
+// The blocks and parts of a vector, for a history of so many rows.
 struct Cut {
     i64 elements, block, blocks, parts;
 
@@ -47,7 +47,7 @@ struct Cut {
     i64 begin(i64 part) const { return smaller(part * blocks / parts * block, elements); }
 };
 
-// Runs `work(part)` for every part, on several threads where that pays.
+// Runs `work(part)` for every part, on several threads if the sweep is large enough.
 template <class Work>
 class Region {
     const Work& work;
@@ -98,7 +98,7 @@ struct Partials {
     }
 };
 
-// One job, in the type of its vectors.
+// One job, for the dtype of its vectors.
 template <class T>
 class Trip {
     Job& job;
@@ -108,7 +108,7 @@ class Trip {
 
     static T* vector(void* at) { return static_cast<T*>(at); }
 
-    // Where a part of a row begins; row 0 is the oldest.
+    // Returns the address of an element of a row; row 0 is the oldest.
     T* row(void* matrix, i64 which, i64 at) const {
         return vector(matrix) + (job.first + which) % job.slots * job.stride + at;
     }
@@ -120,7 +120,7 @@ class Trip {
         dots<N, K>(rows, with, n, sums + from * K);
     }
 
-    // Adds the dot products of all rows with K vectors, in a block.
+    // Adds the dot products of all rows with K vectors, for one block.
     template <int K>
     void dot_all(void* matrix, i64 at, i64 n, const T* const* with, double* sums) const {
         i64 i = 0;
@@ -136,7 +136,7 @@ class Trip {
         subtract<N>(rows, weights + from, n, to + at);
     }
 
-    // Subtracts the weighted rows, in a block.
+    // Subtracts the weighted rows, for one block.
     void subtract_all(void* matrix, i64 at, i64 n, const double* weights, T* to) const {
         i64 i = 0;
         for (; i + TOGETHER <= job.count; i += TOGETHER)
@@ -154,12 +154,12 @@ class Trip {
 
     i64 bytes(i64 vectors) const { return vectors * job.elements * i64(sizeof(T)); }
 
-    // sums[row * K + k] over all parts, into `to`.
+    // Adds sums[row * K + k] over all parts, into `to`.
     void total(const Partials& sums, double* to) const {
         for (i64 i = 0; i < sums.width; ++i) to[i] = sums.total(i);
     }
 
-    // The first loop: alphas = R⁻¹ Sᵀ g.
+    // Computes the first loop: alphas = R⁻¹ Sᵀ g.
     void first_loop(double* values) const {
         const i64 n = job.count;
         for (i64 i = n - 1; i >= 0; --i) {
@@ -170,7 +170,7 @@ class Trip {
         }
     }
 
-    // The second loop: R⁻ᵀ (D alphas - scale Yᵀ q), in the place of Yᵀ q.
+    // Computes the second loop: R⁻ᵀ (D alphas - scale Yᵀ q), in place of Yᵀ q.
     void second_loop(double* values) const {
         const i64 n = job.count;
         for (i64 i = 0; i < n; ++i)
@@ -182,7 +182,7 @@ class Trip {
         }
     }
 
-    // Sᵀ g, and Sᵀ y for the newest change y where R has no column for it yet.
+    // Computes Sᵀ g, and Sᵀ y for the newest change y if R has no column for it yet.
     template <int K>
     void project() {
         Partials sums(job.count * K, wide.parts);
@@ -198,7 +198,7 @@ class Trip {
         }
     }
 
-    // q = g - Y alphas, and Yᵀ q into `values`.
+    // Computes q = g - Y alphas, and Yᵀ q into `values`.
     void remove_changes(double* values) {
         Partials sums(job.count, narrow.parts);
         sweep(narrow, threads, bytes(job.count + 2), [&](i64 part) {
@@ -212,7 +212,7 @@ class Trip {
         total(sums, values);
     }
 
-    // d = -scale q - S weights; its product with g, and its greatest absolute value.
+    // Computes d = -scale q - S weights, its dot product with g, and its largest magnitude.
     void add_steps(const double* weights) {
         Partials sums(2, wide.parts);
         sweep(wide, threads, bytes(job.count + 3), [&](i64 part) {
@@ -240,8 +240,8 @@ public:
           gradient(vector(job.gradient)), previous(vector(job.previous)),
           direction(vector(job.direction)), rest(vector(job.rest)) {}
 
-    // Writes the step and the change of the gradient along it to the free rows; their product, and
-    // the change's with itself.
+    // Writes the step and the change of the gradient to the free rows. Computes the dot products of
+    // the change with the step and with itself.
     void observe() {
         Partials sums(2, wide.parts);
         const T t = T(job.t);
@@ -259,7 +259,7 @@ public:
         total(sums, job.result);
     }
 
-    // Minus the inverse Hessian times the gradient.
+    // Computes minus the inverse Hessian times the gradient.
     void direct() {
         if (job.fresh) project<2>();
         else project<1>();
