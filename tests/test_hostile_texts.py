@@ -21,7 +21,7 @@ from optgen.passes.latex import to_latex
 from optgen.runtime.fused_cpu.build import compiler
 from optgen.runtime.fused_cpu.build.source import complete
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 ROOT = Path(optgen.__file__).parent.parent
 PLAIN = "plain"

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from optgen.ir.kinds import Axes, Home
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.linear import lerp_terms
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
@@ -173,10 +173,10 @@ class InstructionBuilder:
     def _opaque_op(self, call: Call, name: str) -> None:
         """Build an op other than + - * /; its first operand is built into the result's variable."""
         first, *others = call.args
-        match call.word:
+        match call.op:
             case "maximum" | "minimum":
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
-                self._extreme(call.word, name, self._first(tensor, name), other)
+                self._extreme(call.op, name, self._first(tensor, name), other)
             case "clamp":
                 tensor = first if self._is_tensor(first) else _filled(first)
                 self._extreme("maximum", name, self._first(tensor, name), others[0])
@@ -193,7 +193,7 @@ class InstructionBuilder:
             case _:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first
-                self._emit(call.word, name, source, self._eithers(others))
+                self._emit(call.op, name, source, self._eithers(others))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
@@ -242,7 +242,7 @@ class InstructionBuilder:
         torch's lerp needs operands of one dtype. Results of reductions, and values computed from
         them, may be wider than the parameter. The result of a matrix op may be narrower.
         """
-        small = (r for r in refs(expr) if self.plan.kinds[r].home is Home.DEVICE)
+        small = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
         return any(
             ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR for ref in small
         )

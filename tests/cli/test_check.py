@@ -71,7 +71,7 @@ def test_check_says_what_keeps_a_rule_from_compiling(
 ) -> None:
     """The same as a step's warning says and explain."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
-    monkeypatch.setattr("optgen.cli.compile.complete", lambda text: "no C++\n")
+    monkeypatch.setattr("optgen.cli.check_compile.complete", lambda text: "no C++\n")
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4
     says = "builds other C++17 programs but not what optgen wrote for `heavy`, a defect of optgen"

@@ -28,7 +28,7 @@ from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)

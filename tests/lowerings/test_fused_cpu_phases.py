@@ -12,8 +12,8 @@ from lowerings.test_fused_cpu import VECTORIZED, build, printed, widest
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_COLUMNS,
@@ -28,7 +28,7 @@ from optgen.passes.plan import plans
 from optgen.runtime.fused_cpu.build import compiler
 from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.matrix_calls import calls_of
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]
 RULE = '''

@@ -48,7 +48,7 @@ def test_a_class_is_not_called_as_a_module_beside_it(name: str) -> None:
         spec().replace("Made(", f"{name}("),
         FUNCTION.format(name=name, other="a", number="b"),
     ):
-        with pytest.raises(SpecError, match="is called as a generated file is"):
+        with pytest.raises(SpecError, match="is the name of a generated file"):
             read(text)
 
 

@@ -64,7 +64,7 @@ def test_a_reduction_takes_as_many_numbers_as_before() -> None:
     """The condition is False for every element of g: two of each are added up."""
     (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
     assert isinstance(stmt, Assign)
-    (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.word == "sum")
+    (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.op == "sum")
     (taken,) = total.args
     assert taken == Call(
         "where", (Call("==", (Ref("g"), Ref("g"))), *2 * [Call("where", (FALSE, ONE, TWO))])
