@@ -48,7 +48,7 @@ class Change:
 
     @property
     def verb(self) -> str:
-        """What applying the change does: remove, create or update."""
+        """Verb for the change: remove, create or update."""
         return "remove" if self.new is None else "create" if self.old is None else "update"
 
     def apply(self) -> None:

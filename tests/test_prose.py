@@ -17,7 +17,8 @@ RIDDLES = ("What", "Where", "Who", "Of", "How", "Which", "Whether", "Why", "The 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the docstrings of a file, and those of its constants, with their lines."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for statement in getattr(node, "body", None) or ():
+        body = getattr(node, "body", ())
+        for statement in body if isinstance(body, list) else ():
             match statement:
                 case ast.Expr(value=ast.Constant(value=str() as text)):
                     yield statement.lineno, text
