@@ -7,13 +7,13 @@ condition that reads `g`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.kinds import Axes, Lookup, kind_of
-from optgen.ir.nodes import Call, Expr, Ref, children, rebuild
-from optgen.ir.words import MATRIX_WORDS, REDUCTIONS
+from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
+from optgen.ir.words import MATRIX_WORDS, REDUCTIONS, WORDS
 from optgen.passes.fold_expression import fold
 
 
@@ -25,9 +25,9 @@ def keep_axes(value: Expr, kinds: Lookup) -> Expr:
         if kind_of(fold(expr), kinds).axes == axes:
             return expr
         asked = dict.fromkeys(_with_axes(expr, kinds))
-        same = (Call("==", (each, each), expr.place) for each in asked)
-        mask = reduce(lambda a, b: Call("and", (a, b), expr.place), same)
-        return Call("where", (mask, expr, expr), expr.place)
+        if _is_condition(expr):
+            return _condition(expr, _compared("<", asked, expr.place))
+        return Call("where", (_compared("==", asked, expr.place), expr, expr), expr.place)
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
@@ -36,6 +36,23 @@ def keep_axes(value: Expr, kinds: Lookup) -> Expr:
         return expr
 
     return kept(inside(value))
+
+
+def _is_condition(expr: Expr) -> bool:
+    return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+
+
+def _compared(comparison: str, asked: Iterable[Expr], place: Place) -> Expr:
+    """Return a condition with the axes of all these values: each is compared with itself."""
+    compared = (Call(comparison, (each, each), place) for each in asked)
+    return reduce(lambda a, b: Call("and", (a, b), place), compared)
+
+
+def _condition(expr: Expr, never: Expr) -> Expr:
+    """Return an equal condition with the axes of one that never holds."""
+    if fold(expr) == Const(True):
+        return Call("not", (never,), expr.place)
+    return Call("or", (expr, never), expr.place)
 
 
 def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
