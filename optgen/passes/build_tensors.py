@@ -36,6 +36,7 @@ class TensorBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)  # to temporaries, which may not be made yet
     mixed: set[str] = field(default_factory=set)  # variables that may be of another type
 
     def __post_init__(self) -> None:
@@ -47,7 +48,7 @@ class TensorBuilder:
 
     def _begin(self, value: Expr) -> None:
         """Start with a statement."""
-        self.steps, self.made, self.shared = [], {}, set()
+        self.steps, self.made, self.shared, self.given = [], {}, set(), set()
         seen: set[Expr] = set()
 
         def look(expr: Expr) -> None:
@@ -263,10 +264,11 @@ class TensorBuilder:
         return found
 
     def _temporary(self, name: str) -> str:
-        """A name nothing in the rule has, nor another temporary of this statement."""
-        made = {step.target for step in self.steps} | set(self.made.values())
+        """Return a name that nothing in the rule has, nor another temporary of this statement."""
         numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
-        return next(n for n in numbered if n not in made and is_free(n, self.names))
+        free = next(n for n in numbered if n not in self.given and is_free(n, self.names))
+        self.given.add(free)
+        return free
 
     def _emit(
         self,

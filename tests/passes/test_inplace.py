@@ -145,6 +145,15 @@ def test_a_tensor_with_two_names_is_not_used_up() -> None:
     assert "z = sqrt x" in written
 
 
+def test_a_choice_within_a_condition_has_another_name_than_its_own_condition() -> None:
+    assert lines("m = where(where(g > c, lr, -g) > beta, g, -g); p = p - lr * m")[:4] == [
+        "condition2 = > grad #",
+        "condition = neg grad",
+        "masked_fill_ condition condition2 #",
+        "condition = > condition #",
+    ]
+
+
 def test_a_value_that_is_needed_twice_is_made_once_and_kept() -> None:
     written = lines("m = where(sqrt(g**2 + eps) > c, sqrt(g**2 + eps), g); p = p - lr * m")
 
