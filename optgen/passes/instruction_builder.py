@@ -37,6 +37,7 @@ class InstructionBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)  # to temporaries, some of which come later
     mixed: set[str] = field(default_factory=set)  # dtype may differ from the param's
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class InstructionBuilder:
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.made, self.shared = [], {}, set()
+        self.steps, self.made, self.shared, self.given = [], {}, set(), set()
         seen: set[Expr] = set()
 
         def look(expr: Expr) -> None:
@@ -268,9 +269,10 @@ class InstructionBuilder:
 
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
-        made = {step.target for step in self.steps} | set(self.made.values())
         numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
-        return next(n for n in numbered if n not in made and is_free(n, self.names))
+        free = next(n for n in numbered if n not in self.given and is_free(n, self.names))
+        self.given.add(free)
+        return free
 
     def _emit(
         self,
