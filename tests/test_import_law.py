@@ -93,7 +93,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """The floors of optgen/runtime, the lowest first: a room imports from floors below its own."""
 FUSED_CPU: tuple[tuple[str, ...], ...] = (
-    ("build",),
+    ("toolchain",),
     ("kernel",),
     ("reader",),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),

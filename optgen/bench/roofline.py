@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from optgen.bench.memory_traffic import Access, Traffic
-from optgen.runtime.fused_cpu.build import library_cache
 from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.toolchain import library_cache
 
 _MOST = 6  # the most streams in one loop; the same as in roofline.cpp
 

@@ -12,10 +12,10 @@ from optgen.cli.locate_specs import spec_path
 from optgen.emit import ToolchainError
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
-from optgen.runtime.fused_cpu.build import dtype_variants, library_cache, sweep_library
-from optgen.runtime.fused_cpu.build.compiler import CompileError
-from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel import shard_kernel
+from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.spec.read_spec import read_spec
 
 (_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")

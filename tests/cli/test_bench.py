@@ -12,7 +12,7 @@ from optgen.bench.results import load
 from optgen.bench.suite import Suite
 from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.cli import bench
-from optgen.runtime.fused_cpu.build import compiler, library_cache
+from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,10 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
-from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec
 

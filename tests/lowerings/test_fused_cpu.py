@@ -15,8 +15,8 @@ from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
 from optgen.passes.flatten_branches import BranchFlattener
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.spec import Spec
 from optgen.spec.read_spec import read_spec, read_specs
 

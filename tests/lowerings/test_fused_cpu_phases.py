@@ -25,9 +25,9 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
 )
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.passes.plan import plans
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.matrix_calls import calls_of
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from spec_texts import LR, UPDATE, read, spec
 
 from optgen import emit
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]

@@ -13,7 +13,7 @@ from optgen.optim import LBFGS
 from optgen.optim.lbfgs import compiled, inverse_hessian
 from optgen.optim.lbfgs.flat_parameters import largest
 from optgen.optim.lbfgs.inverse_hessian import History
-from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.toolchain import library_cache
 
 SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, and several
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import complete
 
 OPS = {
     "maximum": "maximum(x, y)",

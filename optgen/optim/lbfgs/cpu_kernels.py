@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from optgen.optim.lbfgs.curvature_pairs import Pairs
-from optgen.runtime.fused_cpu.build import compiler, library_cache
 from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 

@@ -8,12 +8,17 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
-from optgen.runtime.fused_cpu.build.compiler_process import end_all
-from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.runtime.fused_cpu.reader import tensor_reader
+from optgen.runtime.fused_cpu.toolchain import (
+    compiler,
+    dtype_variants,
+    library_cache,
+    sweep_library,
+)
+from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
+from optgen.runtime.fused_cpu.toolchain.source import complete
 from optgen.runtime.protocols import Lowered
 
 # By whether it is for sharded parameters, and the dtypes it was asked for.

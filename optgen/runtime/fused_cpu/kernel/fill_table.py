@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.build.dtype_codes import CODES
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
 from optgen.runtime.fused_cpu.kernel.table import SHAPE, Table
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.tensors import layout
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.torch_private import data_ptr, numel

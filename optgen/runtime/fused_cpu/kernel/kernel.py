@@ -5,11 +5,11 @@ from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
 
-from optgen.runtime.fused_cpu.build import sweep_library
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.matrix_calls import Call
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.toolchain import sweep_library
 from optgen.runtime.protocols import Lowered
 
 

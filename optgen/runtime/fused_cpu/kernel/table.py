@@ -9,9 +9,9 @@ from itertools import chain
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.build.dtype_codes import CODES
 from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
 from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import data_ptr

@@ -21,7 +21,7 @@ from struct import unpack
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.build.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.torch_private import local_tensor, spec
 
 _INLINE = 5  # dimensions, of which an implementation keeps the sizes itself

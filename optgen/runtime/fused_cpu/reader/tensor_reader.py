@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.build import library_cache
-from optgen.runtime.fused_cpu.build.source import complete
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Columns, Table
 from optgen.runtime.fused_cpu.reader import trial
@@ -29,6 +27,8 @@ from optgen.runtime.fused_cpu.reader.object_layout import (
     find_parts,
     measured,
 )
+from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.fused_cpu.toolchain.source import complete
 
 _TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # versions of torch
 

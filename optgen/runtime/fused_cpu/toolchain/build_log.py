@@ -9,7 +9,7 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import ends_with_the_process
-from optgen.runtime.fused_cpu.build.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
 _BROKEN = re.compile("internal compiler error|Segmentation fault|frontend command failed")

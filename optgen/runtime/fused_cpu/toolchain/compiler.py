@@ -8,8 +8,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime.fused_cpu.build.compiler_process import CompileError as CompileError
-from optgen.runtime.fused_cpu.build.compiler_process import limit, run
+from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as CompileError
+from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
 
 # One sqrt without errno is worth a factor of ten: with it no loop that holds one vectorises. The
 # explicit vector width is for compilers that know the machine only as an older one.

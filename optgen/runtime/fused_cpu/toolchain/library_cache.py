@@ -15,9 +15,9 @@ from pathlib import Path
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
-from optgen.runtime.fused_cpu.build import build_log, compiler
-from optgen.runtime.fused_cpu.build.compiler import CompileError, RefusedError
-from optgen.runtime.fused_cpu.build.file_lock import alone
+from optgen.runtime.fused_cpu.toolchain import build_log, compiler
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
+from optgen.runtime.fused_cpu.toolchain.file_lock import alone
 
 _ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.build import library_cache
-from optgen.runtime.fused_cpu.build.dtype_codes import CODES
+from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.rule import Rule
 
 _dtype = attrgetter("dtype")

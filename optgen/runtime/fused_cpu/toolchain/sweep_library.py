@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from functools import cache
 from pathlib import Path
 
-from optgen.runtime.fused_cpu.build import dtype_variants
-from optgen.runtime.fused_cpu.build.source import complete
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.fused_cpu.toolchain.source import complete
 
 _KERNEL, _OWN = "optgen_swept_by", "optgen_sweeps"
 """Where a kernel has the address of the sweeps' calls, and where these are."""
