@@ -1,4 +1,4 @@
-"""Averaged models on the CPU: ratios to torch's, and to the memory's limit, in one process.
+"""Measure averaged models on the CPU, against torch's and against the memory limit.
 
 python benchmarks/averaging.py [SECONDS] [LIST …]
 """
@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import Tensor, nn
 
-from optgen.bench.ceiling import Ceiling
-from optgen.bench.lists import LISTS
 from optgen.bench.measure import Budget, Figures, compare
-from optgen.bench.traffic import Touch, Traffic
+from optgen.bench.memory_traffic import Access, Traffic
+from optgen.bench.roofline import Roofline
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import Variant
 from optgen.optim import swa_utils
 
@@ -28,20 +28,20 @@ SHAPES = {
     "2x256": [(16, 16)] * 2,
 }
 WAYS = ("ema", "swa")
-TRAFFIC = Traffic(((Touch("param", stored=True), Touch("grad")),))
+TRAFFIC = Traffic(((Access("param", stored=True), Access("grad")),))
 
 
 class Averaged:
-    """A model and its mean; what the engine calls gradients are the model's weights."""
+    """A model and its mean. The gradients of the benchmark serve as the model's weights."""
 
     def __init__(self, module: Any, way: str, shapes: Sequence[tuple[int, ...]]) -> None:
         self._model = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         function = module.get_ema_multi_avg_fn(0.999) if way == "ema" else None
         self._averaged = module.AveragedModel(self._model, multi_avg_fn=function)
-        self.step()  # which copies
+        self.step()  # the first update copies the model
 
     def take(self, gradients: Sequence[Tensor]) -> None:
-        """Let the model have copies of other weights."""
+        """Set the model's weights to copies of these tensors."""
         for param, weight in zip(self._model, gradients, strict=True):
             param.data = weight.clone()
 
@@ -50,24 +50,24 @@ class Averaged:
 
 
 class Limit:
-    """Two streams read and one written, and nothing computed."""
+    """The memory limit: two streams read and one written."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]]) -> None:
         self._means = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
         for mean in self._means:
             mean.grad = torch.zeros_like(mean)
-        self._ceiling = Ceiling([TRAFFIC], torch.optim.SGD(self._means))
-        self.step = self._ceiling.step
+        self._roofline = Roofline([TRAFFIC], torch.optim.SGD(self._means))
+        self.step = self._roofline.step
 
     def take(self, gradients: Sequence[Tensor]) -> None:
-        """Read other tensors from now on."""
+        """Let further steps read these tensors."""
         for mean, weight in zip(self._means, gradients, strict=True):
             mean.grad = weight.clone()
-        self._ceiling.take_gradients()
+        self._roofline.take_gradients()
 
 
 def measured(shapes: Sequence[tuple[int, ...]], seconds: float) -> dict[str, Figures]:
-    """Milliseconds of an update by each way."""
+    """Return the milliseconds of an update by each way."""
     modules = {"optgen": swa_utils, "torch": torch.optim.swa_utils}
     variants: dict[str, Variant] = {
         f"{title} {way}": Averaged(module, way, shapes)

@@ -1,4 +1,4 @@
-"""Which classes there are to measure, and what the mirrored one of torch is called with."""
+"""Find the classes to measure, and the class of torch to compare each with."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["CLASSES", "accepted", "accepts", "generated", "reference"]
 
 
 def reference(name: str) -> Callable[..., torch.optim.Optimizer]:
-    """torch's class of this name, to run one parameter at a time where it has a choice."""
+    """Return torch's class of this name, with foreach=False if it has the argument."""
     kind = getattr(torch.optim, name)
     return partial(kind, foreach=False) if accepts(kind, "foreach") else kind
 
 
 def accepts(kind: Any, argument: str) -> bool:
-    """Whether a class's constructor has this argument."""
+    """Tell whether a class's constructor has an argument."""
     return argument in inspect.signature(kind).parameters
 
 
 def accepted(kind: Any, params: Sequence[Tensor]) -> list[Tensor]:
-    """The parameters that a class may be made of: some take matrices only."""
+    """Return the parameters that a class accepts; some classes accept matrices only."""
     found = []
     for param in params:
         try:

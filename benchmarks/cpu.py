@@ -1,11 +1,12 @@
-"""All figures of this machine's CPU, measured cell by cell and kept in one file.
+"""Measure all published figures of this machine's CPU, cell by cell, and keep them in a file.
 
     python benchmarks/cpu.py [--resume]
     python benchmarks/cpu.py --only AdamW --lists 1e6 --dtype bfloat16 --threads 1 --try
 
-Without arguments it measures everything, merges it into benchmarks/results/cpu.json cell by cell,
-holds it to the targets, draws the picture, and puts a summary into the README. --resume leaves out
-what the file has, so a run can be interrupted; --try writes nothing; --verdict measures nothing.
+Without arguments it measures everything, merges each cell into benchmarks/results/cpu.json,
+compares with the targets, draws the plot, and updates the summary in the README. --resume skips
+cells that the file has, so a run can be interrupted. --try writes nothing. --verdict measures
+nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optgen.bench import cells, report, results, suite
-from optgen.bench.lists import LISTS
+from optgen.bench import report, results, select_cells, suite
+from optgen.bench.markdown_summary import markdown
 from optgen.bench.measure import Budget
-from optgen.bench.picture import draw
-from optgen.bench.summary import markdown
+from optgen.bench.plot import draw
 from optgen.bench.targets import of_machine
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES
 from optgen.bench.verdict import verdicts
 from optgen.cli import bench
-from optgen.cli.catalogue import columns
+from optgen.cli.list_specs import columns
 
 ROOT = Path(__file__).resolve().parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results" / "cpu.json"
@@ -36,7 +37,7 @@ MARKS = ("<!-- by benchmarks/cpu.py -->", "<!-- end -->")
 
 
 def main() -> int:
-    """Measure what is asked for, print it, and hold what the file has then to the targets."""
+    """Measure the requested cells, print them, and compare the file with the targets."""
     arguments = parse()
     chosen = [] if arguments.verdict else wanted(arguments)
     if arguments.resume:
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[results.Cell]:
-    """Measure cells; those that fail are said and left out, as the others take long."""
+    """Measure cells. Report those that fail and go on, because the others take long."""
     failed: list[results.Cell] = []
     measured = suite.Suite(bench.traffic, Budget(arguments.seconds))
     begin = time.perf_counter()
@@ -70,7 +71,7 @@ def run(chosen: Sequence[results.Cell], arguments: argparse.Namespace) -> list[r
 
 
 def judge(path: Path) -> None:
-    """Hold what a file has to the targets, and draw it."""
+    """Compare the results in a file with the targets, and draw them."""
     kept, machine = results.load(path), results.machine_of(path)
     found = verdicts(of_machine(machine), kept)
     print(columns(report.verdict_table(found)))
@@ -81,7 +82,7 @@ def judge(path: Path) -> None:
 
 
 def with_summary(text: str, kept: results.Results) -> str:
-    """The README with these results between its two marks."""
+    """Return the README with these results between its two marks."""
     before, begin, rest = text.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not end:
@@ -90,10 +91,10 @@ def with_summary(text: str, kept: results.Results) -> str:
 
 
 def wanted(arguments: argparse.Namespace) -> list[results.Cell]:
-    """The cells that are asked for."""
+    """Return the requested cells."""
     return [
         cell
-        for cell in cells.everything(bench.limited)
+        for cell in select_cells.everything(bench.limited)
         if cell.part in arguments.parts
         and cell.name in arguments.only
         and cell.tensors in arguments.lists

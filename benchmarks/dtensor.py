@@ -1,8 +1,8 @@
-"""What DTensor costs a step: `python benchmarks/dtensor.py [SECONDS]`.
+"""Measure the cost of DTensor for a step: `python benchmarks/dtensor.py [SECONDS]`.
 
-200 parameters, as DTensors and as plain tensors, in one process of one rank: what is left between
-the two is the host's work. Each row is a class and a way, ours and torch's: milliseconds a step of
-plain tensors, of DTensors, and how many times as long that is, by medians and by minima.
+The same 200 parameters are DTensors or plain tensors, in one process of one rank, so the difference
+is the host's work. Each row is a class, ours or torch's. Its columns are the milliseconds of a step
+with plain tensors and with DTensors, and their ratio, by medians and by minima.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 @contextmanager
 def one_rank() -> Iterator[Any]:
-    """A mesh of this process alone."""
+    """Yield a mesh of this process only."""
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
         distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -50,7 +50,7 @@ def one_rank() -> Iterator[Any]:
 
 
 class Steps:
-    """An optimizer of parameters of one shape, shared by a mesh or plain."""
+    """An optimizer of parameters of one shape, as DTensors or plain."""
 
     def __init__(self, cls: Any, options: dict[str, Any], shape: tuple[int, ...], mesh: Any):
         from torch.distributed.tensor import Shard, distribute_tensor
@@ -71,7 +71,7 @@ class Steps:
 def measured(
     name: str, options: dict[str, Any], shape: tuple[int, ...], mesh: Any, seconds: float
 ) -> dict[str, Figures]:
-    """The figures of ours and torch's, plain and shared."""
+    """Return the figures of ours and torch's, for plain tensors and DTensors."""
     variants: dict[str, Variant] = {
         f"{label} {'DTensor' if shared else 'plain'}": Steps(
             getattr(module, name), options, shape, mesh if shared else None

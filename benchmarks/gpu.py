@@ -1,19 +1,19 @@
-"""One call on a CUDA machine: is every lowering right there, and how fast is it?
+"""Check every lowering on a CUDA machine, and measure its speed.
 
     python benchmarks/gpu.py [--part PART …] [--only AdamW RAdam …] [--minutes M] [--out FILE]
 
-Needs torch with CUDA and Triton, nothing else: generated/ is checked in. Writes each result to
-benchmarks/results/gpu-<device>.jsonl as it comes, and continues that file where a run was ended: by
---minutes, by a limit of the machine, or by a fault, after which it goes on in a new process with
-what comes next. Exits with 1 if a check failed, with 3 if there is more to do.
+Needs only torch with CUDA and Triton, because generated/ is checked in. Appends each result to
+benchmarks/results/gpu-<device>.jsonl at once. A later run continues the file of a run that ended by
+--minutes or by a limit of the machine. After a fault, a new process goes on with the next task.
+Exits with 1 if a check failed, with 3 if there is more to do.
 
     python benchmarks/gpu.py --rehearse
 
 does all of it with a few small tensors in Triton's interpreter, without a GPU (needs numpy).
 
-Written on a machine without a GPU: nothing in this file has run on one. What it launches was
-compiled ahead of time and was right in Triton's interpreter; speed, graph capture and copies to the
-device are unproven until somebody runs this and commits the results.
+This file was written on a machine without a GPU and has not run on one. The kernels were compiled
+ahead of time, and checked in Triton's interpreter. Speed, graph capture and copies to the device
+are unproven until results are committed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from benchmarks.gpu_results import Result, Results, show
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("situations", "trajectories", "speed")
 QUIET = 240.0
-"""Seconds without a result after which a process is taken to hang."""
+"""Seconds without a result after which a process counts as hanging."""
 BROKEN = 75
-"""The exit status of a process whose device does nothing any more."""
+"""The exit status of a process whose device no longer works."""
 Work = dict[str, Callable[[], Result]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not done yet, process after process, until all is done or time is up."""
+    """Run what is not done yet, in one process after another, until all is done or time is up."""
     given = parse(arguments)
     if given.worker:
         return work(given)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
-    """The exit status of a process; one that hangs is ended."""
+    """Return the exit status of a process; kill it if it hangs."""
     seen, size = time.monotonic(), -1
     while process.poll() is None:
         time.sleep(0.2)
@@ -81,7 +81,7 @@ def watched(process: subprocess.Popen[bytes], out: Path, until: float) -> int:
 
 
 def work(given: argparse.Namespace) -> int:
-    """In a process of its own: everything that is not done, as long as the device is well."""
+    """Run, in a separate process, everything that is not done, while the device has no fault."""
     import torch
 
     results, until = Results(given.out), time.monotonic() + 60 * given.minutes
@@ -106,7 +106,7 @@ def work(given: argparse.Namespace) -> int:
 
 
 def plan(given: argparse.Namespace) -> Work:
-    """What there is to do, by name; imported here, after the choice of the interpreter."""
+    """Return the tasks by name. Imports happen here, after the choice of the interpreter."""
     from benchmarks.classes import CLASSES
     from benchmarks.gpu_checks import Check, situations, trajectories
     from benchmarks.gpu_device import spare_the_compiler
@@ -133,7 +133,7 @@ def plan(given: argparse.Namespace) -> Work:
 
 
 def summary(results: Results, out: Path) -> int:
-    """Say what failed."""
+    """Print what failed."""
     failed = list(results.failed())
     print(
         f"\n{len(results.done)} results, {len(failed)} failed checks, in {out}", *failed, sep="\n  "
@@ -154,7 +154,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return what the figures depend on."""
     import torch
     import triton
 
@@ -178,7 +178,7 @@ def machine() -> dict[str, Any]:
 
 
 def driver() -> str:
-    """The driver's version and the clocks, from NVIDIA's own tool where there is one."""
+    """Return the driver's version and the clocks, from nvidia-smi if it exists."""
     asked = "driver_version,clocks.max.sm,clocks.max.memory,power.limit"
     command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
     try:
@@ -188,7 +188,7 @@ def driver() -> str:
 
 
 def device_name(given: argparse.Namespace) -> str:
-    """What the file of results is called after."""
+    """Return the device name for the file of results."""
     if given.rehearse:
         return "rehearsal"
     import torch

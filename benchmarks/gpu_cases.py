@@ -1,4 +1,4 @@
-"""What benchmarks/gpu.py steps: tensors, gradients, settings; and the rule in float64."""
+"""Provide tensors, gradients and settings for benchmarks/gpu.py, and the rule in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.gpu_device import DEVICE, REHEARSAL
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -32,32 +32,32 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
     "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
 }
-"""What is checked of a class; of any other, its defaults and weight decay."""
+"""Settings to check a class with; any other class is checked with defaults and weight decay."""
 BOUNDS = {"Muon": 5e-3}
 """The error in float64 where a rule itself multiplies in bfloat16."""
 _SPECS = Path(__file__).resolve().parents[1] / "specs"
 
 
 def settings_of(name: str) -> list[dict[str, Any]]:
-    """The arguments a class is checked with."""
+    """Return the arguments that a class is checked with."""
     decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
     return SETTINGS.get(name, [{}, *decayed])
 
 
 def bound_of(name: str) -> float:
-    """The error of float64 that passes."""
+    """Return the largest error in float64 that passes."""
     return BOUNDS.get(name, 1e-12)
 
 
 def draw(size: tuple[int, ...], seed: int, rounded: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Normal numbers, rounded to one type and held in another; the same ones on every device."""
+    """Return normal numbers, rounded to one dtype and stored in another; equal on all devices."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(size, generator=generator, dtype=torch.float64)
     return drawn.to(rounded).to(dtype).to(DEVICE)
 
 
 def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
-    """Parameters that a class takes: of all sizes, unaligned, transposed, with holes."""
+    """Return parameters that a class accepts: of many sizes, unaligned, transposed, strided."""
     made = [draw(size, i, rounded, dtype) for i, size in enumerate(SIZES)]
     made += [
         draw((1100,), 100, rounded, dtype)[1:1041],
@@ -69,7 +69,7 @@ def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype) -> list[Tens
 
 
 def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:
-    """The same gradients, rounded to a type, in the parameters' own type; some have none."""
+    """Set gradients, rounded to a dtype and stored in the parameters'; some parameters get none."""
     for i, param in enumerate(params):
         absent = (i + step) % 7 == 6
         seed = 1000 * (step + 1) + i
@@ -77,7 +77,7 @@ def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) ->
 
 
 def refill_gradients(params: Sequence[Tensor], step: int) -> None:
-    """Gradients in the same memory at every step, as a captured backward pass writes them."""
+    """Write gradients into the same memory at every step, as a captured backward pass does."""
     for i, param in enumerate(params):
         grad = draw(tuple(param.shape), 1000 * (step + 1) + i, torch.float64, param.dtype)
         if param.grad is None:
@@ -87,7 +87,7 @@ def refill_gradients(params: Sequence[Tensor], step: int) -> None:
 
 
 def groups(params: Sequence[Tensor], count: int = 2) -> list[dict[str, Any]]:
-    """The parameters in so many groups, each with a learning rate of its own."""
+    """Divide parameters into groups, each with its own learning rate."""
     shares = [params[i::count] for i in range(count)]
     return [
         {"params": share, "lr": 3e-3 * (1 + i / count)} for i, share in enumerate(shares) if share
@@ -96,13 +96,13 @@ def groups(params: Sequence[Tensor], count: int = 2) -> list[dict[str, Any]]:
 
 @cache
 def algorithm_of(name: str) -> Algorithm:
-    """The rule of a class, as its spec file says it."""
+    """Return the rule of a class, from its spec file."""
     (algorithm,) = read_spec(_SPECS / f"{generated(name).rule.name}.py")
     return add_maximize(algorithm)
 
 
 class Exact:
-    """The rule run plainly in float64, beside an optimizer that starts from the same values."""
+    """The rule evaluated in float64, beside an optimizer that starts from the same values."""
 
     def __init__(self, name: str, params: Sequence[Tensor]) -> None:
         self._algorithm = algorithm_of(name)
@@ -121,12 +121,12 @@ class Exact:
                 )
 
     def error(self, params: Sequence[Tensor], least: int = 1) -> float:
-        """How far the parameters of so many elements have come to lie from it."""
+        """Return the largest error of the parameters of at least so many elements."""
         return max(_errors(params, self.values, least))
 
 
 def _errors(found: Sequence[Tensor], expected: Sequence[Tensor], least: int) -> Iterator[float]:
-    """The largest deviation of each tensor, in units of its largest element."""
+    """Return the largest deviation of each tensor, relative to its largest element."""
     yield 0.0
     for a, b in zip(found, expected, strict=True):
         if a.numel() >= least:

@@ -1,6 +1,6 @@
-"""Is every lowering right: against the rule in float64, in graphs, with a scaler, past 2**31.
+"""Check every lowering: against the rule in float64, in graphs, with a scaler, past 2**31.
 
-A check returns its error and the largest one that passes; one that raises has failed.
+A check returns its error and the largest error that passes. A check that raises has failed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Checks = dict[str, Check]
 
 
 def trajectories(names: Sequence[str]) -> Checks:
-    """Steps of every class in every type through every lowering."""
+    """Yield checks of every class in every dtype through every lowering."""
     return {
         f"{name} {settings or ''} {str(dtype)[6:]} {lowering}": partial(
             trajectory, name, number, dtype, lowering
@@ -53,7 +53,7 @@ def trajectories(names: Sequence[str]) -> Checks:
 
 
 def situations(names: Sequence[str]) -> Checks:
-    """What happens to a step besides being taken."""
+    """Yield checks of steps in graphs, on streams, with scalers, and so on."""
     each = {
         "replayed from a graph": graph,
         "with a gradient scaler": scaler,
@@ -75,20 +75,20 @@ def situations(names: Sequence[str]) -> Checks:
 
 
 def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
-    """Against the rule in float64, from the same rounded values and gradients."""
+    """Compare steps with the rule in float64, from the same rounded values and gradients."""
     found, exact = trained(name, number, dtype, lowering)
     if dtype == torch.float64:
         return exact.error(found), bound_of(name)
     allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
     if REHEARSAL and dtype == torch.bfloat16:
-        floor = 2**-6  # the interpreter truncates where a device rounds
+        floor = 2**-6  # the interpreter truncates, but a device rounds
     return exact.error(found, LARGE), max(allowed * torch_error(name, number, dtype), floor)
 
 
 @cache
 def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
-    """What torch's for-loop makes of the same."""
+    """Return the error of torch's for-loop on the same values."""
     params, exact = trained(name, number, dtype, "")
     return exact.error(params, LARGE)
 
@@ -96,7 +96,7 @@ def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
 def trained(
     name: str, number: int, dtype: torch.dtype, lowering: str
 ) -> tuple[list[Tensor], Exact]:
-    """Parameters after some steps of ours through a lowering, or of torch's for-loop."""
+    """Return parameters after some steps of ours through a lowering, or of torch's for-loop."""
     kind: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
@@ -161,7 +161,7 @@ def scaler(name: str) -> Measured:
 
 
 def another_stream(name: str) -> Measured:
-    """Steps on another stream, gradients moving at each, the host running ahead."""
+    """Take steps on another stream, with new gradients each time and the host running ahead."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, exact = generated(name)(params), Exact(name, params)
     with beside(), use_lowering("fused_triton"):
@@ -174,7 +174,7 @@ def another_stream(name: str) -> Measured:
 
 
 def many_groups(name: str) -> Measured:
-    """As many groups as there may be, of a few tensors each, lr changing at every step."""
+    """Step the largest number of groups, of a few tensors each, with lr changing at every step."""
     params = parameters(name, torch.float64, torch.float64)
     optimizer, exact = generated(name)(groups(params, 20)), Exact(name, params)
     for step in range(4):
@@ -188,7 +188,7 @@ def many_groups(name: str) -> Measured:
 
 
 def checkpoint(name: str) -> Measured:
-    """What the default hands out looks like torch's, and torch continues from it."""
+    """Check that torch continues from a checkpoint of the default lowering."""
     params = parameters(name, torch.float64, torch.float64)
     params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
     optimizer = generated(name)(params)
@@ -212,7 +212,7 @@ def checkpoint(name: str) -> Measured:
 
 
 def compiled_once(name: str) -> Measured:
-    """How many kernels are compiled anew for other numbers of tensors, values and steps: none."""
+    """Check that no kernel is compiled again for other numbers of tensors, values and steps."""
     compiled: list[int] = []
     for count in (1, 3, 16, 64):
         made = [draw((8, 6), i, torch.float32, torch.float32) for i in range(count)]
@@ -228,7 +228,7 @@ def compiled_once(name: str) -> Measured:
 
 
 def variants_of(name: str) -> Iterator[int]:
-    """How many variants there are of every kernel of a class."""
+    """Return the number of compiled variants of every kernel of a class."""
     module = import_module(f"{generated(name).lowerings}.fused_triton")
     for kernel in vars(module).values():
         for cached, *_ in getattr(kernel, "device_caches", {}).values():
@@ -236,7 +236,7 @@ def variants_of(name: str) -> Iterator[int]:
 
 
 def sparse() -> Measured:
-    """Rows of an embedding, against torch's own class."""
+    """Compare steps on sparse gradients of an embedding with torch's class."""
     finals = []
     for kind in (optgen.optim.SparseAdam, torch.optim.SparseAdam):
         param = draw((50, 8), 0, torch.float64, torch.float64).requires_grad_()
@@ -251,7 +251,7 @@ def sparse() -> Measured:
 
 
 def mixed() -> Measured:
-    """Steps of bfloat16 parameters whose states are float32: closer than with bfloat16 states."""
+    """Check that float32 states of bfloat16 parameters are more exact than bfloat16 states."""
     errors = []
     for kept in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
@@ -269,7 +269,7 @@ def mixed() -> Measured:
 
 
 def large(name: str, size: tuple[int, ...]) -> Measured:
-    """Equal elements of a tensor too large for 32 bits: all must move, and move alike."""
+    """Step a tensor of equal elements, too large for 32-bit indices: all must change alike."""
     ends = []
     for shape in (size, (64, *size[1:])):
         param = torch.ones(shape, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)

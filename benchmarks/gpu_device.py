@@ -1,7 +1,7 @@
-"""The device that benchmarks/gpu.py measures: CUDA; in a rehearsal the CPU, Triton interpreted.
+"""Access the device that benchmarks/gpu.py measures: CUDA, or in a rehearsal the CPU.
 
-A rehearsal takes every way that the real run takes: where only CUDA has a thing, as graphs and
-streams, there is a stand-in that does it at once.
+A rehearsal runs Triton's interpreter and all code of the real run. For features that only CUDA
+has, such as graphs and streams, there are stand-ins that run at once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Step = Callable[[], Any]
 
 
 def synchronize() -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished all queued work."""
     if not REHEARSAL:
         torch.cuda.synchronize()
 
 
 def beside() -> AbstractContextManager[Any]:
-    """Another stream, which begins after all that has been queued on this one."""
+    """Use another stream, which begins after all work queued on the current one."""
     if REHEARSAL:
         return nullcontext()
     stream = torch.cuda.Stream()
@@ -38,9 +38,9 @@ def beside() -> AbstractContextManager[Any]:
 
 
 def captured(step: Step) -> Step:
-    """Capture a step in a graph; what comes back replays it.
+    """Capture a step in a graph; return a function that replays it.
 
-    Whoever captures has taken three steps on another stream before, as torch asks.
+    The caller has taken three steps on another stream before, as torch requires.
     """
     if REHEARSAL:
         return step
@@ -52,7 +52,7 @@ def captured(step: Step) -> Step:
 
 
 def timed(step: Step, steps: int) -> tuple[float, float]:
-    """Milliseconds a step: on the device, and of the host until it has queued everything."""
+    """Return the milliseconds of a step: on the device, and on the host until all is queued."""
     synchronize()
     clock = time.perf_counter()
     if REHEARSAL:
@@ -72,7 +72,7 @@ def timed(step: Step, steps: int) -> tuple[float, float]:
 
 
 def peak_memory(step: Step) -> int:
-    """Bytes that a step takes beyond what there is before it."""
+    """Return the bytes that a step allocates at its peak."""
     if REHEARSAL:
         step()
         return 0
@@ -85,15 +85,15 @@ def peak_memory(step: Step) -> int:
 
 
 def release() -> None:
-    """Give back the memory that nobody holds any more."""
+    """Release unused memory."""
     if not REHEARSAL:
         torch.cuda.empty_cache()
 
 
 def spare_the_compiler() -> None:
-    """Let torch's optimizers step where SymPy is missing: they import torch's compiler for nothing.
+    """Let torch's optimizers step without SymPy, although they import torch's compiler.
 
-    In its place stands a module that has what they call of it.
+    A stand-in module provides the functions of the compiler that they call.
     """
     try:
         import sympy  # noqa: F401

@@ -1,6 +1,6 @@
-"""The results of benchmarks/gpu.py: a line of JSON for each thing begun and each thing done.
+"""Record the results of benchmarks/gpu.py: a line of JSON for each task begun and each done.
 
-A line is on the disk before the next thing begins, so that whatever ends a run loses nothing.
+A line is on the disk before the next task begins, so an interrupted run loses nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Result = dict[str, Any]
 
 
 class Results:
-    """A file of results, begun or continued."""
+    """A file of results, new or continued."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.done: dict[str, Result] = {}
-        self.begun = ""  # and not done: what was at hand when a run ended
+        self.begun = ""  # the task that was running when the last run ended
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 entry = json.loads(line)
@@ -39,7 +39,7 @@ class Results:
         self._write({"name": name, "result": result})
 
     def failed(self) -> Iterator[str]:
-        """The checks that are not right."""
+        """Return the checks that failed."""
         return (name for name, result in self.done.items() if not result.get("right", True))
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Results:
 
 
 def show(name: str, result: Result) -> None:
-    """A line for a check; for a comparison milliseconds, bandwidth, and how many times ours."""
+    """Print a line for a check; for a comparison milliseconds, bandwidth, and ratio to ours."""
     if "right" in result:
         what = result.get("error", result.get("raised", "").strip().splitlines()[-1:])
         print("ok  " if result["right"] else "BAD ", name, what, flush=True)

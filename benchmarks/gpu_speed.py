@@ -1,4 +1,4 @@
-"""How fast a step is on CUDA: variants in one process, in a new order each round."""
+"""Measure steps on CUDA: all variants in one process, in a new order each round."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from benchmarks.gpu_device import (
     timed,
 )
 from optgen import use_lowering
-from optgen.bench.lists import FOR_ALL, LISTS, TensorList
+from optgen.bench.tensor_lists import FOR_ALL, LISTS, TensorList
 
 OURS = "optgen fused Triton"
 ROUNDS = 2 if REHEARSAL else 9
 ROUND_MS = 1 if REHEARSAL else 60
-"""About as long as a variant is measured in a round."""
+"""Approximate time for which a variant is measured in a round."""
 REHEARSED = TensorList("rehearsal", "a few small ones", [(6, 5), (7,), (3, 2, 3, 3)])
 RESULTS_OF_REDUCTIONS = {"Adafactor": 6, "Muon": 5}
-"""Reads and writes of a parameter's size where a rule needs more than one trip, or keeps no more
-than rows and columns."""
+"""Reads and writes of a parameter's size, for rules with several sweeps, or with only row and
+column states."""
 COMPILED = ("2.5e7", "resnet50")
-"""The lists with which `torch.compile(opt.step)` is measured: longer ones take it minutes."""
+"""The lists for `torch.compile(opt.step)`. Longer ones take minutes to compile."""
 ALSO_BFLOAT16 = ("2.5e7", "1e6")
 
 Result = dict[str, Any]
@@ -45,7 +45,7 @@ Make = Callable[[Any], torch.optim.Optimizer]
 
 
 def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], Result]]:
-    """Every class on every list."""
+    """Yield a comparison of every class on every list."""
     lists = {"rehearsal": REHEARSED} if REHEARSAL else {name: LISTS[name] for name in FOR_ALL}
     made: dict[str, Callable[[], Result]] = {"memory": memory}
     for key, tensors in lists.items():
@@ -60,7 +60,7 @@ def comparisons(names: Sequence[str], compiled: bool) -> dict[str, Callable[[], 
 
 @cache
 def memory() -> Result:
-    """GB/s of plain operations on large tensors: what any kernel may hope for."""
+    """Measure the GB/s of plain operations on large tensors, which bound any kernel."""
     size = 4096 if REHEARSAL else 2**28
     a, b, c = (torch.ones(size, device=DEVICE) for _ in range(3))
     moved: dict[str, tuple[int, Callable[[], Any]]] = {
@@ -77,7 +77,7 @@ def memory() -> Result:
 
 
 def least_streams(name: str) -> int:
-    """Reads and writes of a parameter's size that a step cannot do without."""
+    """Return the number of reads and writes of a parameter's size that a step needs."""
     kind = generated(name)
     group = kind([torch.zeros(2, 2, requires_grad=True)]).param_groups[0]
     like = [s for s in kind.rule.states if s.shape == "like" and s.present(group)]
@@ -85,7 +85,7 @@ def least_streams(name: str) -> int:
 
 
 def variants(name: str, compiled: bool) -> dict[str, Make]:
-    """How to make each optimizer; one that torch does not have is found out by making it."""
+    """Return functions that make each optimizer. Those that torch lacks fail when called."""
     ours, theirs = generated(name), getattr(torch.optim, name)
     made: dict[str, Make] = {
         OURS: lambda params: ours(params),
@@ -102,7 +102,7 @@ def variants(name: str, compiled: bool) -> dict[str, Make]:
 
 
 def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) -> Result:
-    """First step, then medians over rounds, of every variant on tensors of its own."""
+    """Measure the first step, then medians over rounds, of every variant on its own tensors."""
     running: dict[str, Callable[[], Any]] = {}
     figures: dict[str, dict[str, Any]] = {}
     elements = 0
@@ -127,7 +127,7 @@ def compare(name: str, tensors: TensorList, dtype: torch.dtype, compiled: bool) 
 
 
 def rounds(running: dict[str, Callable[[], Any]]) -> dict[str, list[tuple[float, float]]]:
-    """Times of every variant, interleaved."""
+    """Measure the times of every variant, interleaved."""
     times: dict[str, list[tuple[float, float]]] = {title: [] for title in running}
     steps = {
         title: max(1, min(50, round(ROUND_MS / max(timed(step, 1)[0], 1e-3))))
@@ -142,7 +142,7 @@ def rounds(running: dict[str, Callable[[], Any]]) -> dict[str, list[tuple[float,
 
 
 def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
-    """Parameters of a list with gradients, as far as a class takes them."""
+    """Return the parameters of a list, with gradients, that a class accepts."""
     shapes = list(dict.fromkeys(tensors.shapes))
     tried = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
     taken = {tuple(param.shape) for param in accepted(generated(name), tried)}
@@ -153,7 +153,7 @@ def parameters(name: str, tensors: TensorList, dtype: torch.dtype) -> list[Tenso
 
 
 def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Construct, take the first step, and say how long that took and what memory later ones do."""
+    """Construct, take the first step, and measure its time and the memory of later steps."""
     synchronize()
     begin = time.perf_counter()
     optimizer = make(params)
@@ -178,6 +178,6 @@ def started(title: str, make: Make, params: Any) -> tuple[Callable[[], Any], dic
 
 
 def interpreted(step: Callable[[], Any]) -> Any:
-    """A step through Triton where it is not the default."""
+    """Take a step through Triton where it is not the default."""
     with use_lowering("fused_triton"):
         return step()

@@ -1,9 +1,9 @@
-"""Memory and time of training in the backward pass, against an optimizer that steps after it.
+"""Measure memory and time of updates in the backward pass, against steps after it.
 
 python benchmarks/in_backward.py [LAYERS] [WIDTH]
 
-Each way trains in a process of its own: by how many bytes it grows in an iteration, at its peak,
-once weights and state are there; and how long an iteration takes.
+Each way trains in a separate process. Measured are the bytes by which an iteration grows the
+process at its peak, once parameters and state exist, and the time of an iteration.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch import nn
 
-from optgen.bench import process
-from optgen.bench.memory import peak
+from optgen.bench import child_process
+from optgen.bench.peak_memory import peak
 from optgen.keyed import FusedEmbeddingBag, UpdateInBackward
 from optgen.optim import Adagrad, AdamW
 
@@ -32,7 +32,7 @@ TABLES = {"dense gradient": False, "sparse gradient": True, "rows in backward": 
 
 
 def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
-    """An iteration of a stack of layers, and the bytes of its weights."""
+    """Return an iteration of a stack of layers, and the bytes of its parameters."""
     network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
     inputs, held = torch.randn(8, width), DENSE[way]
     if held is None:
@@ -43,7 +43,7 @@ def dense(way: str, layers: int, width: int) -> tuple[Callable[[], None], int]:
 
 
 def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
-    """An iteration of an embedding table, and its bytes."""
+    """Return an iteration of an embedding table, and the bytes of the table."""
     inputs = torch.randint(rows, (LOOKUPS // 8, 8))
     if TABLES[way] is None:
         options = {"lr": 1e-2}
@@ -54,7 +54,7 @@ def table(way: str, rows: int, width: int) -> tuple[Callable[[], None], int]:
 
 
 def measured(part: str, way: str, size: int, width: int) -> dict[str, float]:
-    """Bytes of the peak in an iteration, of the weights, and milliseconds of an iteration."""
+    """Return the peak bytes of an iteration, the bytes of parameters, and milliseconds."""
     torch.set_num_threads(1)
     iteration, weights = {"dense": dense, "table": table}[part](way, size, width)
     for _ in range(3):
@@ -82,10 +82,10 @@ def _bytes(module: nn.Module) -> int:
 
 
 def lines(part: str, ways: dict[str, Any], size: int, width: int) -> Iterator[str]:
-    """What every way of a part needs."""
+    """Yield a line with the figures of each way."""
     for way in ways:
         request = {"part": part, "way": way, "size": size, "width": width}
-        found = process.ask("benchmarks.in_backward", request)
+        found = child_process.ask("benchmarks.in_backward", request)
         grown, weights = found["grown"] / MIB, found["weights"] / MIB
         took = f"{found['median']:.1f} ms ({found['least']:.1f})"
         yield f"{part}, {way}: {grown:.1f} MiB beside {weights:.1f} MiB of weights, {took}"
@@ -102,7 +102,7 @@ def main(layers: int, width: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1].startswith("{"):
-        process.answer(measured)
+        child_process.answer(measured)
     else:
         given = [int(argument) for argument in sys.argv[1:]]
         main(*given, *(24, 1024)[len(given) :])

@@ -1,8 +1,8 @@
-"""An iteration of LBFGS against torch's: `python benchmarks/lbfgs.py [--threads N]`.
+"""Measure an iteration of LBFGS against torch's: `python benchmarks/lbfgs.py [--threads N]`.
 
-Both classes minimize the same separable quadratic, whose closure costs two trips through memory,
-with a full history. Steps alternate between them; the table shows the fastest iteration and the
-median of each, in microseconds of wall time, or with `--cpu` of the calling thread's own time.
+Both classes minimize the same separable quadratic with a full history. Its closure costs two passes
+over memory. Steps alternate between the classes. The table shows the fastest iteration and the
+median of each, in microseconds of wall time, or with `--cpu` of the calling thread's CPU time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ITERATIONS = 20  # in a step
 
 
 class Minimization:
-    """Steps of a class on a problem of its own, with the history full."""
+    """Steps of a class on its own problem, with a full history."""
 
     def __init__(self, cls: Any, numel: int, history: int, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -39,7 +39,7 @@ class Minimization:
             self.step()
 
     def take(self, gradients: Sequence[Tensor]) -> None:
-        """The closure makes them."""
+        """Ignore gradients, because the closure computes its own."""
 
     def step(self) -> None:
         self._optimizer.step(self._closure)
@@ -50,7 +50,7 @@ class Minimization:
 
 
 def row(numel: int, history: int, dtype: torch.dtype, budget: Budget) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     both = {
         label: Minimization(module.LBFGS, numel, history, dtype)
         for label, module in (("optgen", optgen.optim), ("torch", torch.optim))

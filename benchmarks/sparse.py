@@ -1,4 +1,4 @@
-"""Sparse gradients on the CPU: ratios to torch's classes, in one process, in shuffled rounds.
+"""Measure sparse gradients on the CPU against torch's classes, in one process.
 
 python benchmarks/sparse.py [SECONDS]
 """
@@ -30,7 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {"fused C++": {}, "for-loop": {"foreach": Fals
 
 
 class Table:
-    """An optimizer of an embedding table of its own."""
+    """An optimizer with its own embedding table."""
 
     def __init__(self, make: Callable[[Any], Any], rows: int, width: int) -> None:
         self._table = torch.nn.Parameter(torch.zeros(rows, width))
@@ -46,14 +46,14 @@ class Table:
 
 
 def gradient(rows: int, width: int, count: int) -> Tensor:
-    """A batch whose rows are drawn with replacement, the first ones more often, as words are."""
+    """Return the gradient of a batch of random rows. Low indices are more frequent, as in text."""
     drawn = (torch.rand(1, count) ** 3 * rows).long()
     values = torch.randn(count, width)
     return torch.sparse_coo_tensor(drawn, values, (rows, width), check_invariants=True)
 
 
 def measured(name: str, rows: int, width: int, count: int, seconds: float) -> dict[str, Figures]:
-    """Milliseconds of a step by each way; every round has a batch of its own."""
+    """Return the milliseconds of a step by each way. Every round has a new batch."""
     kinds: dict[str, Callable[[Any], Any]] = {
         "torch": lambda params: getattr(torch.optim, name)(params, lr=1e-3),
         **{
@@ -66,9 +66,9 @@ def measured(name: str, rows: int, width: int, count: int, seconds: float) -> di
 
 
 def main(seconds: float) -> None:
-    """Print a table: torch's milliseconds, and how many times faster ours are.
+    """Print a table: torch's milliseconds, and their ratio to ours.
 
-    Of medians, and in brackets of minima, which a busy machine disturbs less.
+    Figures are medians, and in brackets minima, which a busy machine disturbs less.
     """
     torch.manual_seed(0)
     threads = torch.get_num_threads()

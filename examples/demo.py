@@ -2,9 +2,9 @@
 
     python examples/demo.py [--epochs 20] [--plot demo.png] [--only SGD AdamW ...]
 
-Prints loss, accuracy and time per step beside torch.optim's, and draws them. The Triton lowering
-runs in Triton's interpreter, which is slow and must be asked for before kernels are defined: it
-takes its few steps in a process of its own.
+Prints and draws loss, accuracy and time per step beside those of torch.optim. The Triton lowering
+runs in Triton's interpreter, which is slow and must be enabled before kernels are defined. So it
+takes a few steps in a separate process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 images of 8 × 8, every fifth of them kept for the test."""
+    """1,797 images of 8 × 8; every fifth is for testing."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -77,7 +77,7 @@ class Digits:
 
 
 def network() -> torch.nn.Module:
-    """The same network, with the same weights, every time."""
+    """Return the network, with the same initial weights every time."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Linear(64, 256),
@@ -89,7 +89,7 @@ def network() -> torch.nn.Module:
 
 
 class Run:
-    """One training: a network of its own, an optimizer, and one way to take its steps."""
+    """One training: its own network, an optimizer, and one way to take its steps."""
 
     def __init__(self, name: str, how: str) -> None:
         self.name = name
@@ -114,12 +114,12 @@ class Run:
 
     @torch.no_grad()
     def loss(self, digits: Digits) -> float:
-        """The loss over all training images."""
+        """Return the loss over all training images."""
         return functional.cross_entropy(self.model(digits.train), digits.train_labels).item()
 
     @torch.no_grad()
     def accuracy(self, digits: Digits) -> float:
-        """The part of the test images that are recognised."""
+        """Return the fraction of test images that are recognised."""
         right = self.model(digits.test).argmax(1) == digits.test_labels
         return right.float().mean().item()
 
@@ -130,7 +130,7 @@ class Run:
 
 
 def starters(digits: Digits, name: str) -> list[Run]:
-    """Every way to run an optimizer that this machine knows, tried with one step."""
+    """Return every way to run an optimizer on this machine, after trying one step."""
     fused = ["torch fused"] if name in FUSED_IN_TORCH else []
     runs = []
     for how in ("torch", *fused, *LOWERINGS):
@@ -143,7 +143,7 @@ def starters(digits: Digits, name: str) -> list[Run]:
 
 
 def train_all(digits: Digits, epochs: int) -> list[Run]:
-    """Every optimizer, all its ways side by side, epoch by epoch: their times are comparable."""
+    """Train every optimizer, all its ways side by side, so that their times are comparable."""
     print(f"{'optimizer':<10} {'lowering':<13} {'loss':>9} {'accuracy':>9} {'ms/step':>8}  speed")
     done: list[Run] = []
     for name in OPTIMIZERS:
@@ -164,7 +164,7 @@ def train_all(digits: Digits, epochs: int) -> list[Run]:
 
 
 def few_steps(digits: Digits, name: str, how: str) -> float:
-    """The loss after the first steps of a training."""
+    """Return the loss after the first steps of a training."""
     run = Run(name, how)
     for images, labels in next(digits.batches(1))[:INTERPRETED_STEPS]:
         run.step(images, labels)
@@ -172,7 +172,7 @@ def few_steps(digits: Digits, name: str, how: str) -> float:
 
 
 def train_interpreted(digits: Digits) -> None:
-    """A few steps of the Triton kernels in a process that interprets them, beside torch's."""
+    """Take a few steps with interpreted Triton kernels, in a separate process, beside torch's."""
     print(f"\nTriton, interpreted: loss after {INTERPRETED_STEPS} steps")
     command = [sys.executable, __file__, "--interpreted", "--only", *OPTIMIZERS]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
@@ -187,14 +187,14 @@ def train_interpreted(digits: Digits) -> None:
 
 
 def interpret() -> None:
-    """What the interpreter's process does: one line of JSON for each optimizer."""
+    """Print one line of JSON for each optimizer. Runs in the interpreter's process."""
     digits = Digits.load()
     for name in OPTIMIZERS:
         print(json.dumps([name, few_steps(digits, name, "fused_triton")]), flush=True)
 
 
 def draw(runs: list[Run], path: Path) -> None:
-    """Draw a panel of losses for each optimizer, ours over torch's, and below the time per step."""
+    """Draw the losses of each optimizer, ours over torch's, and below them the times per step."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -232,7 +232,7 @@ def draw_losses(runs: list[Run], panels: Any) -> None:
 
 
 def draw_times(runs: list[Run], panel: Any) -> None:
-    """Draw the time per step as bars, a group for each optimizer."""
+    """Draw the times per step as bars, grouped by optimizer."""
     ways = list(dict.fromkeys(run.how for run in runs))
     width = 0.8 / len(ways)
     for j, how in enumerate(ways):
@@ -245,7 +245,7 @@ def draw_times(runs: list[Run], panel: Any) -> None:
 
 
 def main() -> None:
-    """Train, print, draw."""
+    """Train, print and draw."""
     parser = argparse.ArgumentParser(description="Train on digits with generated optimizers.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--plot", type=Path, default=Path("demo.png"))

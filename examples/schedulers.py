@@ -1,8 +1,8 @@
-"""Draw every learning-rate schedule, without an optimizer or a training.
+"""Draw every learning-rate schedule, without an optimizer or training.
 
     python examples/schedulers.py [--plot schedulers.png]
 
-The picture of docs/schedulers.md: 100 steps from a rate of 1.
+It makes the picture in docs/schedulers.md: 100 steps from a rate of 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ METRICS = [1 / (1 + step) if step < 30 else 1 / 30 for step in range(STEPS)]
 
 
 def rates(name: str) -> list[float]:
-    """Return what a schedule of the gallery sets in each step."""
+    """Return the rates that a schedule of the gallery sets in each step."""
     return lr.preview(GALLERY[name], STEPS, metrics=METRICS if "Plateau" in name else None)
 
 

@@ -1,1 +1,1 @@
-"""What `optgen build` writes, a folder for each algorithm; optgen.optim has the classes."""
+"""The output of `optgen build`: a folder for each algorithm; optgen.optim has the classes."""

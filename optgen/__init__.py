@@ -1,6 +1,6 @@
 """A compiler for PyTorch optimizers: one symbolic update rule, four lowerings.
 
-Importing this package is light: each public name brings in its module when it is first used.
+Importing this package is cheap: each public name imports its module on first use.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _HOME = {
 }
 _PACKAGES = ("keyed", "optim", "spec")
 
-# In a checkout specs/, templates/ and generated/ stand beside this package; installed, inside it.
+# In a checkout, specs/, templates/ and generated/ are beside this package; installed, inside it.
 _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "pyproject.toml").is_file() and (_checkout / "specs").is_dir():
     __path__.append(str(_checkout))
 
 
-if not TYPE_CHECKING:  # to a type checker every name would be there, of no type
+if not TYPE_CHECKING:  # else a type checker would accept every name
 
     def __getattr__(name: str) -> object:
         if name in _PACKAGES:
@@ -54,6 +54,6 @@ if not TYPE_CHECKING:  # to a type checker every name would be there, of no type
 
 
 def __dir__() -> list[str]:
-    """Return the public names and packages, which completion offers."""
+    """Return the public names and packages, for completion."""
     dunders = {name for name in globals() if name.startswith("__")}
     return sorted({*dunders, *__all__})

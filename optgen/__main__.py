@@ -1,4 +1,4 @@
-"""`python -m optgen`: the command line, also from a checkout that is not installed."""
+"""Run the command line by `python -m optgen`, also in a checkout that is not installed."""
 
 from optgen.cli import main
 

@@ -1,9 +1,9 @@
-"""A spec to an optimizer class, now, in process.
+"""Load a spec as an optimizer class, in this process.
 
-The generated text is the text `optgen build` writes. It is kept in the cache folder, by a hash of
-the spec and of everything that turns it into text. What is imported is what was checked after it
-was read (docs/decisions/0045-the-cache-is-checked-before-it-runs.md); tracebacks, debuggers,
-`inspect.getsource` and Triton find real files.
+The generated text is that of `optgen build`. It is kept in the cache folder, under a hash of the
+spec and of the generator. The text is checked after it is read from the cache, and only the checked
+text is imported (docs/decisions/0045-the-cache-is-checked-before-it-runs.md). Tracebacks,
+debuggers, `inspect.getsource` and Triton find real files.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ _loaded: dict[str, type[LoadedOptimizer]] = {}
 
 
 class LoadedType(type):
-    """The type of a loaded class. It pickles as its spec: no file elsewhere holds the class."""
+    """Metaclass of loaded classes. A loaded class pickles as its spec."""
 
     spec: Spec
 
 
 def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
-    """Make an optimizer class of a spec.
+    """Make an optimizer class from a spec.
 
     Args:
         spec: the path of a spec file that holds one optimizer, a name of the catalogue ("adamw"
             or "AdamW"), or the decorated function itself.
 
     Returns:
-        The class; the same one for the same text, as long as the process lives. It can be pickled,
-        and unpickled where neither the file nor the cache exists.
+        The class. The same text gives the same class while the process runs. The class can be
+        pickled, and unpickled where neither the file nor the cache exists.
 
     Raises:
-        SpecError: something in the spec is not the language; prints with place, caret and hint.
-        InternalError: a defect of optgen that the spec shows; its cause is chained.
-        FileNotFoundError: there is neither such a file nor such a name.
+        SpecError: the spec has a mistake; prints with place, caret and hint.
+        InternalError: a defect of optgen; its cause is chained.
+        FileNotFoundError: there is neither a file nor an algorithm of that name.
+        TypeError: `spec` is neither a path, a name nor a decorated function.
     """
     if not isinstance(spec, str | os.PathLike | Spec):
         raise TypeError(
@@ -62,23 +63,23 @@ def load(spec: str | os.PathLike[str] | Spec) -> type[LoadedOptimizer]:
     spec = spec if isinstance(spec, Spec) else _from_file(_find(spec))
     key = _key(spec)
     if key not in _loaded:
-        _loaded[key] = _adopt(_import(spec, key), spec)
+        _loaded[key] = _loaded_class(_import(spec, key), spec)
     return _loaded[key]
 
 
 def _find(spec: str | os.PathLike[str]) -> Path:
-    """The spec file that a path or a name of the catalogue means."""
+    """Return the spec file for a path or for a name of the catalogue."""
     path = Path(spec)
     if path.suffix == ".py" or path.is_file():
         return path
     from optgen.spec.files import module_name
-    from optgen.spec.names import is_snake_case
+    from optgen.spec.reserved_names import is_snake_case
 
-    name = module_name(str(spec))  # a name, and no way to a file elsewhere
+    name = module_name(str(spec))
     found = _resource("specs") / f"{name}.py"
     if not is_snake_case(name) or not found.is_file():
         known = sorted(p.stem for p in found.parent.glob("[!_]*.py"))
-        message = f"no spec file, and no name of the catalogue ({', '.join(known)})"
+        message = f"neither a spec file nor a name of the catalogue ({', '.join(known)})"
         raise FileNotFoundError(errno.ENOENT, message, str(spec))
     return found
 
@@ -96,7 +97,7 @@ def _key(spec: Spec) -> str:
 
 @functools.cache
 def _generator() -> str:
-    """A digest of all that turns a spec into text: generator, templates, base specs, formatter."""
+    """Return a digest of the generator, the templates, the base specs and the formatter."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
     roots = [*(package / name for name in _GENERATOR), _resource("templates"), _resource("specs")]
@@ -113,45 +114,47 @@ def _resource(name: str) -> Path:
 
 
 def _import(spec: Spec, key: str) -> ModuleType:
-    """The generated package of a spec."""
+    """Import the generated package of a spec."""
     name = re.sub(r"\W", "_", f"optgen_{spec.name}_{key}".lower())
     return import_package(name, *texts_of(key, functools.partial(_generate, spec)))
 
 
 def _generate(spec: Spec) -> dict[str, str]:
     from optgen import emit
-    from optgen.spec.base import read_base
-    from optgen.spec.errors import SpecError, shown_in
-    from optgen.spec.read import read_spec
+    from optgen.spec.base_spec import read_base
+    from optgen.spec.errors import SpecError, spec_errors
+    from optgen.spec.read_spec import read_spec
 
     first, *others = read_spec(spec)
     if first.is_function:
         hint = "optgen build FILE --out DIR writes the function"
-        message = f"`{first.name}` is a function over lists, and load makes classes of optimizers"
+        message = f"`{first.name}` is a function over lists, but load makes optimizer classes"
         raise SpecError(first.place, message, hint, first.source)
     if others:
         hint = f"the first is `{first.name}`; one algorithm, one file"
         raise SpecError(others[0].place, "a second spec in what is loaded", hint, first.source)
     base = read_base(first, _resource("specs"))
-    with shown_in(first):
+    with spec_errors(first):
         return emit.render_all(first, emit.find_ruff(), base)
 
 
-def _adopt(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
-    """The class of a generated module, as one that knows its spec."""
-    made = next(v for v in vars(module).values() if isinstance(v, type) and _of(v, module))
+def _loaded_class(module: ModuleType, spec: Spec) -> type[LoadedOptimizer]:
+    """Return a subclass of a module's generated class that knows its spec."""
+    made = next(
+        v for v in vars(module).values() if isinstance(v, type) and _is_generated(v, module)
+    )
     kept = ("__module__", "__qualname__", "__doc__", "__firstlineno__", "__static_attributes__")
     namespace = {name: vars(made)[name] for name in kept if name in vars(made)}
     adopted = LoadedType(made.__name__, (made,), {**namespace, "spec": spec})
     return cast("type[LoadedOptimizer]", adopted)
 
 
-def _of(cls: type, module: ModuleType) -> bool:
+def _is_generated(cls: type, module: ModuleType) -> bool:
     return cls.__module__ == module.__name__ and issubclass(cls, GeneratedOptimizer)
 
 
 def _reduce(cls: LoadedType) -> str | tuple[Any, ...]:
-    """How pickle writes a loaded class; one derived from it is found by its name, as any class."""
+    """Reduce a loaded class to its spec for pickle; a class derived from it, to its name."""
     return (load, (cls.spec,)) if "spec" in vars(cls) else cls.__qualname__
 
 

@@ -1,1 +1,1 @@
-"""One algorithm, one file: read by the generator, never executed."""
+"""Specs of the catalogue, one algorithm per file. The generator reads them and never runs them."""

@@ -13,8 +13,8 @@ import torch
 
 from optgen.ir.evaluate import dtype_of, facts_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
-from optgen.ir.words import WORDS
 
 Values = dict[str, Any]
 
@@ -133,8 +133,8 @@ class _Run:
                 operands = [self.value(a, rounded) for a in args]
                 if any(isinstance(a, Ref) and a.name == rounded for a in args):
                     operands = [o.to(self.dtype_of(rounded)) for o in operands]
-                    return WORDS[word].meaning(*operands).double()
-                return WORDS[word].meaning(*operands)
+                    return OPS[word].meaning(*operands).double()
+                return OPS[word].meaning(*operands)
 
     def linear(self, terms: Any) -> Any:
         """A sum of products; a lone tensor is that tensor itself, not a copy."""

@@ -12,7 +12,7 @@ from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan
-from optgen.spec.read import read_specs
+from optgen.spec.read_spec import read_specs
 
 SPECS = Path(optgen.specs.__path__[0])
 CATALOGUE = {a.name: a for a in read_specs(sorted(SPECS.glob("[a-z]*.py")))}

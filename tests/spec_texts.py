@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optgen.ir.algorithm import Algorithm
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 UPDATE = "p = p - lr * g"
 LR = "lr=hyper(0.1, ge=0)"

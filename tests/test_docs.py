@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from optgen import __version__, emit
 from optgen.cli.app import app
-from optgen.ir.words import CALLABLE
+from optgen.ir.ops import CALLABLE
 from optgen.lowerings.forloop import FORLOOP
-from optgen.runtime.fused_cpu.build import compiler
+from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.spec import Spec, signature
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec, read_specs
+from optgen.spec.read_spec import read_spec, read_specs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

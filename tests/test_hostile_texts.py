@@ -18,10 +18,10 @@ from torch.nn import Parameter
 import optgen
 from optgen import emit
 from optgen.passes.latex import to_latex
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 ROOT = Path(optgen.__file__).parent.parent
 PLAIN = "plain"

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,30 @@ def allowed(part: str, name: str) -> bool:
     return first in {"emit": {"jinja2", "ruff"}, "passes": {"sympy"}, "ir": {"torch"}}.get(part, ())
 
 
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("torch_private", "rule", "forced", "matrix_ops", "cache"),
+    ("protocols", "light_optimizer", "tensors"),
+    ("state",),
+    ("batch",),
+    ("sharded",),
+    ("eager", "fused_cpu", "fused_triton", "backends"),
+    ("choice", "use_lowering"),
+    ("dispatch", "elementwise"),
+    ("optimizer",),
+    ("__init__", "explain", "functional"),
+)
+"""The floors of optgen/runtime, the lowest first: a room imports from floors below its own."""
+FUSED_CPU: tuple[tuple[str, ...], ...] = (
+    ("toolchain",),
+    ("kernel",),
+    ("reader",),
+    ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
+    ("cached_sparse_step", "first_step", "kernels"),
+    ("ready",),
+    ("backend", "__init__"),
+)
+"""The floors of optgen/runtime/fused_cpu."""
+
 MODULES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part, path in modules()]
 
 
@@ -87,6 +112,57 @@ def test_imports(part: str, path: Path) -> None:
     wrong = [f"{path}:{line}: {name}" for line, name in imported(path) if not allowed(part, name)]
 
     assert not wrong, f"{part} may not import:\n" + "\n".join(wrong)
+
+
+def rooms(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every module below a folder, and the file or folder in it to which the module belongs."""
+    for path in sorted(folder.rglob("*.py")):
+        yield path.relative_to(folder).parts[0].removesuffix(".py"), path
+
+
+def climbs(floors: tuple[tuple[str, ...], ...], room: str, name: str) -> bool:
+    """Whether a module of a room may not import a name: that is beside it, or above."""
+    floor = {each: number for number, names in enumerate(floors) for each in names}
+    return room != name and floor[name] >= floor[room]
+
+
+@pytest.mark.parametrize(
+    ("package", "floors"), [("runtime", FLOORS), ("runtime.fused_cpu", FUSED_CPU)], ids=str
+)
+def test_no_import_of_the_runtime_climbs(package: str, floors: tuple[tuple[str, ...], ...]) -> None:
+    """Imports in functions and for type checkers count as well."""
+    prefix = f"optgen.{package}."
+    known = {room for names in floors for room in names}
+    wrong = []
+    for room, path in rooms(ROOT / "optgen" / package.replace(".", "/")):
+        assert room in known, f"{path} stands on no floor"
+        for line, name in imported(path):
+            there = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else ""
+            if there in known and climbs(floors, room, there):
+                wrong.append(f"{path}:{line}: {name}")
+
+    assert not wrong, "these imports climb:\n" + "\n".join(wrong)
+
+
+def test_no_import_of_the_runtime_goes_in_a_circle() -> None:
+    """Of files, imports in functions and for type checkers included."""
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((ROOT / "optgen/runtime").rglob("*.py"))
+    }
+    needs = {
+        module: {n if n in files else n.rpartition(".")[0] for _, n in imported(path)} & set(files)
+        for module, path in files.items()
+    }
+
+    list(TopologicalSorter({m: needed - {m} for m, needed in needs.items()}).static_order())
+
+
+def test_what_climbs_is_found() -> None:
+    """The check itself can fail."""
+    assert climbs(FLOORS, "batch", "optimizer")
+    assert climbs(FLOORS, "eager", "fused_cpu")
+    assert not climbs(FLOORS, "batch", "tensors")
 
 
 def test_every_part_has_a_law() -> None:

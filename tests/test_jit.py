@@ -208,7 +208,7 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
     """A second process imports the text: neither the reader nor SymPy."""
     code = (
         "import sys, optgen; optgen.load(sys.argv[1]); "
-        "print([m for m in ('sympy', 'jinja2', 'optgen.spec.read') if m in sys.modules])"
+        "print([m for m in ('sympy', 'jinja2', 'optgen.spec.read_spec') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(heavy)]
     first, second = (
@@ -216,7 +216,7 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
         for _ in range(2)
     )
 
-    assert "optgen.spec.read" in first
+    assert "optgen.spec.read_spec" in first
     assert second.strip() == "[]"
 
 

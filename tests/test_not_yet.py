@@ -11,8 +11,8 @@ import torch
 
 import optgen
 from optgen.spec.errors import SpecError
-from optgen.spec.names import is_snake_case
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
+from optgen.spec.reserved_names import is_snake_case
 
 PAGE = (Path(__file__).parent.parent / "docs" / "not-yet.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

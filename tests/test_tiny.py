@@ -11,10 +11,10 @@ import optgen
 import optgen.optim
 from optgen import emit
 from optgen.ir.evaluate import evaluate
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.plan import plan
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 RULE = '''from optgen.spec import hyper, optimizer, state
 

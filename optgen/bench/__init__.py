@@ -1,4 +1,4 @@
-"""How fast a step is on this machine: ours against torch.optim's and against the memory's limit.
+"""Measure the time of a step on this machine, against torch.optim and against the memory limit.
 
-Ratios in one process, variants in a new order each round, medians and minima.
+All variants run in one process, in a new order each round. Results are medians and minima.
 """

@@ -1,9 +1,9 @@
-"""The first step of a new process, constructor included: with an empty cache of compiled libraries
-and with a full one, beside torch's.
+"""Measure the first step of a new process, constructor included, beside torch's.
 
-`first` is that step, `again` the first step of a second optimizer in the same process, which has to
-make its state too, and `plain` one of those that follow. `states` is what `torch.zeros_like` alone
-takes for as many new tensors as the first step has made: milliseconds.
+Ours is measured with an empty cache of compiled libraries (cold) and with a filled one (warm).
+All figures are milliseconds. `first` is the first step. `again` is the first step of a second
+optimizer in the same process, which also creates its state. `plain` is a later step. `states` is
+the time that `torch.zeros_like` alone takes for the state tensors.
 """
 
 import gc
@@ -18,23 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.bench import process
-from optgen.bench.lists import LISTS, Shape, TensorList
+from optgen.bench import child_process
 from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS, Shape, TensorList
 from optgen.bench.variants import DEFAULT, FUSED, OURS, forms, gradients, make, parameters, suited
 
 COLD, WARM = f"{OURS}, cold", f"{OURS}, warm"
 
 
 def first_steps(cell: Cell) -> Figures:
-    """The figures of each way to begin."""
+    """Return the figures of ours, cold and warm, and of torch's forms."""
     tensors = suited(cell.name, LISTS[cell.tensors])
     request = {"name": cell.name, "dtype": cell.dtype, "threads": cell.threads}
     request["shapes"] = tensors.shapes
     figures: Figures = {COLD: _summary(_cold(request, 1)), WARM: _summary(_warm(request, 3))}
     for title in (DEFAULT, FUSED):
         if title in forms(cell.name, getattr(torch, cell.dtype)):
-            figures[title] = process.ask(__name__, request | {"title": title})
+            figures[title] = child_process.ask(__name__, request | {"title": title})
     return figures
 
 
@@ -53,12 +53,12 @@ def _warm(request: dict[str, Any], times: int) -> Iterator[dict[str, float]]:
 
 def _ours(request: dict[str, Any], folder: str) -> dict[str, float]:
     environment = {"OPTGEN_CACHE_DIR": str(Path(folder) / "cache")}
-    found: dict[str, float] = process.ask(__name__, request | {"title": OURS}, environment)
+    found: dict[str, float] = child_process.ask(__name__, request | {"title": OURS}, environment)
     return found
 
 
 def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
-    """The middle one of several processes, and the quickest and the slowest first step."""
+    """Return the medians over several processes, and the fastest and slowest first step."""
     found = list(processes)
     firsts = [each["first"] for each in found]
     middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
@@ -68,13 +68,13 @@ def _summary(processes: Iterator[dict[str, float]]) -> dict[str, float]:
 def measured(
     name: str, title: str, shapes: Sequence[Shape], dtype: str, threads: int
 ) -> dict[str, float]:
-    """In a process of its own: the milliseconds of one form of a class."""
+    """Return the milliseconds of one form of a class. Runs in a separate process."""
     torch.set_num_threads(threads)
     tensors, kind = TensorList("", "", [tuple(each) for each in shapes]), getattr(torch, dtype)
     found, optimizer = _first(name, title, tensors, kind)
     found["states"] = _milliseconds(partial(_like, optimizer))
     found["plain"] = min(_milliseconds(optimizer.step) for _ in range(6))
-    del optimizer  # or it is freed while the next one begins
+    del optimizer  # free it now, not while the next one is measured
     return found | {"again": _first(name, title, tensors, kind)[0]["first"]}
 
 
@@ -84,7 +84,7 @@ def _first(
     params = parameters(tensors, kind)
     for param, gradient in zip(params, gradients(tensors, kind), strict=True):
         param.grad = gradient
-    gc.collect()  # all that importing torch has made is searched once, in whatever runs then
+    gc.collect()  # else the first collection after importing torch falls into the measured time
     begin = time.perf_counter()
     optimizer = make(name, title, params)
     optimizer.step()
@@ -92,13 +92,13 @@ def _first(
 
 
 def _like(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """New tensors beside an optimizer's states: they cannot lie where those lay before."""
+    """Allocate tensors like an optimizer's states, while the states still hold their memory."""
     states = (value for values in optimizer.state.values() for value in values.values())
     return list(map(torch.zeros_like, filter(torch.is_tensor, states)))
 
 
 def _milliseconds(function: Callable[[], object]) -> float:
-    """What a call takes, and not what letting go of its result does."""
+    """Return the milliseconds of a call, without those of freeing its result."""
     begin = time.perf_counter()
     made = function()
     end = time.perf_counter()
@@ -107,4 +107,4 @@ def _milliseconds(function: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    process.answer(measured)
+    child_process.answer(measured)

@@ -1,10 +1,11 @@
-"""Times of steps, as ratios need them: one process, variants in a new order each round.
+"""Measure step times of several variants, so that their ratios are reliable.
 
-A sample is a *cold* step, with gradients at new addresses and the caches full of something else,
-then steps repeated for 20 ms, or one step where that is longer. Every variant takes a sample in a
-round, until it has had its share of the time; what is quick is sampled more often. How fast
-a loop goes through the caches depends on the pages that its tensors were given, by up to a sixth:
-what caches hold is drawn, which is to say made, several times.
+All variants run in one process, in a new order each round. A sample is one *cold* step, with
+gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms (or
+one step if it takes longer). In each round every variant takes a sample, until it has used its
+share of the time, so fast variants are sampled more often. The speed of a loop over cached data
+depends on the memory pages of its tensors, by up to a sixth. So variants whose data fits into the
+caches are created anew several times.
 """
 
 import random
@@ -22,16 +23,16 @@ from torch import Tensor
 from optgen.bench.variants import Variant
 
 Figures = dict[str, float]
-"""Milliseconds a step: `median` and `min` repeated, `cold` and `cold_min`; how many `samples`."""
+"""Milliseconds of a step: `median` and `min` if repeated, `cold` and `cold_min`; `samples`."""
 
 _LONG = 0.02
-_ENDLESS = 0.2  # no cache holds what takes so long to go through: a cold step is as good as another
+_ENDLESS = 0.2  # such a step exceeds every cache, so repeated steps are as slow as a cold one
 _CACHES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure, in all and at least; and by which clock."""
+    """Limits of a measurement: total seconds, most and fewest samples; and its clock."""
 
     seconds: float = 5.0
     most: int = 15
@@ -39,7 +40,7 @@ class Budget:
     clock: Callable[[], float] = time.perf_counter
 
     def up_to(self, draw: int, draws: int) -> "Budget":
-        """What a draw may take; of seconds, what the draws before it left too."""
+        """Return the budget up to and with a draw, including seconds that earlier draws left."""
         return replace(
             self,
             seconds=self.seconds * draw / draws,
@@ -67,21 +68,21 @@ class _Samples:
 def compare(
     variants: Mapping[str, Variant], renew: Callable[[], Sequence[Tensor]], budget: Budget
 ) -> dict[str, Figures]:
-    """The figures of every variant; each round has new gradients, the same for all."""
-    return redrawn(lambda: variants, renew, budget, draws=1)
+    """Return the figures of every variant. Each round has new gradients, the same for all."""
+    return compare_redrawn(lambda: variants, renew, budget, draws=1)
 
 
-def redrawn(
+def compare_redrawn(
     draw: Callable[[], Mapping[str, Variant]],
     renew: Callable[[], Sequence[Tensor]],
     budget: Budget,
     draws: int,
 ) -> dict[str, Figures]:
-    """The figures of variants that are made so many times."""
+    """Return the figures of variants that `draw` creates anew, `draws` times."""
     fill = torch.zeros(_CACHES, dtype=torch.uint8)
     samples: defaultdict[str, _Samples] = defaultdict(_Samples)
     for number in range(1, draws + 1):
-        variants = draw()  # while the last ones are there still: somewhere else
+        variants = draw()  # while the last ones still exist, so that the memory is another
         _measure(variants, renew, fill, samples, budget.up_to(number, draws))
     return {title: samples[title].figures() for title in variants}
 
@@ -100,7 +101,7 @@ def _measure(
     share = budget.seconds / len(variants)
     for turn in range(budget.most):
         left = [t for t in variants if turn < budget.least or samples[t].spent < share]
-        gradients = renew()  # while the last ones are there still: somewhere else
+        gradients = renew()  # while the last ones still exist, so that the memory is another
         for title in random.sample(left, len(left)):
             variants[title].take(gradients)
             fill.add_(1)
@@ -118,7 +119,7 @@ def _sample(step: Callable[[], Any], samples: _Samples, clock: Callable[[], floa
 
 
 def seconds_of(step: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Of one of as many steps as take 20 ms."""
+    """Return the mean seconds of a step, over as many steps as take 20 ms."""
     count = 0
     begin = clock()
     while True:
@@ -130,7 +131,7 @@ def seconds_of(step: Callable[[], Any], clock: Callable[[], float] = time.perf_c
 
 
 def _warm_up(step: Callable[[], Any]) -> None:
-    """A few steps: an optimizer may treat its first ones differently."""
+    """Take a few steps, because an optimizer may treat its first steps differently."""
     begin = time.perf_counter()
     for _ in range(3):
         step()

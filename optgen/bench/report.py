@@ -1,4 +1,4 @@
-"""What was measured, as lines and as rows of tables."""
+"""Format results as lines and as rows of tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,12 +10,12 @@ _STEPS = ("class", "tensors", "type", "threads", "ms", "cold ms", "of limit")
 
 
 def line(cell: Cell, figures: Figures) -> str:
-    """One cell, whatever was measured."""
+    """Return the line for a cell of any part of the benchmark."""
     return f"{cell}: " + (_step(figures) if cell.part == "step" else _every(figures))
 
 
 def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
-    """A step of ours; how many times longer torch takes, and our other lowerings if measured."""
+    """Yield the table of steps: our times, then the ratios of torch and of our other lowerings."""
     others = [title for title in UNFUSED if any(title in each for each in results.values())]
     has_torch = any(fastest(each) for cell, each in results.items() if cell.part == "step")
     yield (*_STEPS, *(("torch's fastest", "torch's default") if has_torch else ()), *others)
@@ -32,7 +32,7 @@ def steps_table(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
-    """Every target, the figure that is worst, and whether it is as wanted."""
+    """Yield a row for every target, with its worst figure and whether it is met."""
     yield ("what", "worst", "of", "wanted", "")
     for each in verdicts:
         worst = each.worst
@@ -41,7 +41,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """What misses a target, by target."""
+    """Yield a line for each missed target, with the figures that miss it."""
     for each in verdicts:
         if each.missed:
             found = (f"{name} {each.values[name]:.3g}" for name in each.missed)
@@ -49,13 +49,13 @@ def misses(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def fastest(figures: Figures) -> float | None:
-    """How many times longer than ours torch's fastest form takes."""
+    """Return the time of torch's fastest form divided by ours; None if none was measured."""
     times = [each["median"] for title, each in figures.items() if title.startswith("torch ")]
     return min(times) / figures[OURS]["median"] if times else None
 
 
 def ratio(figures: Figures, title: str, key: str = "median") -> float | None:
-    """How many times longer than ours another variant takes; None if it was not measured."""
+    """Return the time of a variant divided by ours; None if it was not measured."""
     return figures[title][key] / figures[OURS][key] if title in figures else None
 
 
@@ -68,7 +68,7 @@ def _step(figures: Figures) -> str:
 
 
 def _of_limit(figures: Figures) -> str:
-    """By the medians, then by the minima."""
+    """Return the fraction of the limit, by medians and in brackets by minima."""
     found = (ratio(figures, LIMIT, key) for key in ("median", "min"))
     return "{:.2f} ({:.2f})".format(*found) if LIMIT in figures else ""
 

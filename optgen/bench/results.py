@@ -1,4 +1,4 @@
-"""Figures by what was measured, and the file they are kept and merged in."""
+"""Define cells and their figures, and load, save and merge files of results."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 Figures = dict[str, dict[str, Any]]
-"""By variant, then by what was measured of it."""
+"""Figures of a cell, by variant and name."""
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One thing to measure; a later result of it takes the place of an earlier one."""
+    """One measurement of the benchmark. A later result of the same cell replaces an earlier one."""
 
     part: str  # "step", …: the names of suite.PARTS
     name: str  # the class
@@ -34,7 +34,7 @@ Results = dict[Cell, Figures]
 
 
 def load(path: Path) -> Results:
-    """The results in a file; none if there is no such file."""
+    """Return the results in a file; {} if it does not exist."""
     if not path.exists():
         return {}
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -42,7 +42,7 @@ def load(path: Path) -> Results:
 
 
 def machine_of(path: Path) -> dict[str, Any]:
-    """The machine that a file's results were measured on; nothing if there is no such file."""
+    """Return the machine that a file's results were measured on; {} if it does not exist."""
     if not path.exists():
         return {}
     machine: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["machine"]
@@ -50,7 +50,7 @@ def machine_of(path: Path) -> dict[str, Any]:
 
 
 def save(path: Path, results: Mapping[Cell, Figures]) -> None:
-    """Write results, a line for each, so that a difference can be read."""
+    """Write results, one cell a line, so that diffs are readable."""
     cells = sorted(results, key=astuple)
     lines = [
         json.dumps({"cell": asdict(cell), "figures": _rounded(results[cell])}) for cell in cells
@@ -62,14 +62,14 @@ def save(path: Path, results: Mapping[Cell, Figures]) -> None:
 
 
 def merge(path: Path, found: Mapping[Cell, Figures]) -> Results:
-    """Add results to those in a file, in place of earlier ones of the same cells."""
+    """Merge results into a file, replacing earlier ones of the same cells; return all."""
     merged = load(path) | dict(found)
     save(path, merged)
     return merged
 
 
 def describe_machine() -> dict[str, Any]:
-    """What figures depend on."""
+    """Return what figures depend on: processor, load, and versions."""
     names = Path("/proc/cpuinfo")
     lines = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "")
@@ -85,7 +85,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _rounded(figures: Figures) -> Figures:
-    """To the four digits that a measurement has at most."""
+    """Round figures to four digits; measurements are no more precise."""
     return {variant: dict(_digits(of.items())) for variant, of in figures.items()}
 
 

@@ -1,4 +1,4 @@
-"""How each cell is measured: the parts of the benchmark by name."""
+"""Measure a cell with the function for its part of the benchmark."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from optgen.bench.bits import same_bits
-from optgen.bench.busy import beside_a_busy_process
-from optgen.bench.compiled import compiled
+from optgen.bench.cpu_contention import quiet_and_busy
 from optgen.bench.first_step import first_steps
-from optgen.bench.lists import LISTS
-from optgen.bench.measure import Budget, redrawn
-from optgen.bench.memory import peaks
+from optgen.bench.measure import Budget, compare_redrawn
+from optgen.bench.memory_traffic import Traffic
+from optgen.bench.peak_memory import peaks
 from optgen.bench.results import Cell, Figures
-from optgen.bench.traffic import Traffic
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.thread_determinism import same_bits
+from optgen.bench.torch_compile import compiled
 from optgen.bench.variants import OURS, Stepper, Variant, forms, renewal, suited, variants
 
 TrafficOf = Callable[[str], Sequence[Traffic] | None]
@@ -25,7 +25,7 @@ _CACHED = 4 << 20  # bytes of parameters: caches hold what a step reads
 
 @dataclass(frozen=True)
 class Suite:
-    """How cells are measured: what a class reads and writes, and for how long."""
+    """Settings of a measurement: memory traffic of classes, time budget, and variants."""
 
     traffic: TrafficOf
     budget: Budget
@@ -41,7 +41,7 @@ class Suite:
 
 
 def steps(suite: Suite, cell: Cell) -> Figures:
-    """Times of a step, repeated and cold, of every variant."""
+    """Measure a step of every variant, repeated and cold."""
     tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
     titles = forms(cell.name, dtype, unfused=suite.unfused)
 
@@ -52,14 +52,14 @@ def steps(suite: Suite, cell: Cell) -> Figures:
         return made
 
     draws = 5 if tensors.elements * dtype.itemsize <= _CACHED else 1
-    return redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
+    return compare_redrawn(draw, renewal(tensors, dtype), suite.budget, draws)
 
 
 PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
     "step": steps,
     "first step": lambda suite, cell: first_steps(cell),
     "memory": lambda suite, cell: peaks(cell),
-    "busy": lambda suite, cell: beside_a_busy_process(cell),
+    "busy": lambda suite, cell: quiet_and_busy(cell),
     "bits": lambda suite, cell: same_bits(cell),
     "compile": lambda suite, cell: compiled(cell, suite.compile_limit),
 }
@@ -67,7 +67,7 @@ PARTS: Mapping[str, Callable[[Suite, Cell], Figures]] = {
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads, and afterwards as many as before."""
+    """Set the number of torch's threads inside the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,25 +1,25 @@
-"""What a step on a CPU is held to, on one thread unless a figure says otherwise."""
+"""Define the targets of a step on a CPU, for one thread unless a cell says otherwise."""
 
 from collections.abc import Iterator, Mapping
 
-from optgen.bench.extract import faster, mean, of_limit, part, steps
 from optgen.bench.first_step import COLD, WARM
-from optgen.bench.lists import TensorList
 from optgen.bench.results import Figures
 from optgen.bench.suite import ONE_GROUP
+from optgen.bench.target_figures import faster, mean, of_limit, part, steps
+from optgen.bench.tensor_lists import TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, generated, suited
 from optgen.bench.verdict import Target
 
 ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
 DENSE = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
-_ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than the caches do
+_ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than reading the caches
 _LARGE = ("2.5e7", "gpt2", "resnet50")
 MEAN = ("2.5e7", "resnet50", "2000x256")
 _TINY = ("2000x256",)
 
 
 def targets(*, converts_bfloat16: bool) -> tuple[Target, ...]:
-    """All of them, for a processor that converts bfloat16 in hardware or does not."""
+    """Return all targets, for a processor with or without bfloat16 conversion in hardware."""
     return (
         *_float32(),
         *_phases(),
@@ -123,5 +123,5 @@ def _different(figures: Figures) -> float:
 
 
 def of_machine(machine: Mapping[str, object]) -> tuple[Target, ...]:
-    """Those for the machine that results were measured on."""
+    """Return the targets for the machine that results were measured on."""
     return targets(converts_bfloat16=bool(machine.get("converts_bfloat16")))

@@ -1,4 +1,4 @@
-"""What is measured side by side: our class as it comes, torch's in each of its forms, the limit."""
+"""Define the variants of a step: our class, torch's in each of its forms, the memory limit."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.bench.ceiling import Ceiling
-from optgen.bench.lists import TensorList
-from optgen.bench.traffic import Traffic
+from optgen.bench.memory_traffic import Traffic
+from optgen.bench.roofline import Roofline
+from optgen.bench.tensor_lists import TensorList
 from optgen.runtime import GeneratedOptimizer
 
 OURS, LIMIT = "optgen", "limit"
 DEFAULT, FOREACH, FUSED = "torch for-loop", "torch foreach", "torch fused"
 FORMS: dict[str, dict[str, Any]] = {
     OURS: {},
-    DEFAULT: {"foreach": False},  # what torch takes on a CPU when nothing is asked for
+    DEFAULT: {"foreach": False},  # torch's choice on a CPU
     FOREACH: {"foreach": True},
     FUSED: {"fused": True},
 }
@@ -31,11 +31,11 @@ SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 
 
 OWN: dict[str, Any] = {}
-"""Classes of a person's own rules, by name: measured in this process like ours of that name."""
+"""Classes of the user's own spec files, by name."""
 
 
 def generated(name: str) -> Any:
-    """Our class of a name."""
+    """Return our class with a name."""
     return OWN.get(name) or getattr(optgen.optim, name)
 
 
@@ -46,13 +46,13 @@ def _takes_dense_gradients(kind: object) -> bool:
 
 
 CLASSES = tuple(n for n in optgen.optim.__all__ if _takes_dense_gradients(generated(n)))
-"""Every generated class that steps on dense gradients: a new algorithm is measured as it lands."""
+"""Every generated class that takes dense gradients. New algorithms are included."""
 FACTORED = tuple(n for n in CLASSES if any(s.shape == "row" for s in generated(n).rule.states))
-"""Those whose rule has rows and columns."""
+"""The classes whose rule has row and column states."""
 
 
 class Variant(Protocol):
-    """Something that takes steps, with the gradients it was given last."""
+    """Object that takes steps with the gradients it was given last."""
 
     def take(self, gradients: Sequence[Tensor]) -> None:
         """Let further steps use these gradients."""
@@ -62,7 +62,7 @@ class Variant(Protocol):
 
 
 class Stepper:
-    """An optimizer on parameters of its own; the gradients are everybody's."""
+    """An optimizer with its own parameters; all variants share the gradients."""
 
     def __init__(self, name: str, title: str, tensors: TensorList, dtype: torch.dtype) -> None:
         self.params = parameters(tensors, dtype)
@@ -76,21 +76,21 @@ class Stepper:
 
 
 class Limit:
-    """The memory's limit, on the tensors of an optimizer that has taken a step."""
+    """The memory limit, on the tensors of an optimizer that has taken a step."""
 
     def __init__(self, traffics: Sequence[Traffic], stepper: Stepper) -> None:
         self._stepper = stepper
-        self.ceiling = Ceiling(traffics, stepper.optimizer)
-        self.step = self.ceiling.step
+        self.roofline = Roofline(traffics, stepper.optimizer)
+        self.step = self.roofline.step
 
     def take(self, gradients: Sequence[Tensor]) -> None:
-        """Go through these gradients from now on."""
+        """Let further steps read these gradients."""
         self._stepper.take(gradients)
-        self.ceiling.take_gradients()
+        self.roofline.take_gradients()
 
 
 def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
-    """An optimizer of a class in one of its forms."""
+    """Make an optimizer of a class in one of its forms."""
     kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
     asked = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
@@ -101,7 +101,7 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
 
 
 def forms(name: str, dtype: torch.dtype, *, unfused: bool = False) -> list[str]:
-    """The titles of the forms that a class has; torch lacks some."""
+    """Return the titles of the forms that exist for a class; torch lacks some."""
     return [each for each in (FORMS | UNFUSED if unfused else FORMS) if _has(name, each, dtype)]
 
 
@@ -122,23 +122,23 @@ def _arguments(kind: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def parameters(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
-    """Parameters of a list, the same ones every time."""
+    """Return parameters for a list, with the same values every time."""
     return [each.requires_grad_() for each in _noise(tensors, dtype, seed=0)]
 
 
 def gradients(tensors: TensorList, dtype: torch.dtype) -> list[Tensor]:
-    """Gradients for them."""
+    """Return gradients for a list, with the same values every time."""
     return list(_noise(tensors, dtype, seed=1))
 
 
 def renewal(tensors: TensorList, dtype: torch.dtype) -> Callable[[], list[Tensor]]:
-    """A function that copies the gradients of a list to new addresses, whenever it is called."""
+    """Return a function that copies the gradients of a list to new addresses at each call."""
     made = gradients(tensors, dtype)
     return lambda: [gradient.clone() for gradient in made]
 
 
 def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tensor]:
-    """Random numbers, in large tensors the same again and again: drawing them takes seconds."""
+    """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
     drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
     for number, shape in enumerate(tensors.shapes):
         count, first = prod(shape), number * 251 % _DRAWN
@@ -147,7 +147,7 @@ def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tenso
 
 
 def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
-    """The argument of a constructor: in groups, each has a learning rate of its own."""
+    """Return parameters as a constructor takes them; several groups have different rates."""
     if groups == 1:
         return list(params)
     lr = _arguments(generated(name)).get("lr")
@@ -159,7 +159,7 @@ def grouped(name: str, params: Sequence[Tensor], groups: int) -> Any:
 
 
 def suited(name: str, tensors: TensorList) -> TensorList:
-    """The tensors that a class may be made of: some take matrices only."""
+    """Return the tensors of a list that a class accepts; some accept matrices only."""
     kind, found = generated(name), []
     for shape in dict.fromkeys(tensors.shapes):
         try:
@@ -178,11 +178,11 @@ def variants(
     traffics: Sequence[Traffic] | None,
     titles: Sequence[str],
 ) -> Iterator[tuple[str, Variant]]:
-    """Ours, the limit where there is one, and the others, ready to step."""
+    """Yield the variants with their titles, ready to step; the limit follows ours."""
     for title in titles:
         stepper = Stepper(name, title, tensors, dtype)
         yield title, stepper
         if title == OURS and traffics is not None:
             stepper.take(gradients(tensors, dtype))
-            stepper.step()  # it makes the states that the limit goes through
+            stepper.step()  # creates the states that the limit reads
             yield LIMIT, Limit(traffics, stepper)

@@ -1,4 +1,4 @@
-"""What figures are held to: a target is data, and so is whether it is reached."""
+"""Compare figures with targets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from optgen.bench.results import Results
 
 Values = Mapping[str, float]
-"""Figures by what they are of: "AdamW, 1e6"."""
+"""Figures by class and list: "AdamW, 1e6"."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is wanted of every one of some figures: `least`, or `most`."""
+    """A bound on each of some figures: at least `least`, or at most `most`."""
 
     title: str
     values: Callable[[Results], Values]
@@ -20,35 +20,35 @@ class Target:
 
     @property
     def wanted(self) -> str:
-        """The bound, with its sign."""
+        """The bound as text, with its sign."""
         return f"≤ {self.most:g}" if self.least is None else f"≥ {self.least:g}"
 
     def admits(self, value: float) -> bool:
-        """Whether a figure is as wanted; NaN never is."""
+        """Tell whether a figure meets the bound. NaN does not."""
         return (self.least is None or value >= self.least) and (
             self.most is None or value <= self.most
         )
 
     def judge(self, results: Results) -> "Verdict":
-        """Hold results to it."""
+        """Compare results with the target."""
         return Verdict(self, dict(self.values(results)))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target and the figures that were measured of it."""
+    """A target and the figures measured for it."""
 
     target: Target
     values: Values
 
     @property
     def missed(self) -> Sequence[str]:
-        """What misses the target."""
+        """The names of the figures that miss the target."""
         return [name for name, value in self.values.items() if not self.target.admits(value)]
 
     @property
     def worst(self) -> str:
-        """What is farthest from the bound, or nearest to missing it."""
+        """The name of the figure that misses the bound most, or comes closest to missing it."""
         if not self.values:
             return ""
         choose = max if self.target.least is None else min
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Reached or missed and by how many of those measured, or not measured."""
+        """The result as text: reached, missed, or not measured, with the number of figures."""
         if not self.values:
             return "not measured"
         if not self.missed:
@@ -67,5 +67,5 @@ class Verdict:
 
 
 def verdicts(targets: Sequence[Target], results: Results) -> list[Verdict]:
-    """One for each target."""
+    """Return the verdict on each target."""
     return [target.judge(results) for target in targets]

@@ -1,4 +1,7 @@
-"""The command line. Exit codes: 0 ok, 1 stale, 2 usage, 3 an error in a spec, 4 toolchain."""
+"""The command line.
+
+Exit codes: 0 ok, 1 stale files, 2 wrong usage, 3 error in a spec, 4 toolchain, 5 defect of optgen.
+"""
 
 import re
 import sys
@@ -7,7 +10,7 @@ EXTRA = ("jinja2>=3.1", "ruff==0.17.5", "sympy>=1.13", "typer>=0.16")  # as in p
 
 
 def main() -> None:
-    """Run `optgen`; without the extra `build`, say what to install."""
+    """Run `optgen`. If the extra `build` is not installed, print what to install."""
     try:
         from optgen.cli.app import app
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The commands and what they take. What they do stands in the modules beside this one."""
+"""Define the commands and their arguments. The other modules of this package implement them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Name = Annotated[
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Errors a person can mend become a message and an exit code."""
+    """Turn errors that the user can fix into a message and an exit code."""
     try:
         yield
     except SpecError as error:
@@ -107,9 +107,9 @@ def build(
 def list_() -> None:
     """Print the catalogue as a table."""
     with exit_codes():
-        from optgen.cli import catalogue
+        from optgen.cli import list_specs
 
-        typer.echo(catalogue.table())
+        typer.echo(list_specs.table())
 
 
 @app.command()
@@ -165,7 +165,7 @@ def check(
         bool, typer.Option("--compile", help="Build the C++ of each rule too, into the cache.")
     ] = False,
 ) -> None:
-    """Say what is wrong with specs.
+    """Check specs, and print their errors.
 
     It reads them and generates in memory. It writes no generated file.
     """
@@ -182,7 +182,7 @@ def check(
         if code:
             raise typer.Exit(code)
         if compiled:
-            from optgen.cli.compile import compiled as built
+            from optgen.cli.check_compile import compiled as built
 
             for line in built(specs):
                 typer.echo(line)
@@ -203,7 +203,7 @@ def bench(
         ),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="The tensors' type: float32, float64, bfloat16, float16.")
+        str, typer.Option(help="The tensors' dtype: float32, float64, bfloat16, float16.")
     ] = "float32",
     threads: Annotated[int, typer.Option(min=1, help="Threads for torch and for kernels.")] = 1,
     seconds: Annotated[float, typer.Option(help="Seconds of measuring on each list.")] = 1.0,
@@ -221,8 +221,8 @@ def bench(
     The memory limit is a loop in C that reads and writes the same memory. A rule of your own is
     measured too: my_rule.py. Figures in brackets are of the fastest steps; all others are medians.
 
-    The column "cold ms" is the time of a step if the caches hold something else. "of limit" is
-    the speed of a step as a part of the limit's. A column of torch says how many times as long
+    The column "cold ms" is the time of a step when the caches hold other data. "of limit" is the
+    speed of a step as a fraction of the limit's. A column of torch says how many times as long
     torch takes.
     """
     with exit_codes():

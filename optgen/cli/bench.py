@@ -1,4 +1,4 @@
-"""`optgen bench`: this machine's figures against torch.optim and against its memory's limit."""
+"""Implement `optgen bench`, which compares steps with torch.optim and with the memory limit."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from pathlib import Path
 
 import typer
 
-from optgen.bench import cells, report, results
-from optgen.bench.lists import LISTS
+from optgen.bench import report, results, select_cells
 from optgen.bench.measure import Budget
-from optgen.bench.picture import PANELS, draw
+from optgen.bench.plot import PANELS, draw
 from optgen.bench.results import Cell, Results
 from optgen.bench.suite import Suite
+from optgen.bench.tensor_lists import LISTS
 from optgen.bench.variants import CLASSES, OWN
-from optgen.cli.catalogue import columns
-from optgen.cli.checkout import spec_path
-from optgen.cli.traffic import traffic
+from optgen.cli.list_specs import columns
+from optgen.cli.locate_specs import spec_path
+from optgen.cli.plan_traffic import traffic
 from optgen.emit import ToolchainError
 from optgen.jit import load
-from optgen.runtime.fused_cpu.build.compiler import CompileError
-from optgen.runtime.fused_cpu.build.library_cache import NoCompilerError
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain.library_cache import NoCompilerError
 from optgen.spec.files import module_name
 
 traffic = cache(traffic)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 USUAL = ("1e6", "resnet50", "2000x256")
-_COMPILED = "1e6"  # a build for one tensor takes ten seconds, for many minutes
+_COMPILED = "1e6"  # a build takes ten seconds for one tensor, and minutes for many
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """Arguments of the command line."""
 
     names: Sequence[str] = ()
     lists: Sequence[str] = USUAL
@@ -46,27 +46,27 @@ class Request:
     compiled: bool = False
 
     def cells(self) -> list[Cell]:
-        """What it comes to."""
+        """Return the cells to measure, after checking the arguments."""
         names = list(dict.fromkeys(map(_known, self.names))) or CLASSES
         for tensors in self.lists:
             if tensors not in LISTS:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
         if self.dtype not in DTYPES:
-            raise typer.BadParameter(f"no type {self.dtype}; there are {', '.join(DTYPES)}")
+            raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
         asked = ([self.dtype], [self.threads])
-        found = list(cells.chosen("step", names, self.lists, limited, *asked))
+        found = list(select_cells.chosen("step", names, self.lists, limited, *asked))
         if self.compiled:
-            theirs = [name for name in names if name not in OWN]  # built by another process
-            found += cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
+            theirs = [name for name in names if name not in OWN]  # other processes lack them
+            found += select_cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
         return found
 
     def suite(self) -> Suite:
-        """How it is measured."""
+        """Return the suite that measures the cells."""
         return Suite(traffic, Budget(self.seconds), self.unfused)
 
 
 def run(request: Request, json: Path | None, plot: Path | None) -> None:
-    """Measure with a progress bar; print, and write what is asked for."""
+    """Measure with a progress bar, print tables, and write the files that are asked for."""
     if plot and find_spec("matplotlib") is None:
         raise ToolchainError("matplotlib is not installed: pip install matplotlib")
     try:
@@ -84,7 +84,7 @@ def run(request: Request, json: Path | None, plot: Path | None) -> None:
 
 
 def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:
-    """Measure cells, and show how far it is."""
+    """Measure cells, and show the progress."""
     measured: Results = {}
     with typer.progressbar(
         chosen, item_show_func=lambda cell: str(cell or ""), file=typer.get_text_stream("stderr")
@@ -95,7 +95,7 @@ def measure(suite: Suite, chosen: Sequence[Cell]) -> Results:
 
 
 def tables(measured: Results) -> Iterable[str]:
-    """Steps in a table, everything else line by line."""
+    """Yield a table of the steps, then a line for every other cell."""
     if any(cell.part == "step" for cell in measured):
         yield columns(report.steps_table(measured))
     yield from (
@@ -104,12 +104,12 @@ def tables(measured: Results) -> Iterable[str]:
 
 
 def limited(name: str) -> bool:
-    """Whether memory is the limit of a class's step: it multiplies no matrices."""
+    """Tell whether memory limits a class's step, because it multiplies no matrices."""
     return traffic(name) is not None
 
 
 def _known(name: str) -> str:
-    """The class of a name, adamw or AdamW, or of a spec file."""
+    """Return the class name for a name, adamw or AdamW, or for a spec file."""
     if name.endswith(".py"):
         return _own(name)
     for each in CLASSES:
@@ -120,7 +120,7 @@ def _known(name: str) -> str:
 
 
 def _own(path: str) -> str:
-    """Make the class of a spec file known to the benchmark, and return its name."""
+    """Load the class of a spec file for the benchmark, and return its name."""
     kind = load(spec_path(path))
     if kind.rule.gradient == "sparse_only":
         raise typer.BadParameter(f"{path}: dense gradients are measured, and it takes sparse ones")

@@ -1,4 +1,4 @@
-"""`optgen build` and `optgen check`: all is generated in memory before anything is written."""
+"""Implement `optgen build` and `optgen check`. All files are generated before any is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import (
+from optgen.cli.locate_specs import (
     find_checkout,
     is_catalogued,
     shorten,
@@ -20,14 +20,14 @@ from optgen.cli.checkout import (
 )
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.nodes import assigns
-from optgen.spec.base import read_base
-from optgen.spec.errors import InternalError, SpecError, shown_in
-from optgen.spec.read import read_specs
+from optgen.spec.base_spec import read_base
+from optgen.spec.errors import InternalError, SpecError, spec_errors
+from optgen.spec.read_spec import read_specs
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Spec files and the folder they are generated into; `whole`: nothing else belongs there."""
+    """Spec files and their output folder. If `whole`, the folder holds nothing else."""
 
     specs: tuple[Path, ...]
     out: Path
@@ -35,12 +35,12 @@ class Targets:
 
 
 def targets(specs: Sequence[str], out: Path | None) -> Targets:
-    """What a command line asks to build, and where to."""
+    """Return the targets for the arguments of the command line."""
     checkout = find_checkout()
     if not specs:
         if checkout is None:
             raise typer.BadParameter(
-                "this is no checkout of optgen: name a spec file, and a folder with --out"
+                "not in a checkout of optgen: name a spec file, and a folder with --out"
             )
         paths = tuple(p for p in sorted(checkout.specs.glob("*.py")) if p.stem != "__init__")
         return Targets(paths, out or checkout.generated, whole=out is None)
@@ -50,7 +50,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
             if checkout is None or path.resolve().parent != checkout.specs:
                 raise typer.BadParameter(
                     f"{path} is not in specs/ of a checkout around this folder: "
-                    "say where to with --out DIR"
+                    "choose a folder with --out DIR"
                 )
         assert checkout is not None
         out = checkout.generated
@@ -58,7 +58,7 @@ def targets(specs: Sequence[str], out: Path | None) -> Targets:
 
 
 def write(wanted: Targets) -> None:
-    """Bring the generated folder up to date, and print what changed."""
+    """Update the output folder, and print what changed."""
     start = time.perf_counter()
     found = _changes(wanted)
     for change in found:
@@ -66,7 +66,7 @@ def write(wanted: Targets) -> None:
         typer.echo(f"{change.verb} {shorten(change.path)}")
     _remove_empty(change.path.parent for change in found if change.new is None)
     for folder in _orphans(wanted):
-        typer.echo(f"note: {_orphaned(folder)}")
+        typer.echo(f"note: {_orphan_message(folder)}")
     took = time.perf_counter() - start
     count = len(wanted.specs)
     changed = f"{len(found)} file{'s' * (len(found) != 1)} changed" if found else "nothing changed"
@@ -74,7 +74,7 @@ def write(wanted: Targets) -> None:
 
 
 def compare(wanted: Targets, *, diff: bool) -> int:
-    """Print what is stale, or how; return how many files are."""
+    """Print the stale files, or their diffs; return their number."""
     found = _changes(wanted)
     for change in found:
         path = str(shorten(change.path))
@@ -89,14 +89,15 @@ def compare(wanted: Targets, *, diff: bool) -> int:
         typer.echo(f"{len(found)} stale: run optgen build")
     orphans = _orphans(wanted)
     for folder in orphans:
-        typer.echo(_orphaned(folder))
+        typer.echo(_orphan_message(folder))
     return len(found) + len(orphans)
 
 
 def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
-    """Read and generate specs without writing: a line for each that is right.
+    """Read and generate specs without writing anything.
 
-    Of a file that is wrong, its first error; then what is wrong between the files.
+    Yields a line for each correct algorithm, the first error of each wrong file, and at the end
+    an error if two files do not go together.
     """
     right = []
     for path in dict.fromkeys(spec_path(name) for name in names):
@@ -109,15 +110,15 @@ def verify(names: Sequence[str]) -> Iterator[str | SpecError | InternalError]:
             continue
         right.append(path)
         for algorithm in algorithms:
-            yield f"{algorithm.name}: ok ({_told(algorithm)})"
+            yield f"{algorithm.name}: ok ({_summary(algorithm)})"
     try:
         _read(right)
     except SpecError as error:
         yield error
 
 
-def _told(algorithm: Algorithm) -> str:
-    """What an author may want to see that the reader has understood."""
+def _summary(algorithm: Algorithm) -> str:
+    """Return the states, or the written lists, so that an author can check them."""
     if algorithm.is_function:
         written = {stmt.target.name for stmt in assigns(algorithm.rule)}
         return f"writes: {', '.join(name for name in algorithm.lists if name in written)}"
@@ -126,17 +127,17 @@ def _told(algorithm: Algorithm) -> str:
 
 def _render(algorithm: Algorithm, ruff: str | None) -> dict[str, str]:
     base = read_base(algorithm, specs_folder())
-    with shown_in(algorithm):
+    with spec_errors(algorithm):
         return emit.render_all(algorithm, ruff, base, catalogued=is_catalogued(algorithm))
 
 
 def _changes(wanted: Targets) -> list[emit.Change]:
-    """Everything that differs, after every spec was read and every text made."""
+    """Return all changes, after reading every spec and generating every text."""
     found = list(_differences(wanted))
     if others := [str(shorten(change.path)) for change in found if change.of_others]:
         raise typer.BadParameter(
             f"not written by optgen, so not overwritten: {', '.join(others)}; "
-            "move that away, or choose another folder with --out"
+            "move these files away, or choose another folder with --out"
         )
     return found
 
@@ -155,7 +156,7 @@ def _differences(wanted: Targets) -> Iterator[emit.Change]:
 
 
 def _orphans(wanted: Targets) -> list[Path]:
-    """Return folders that optgen wrote for specs that are neither given nor beside those given."""
+    """Return generated folders whose spec is neither given nor in a folder of a given spec."""
     if wanted.whole or not wanted.out.is_dir():
         return []
     given = {path.stem for path in wanted.specs}
@@ -169,14 +170,14 @@ def _orphans(wanted: Targets) -> list[Path]:
     ]
 
 
-def _orphaned(folder: Path) -> str:
+def _orphan_message(folder: Path) -> str:
     return (
         f"orphaned: {shorten(folder)} (there is no {folder.name}.py): remove it, or give its spec"
     )
 
 
 def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
-    """The algorithms of the files; each is generated into a folder of its own."""
+    """Return the algorithms of the files, after checking that no two share an output folder."""
     algorithms = read_specs(paths)
     seen: dict[str, Algorithm] = {}
     for algorithm in algorithms:
@@ -192,8 +193,8 @@ def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
-    """Folders whose last generated file went, with the bytecode Python left there."""
-    for folder in sorted(set(folders), reverse=True):  # what is inside comes first
+    """Remove folders without generated files, with the bytecode that Python left there."""
+    for folder in sorted(set(folders), reverse=True):  # inner folders come first
         left = [p for p in folder.rglob("*") if p.is_file()]
         if all(p.suffix == ".pyc" for p in left):
             for path in left:

@@ -1,4 +1,4 @@
-"""`optgen new`: a spec to start from."""
+"""Implement `optgen new`, which writes a spec to start from."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from optgen.cli.checkout import find_checkout, shorten
+from optgen.cli.locate_specs import find_checkout, shorten
 from optgen.emit import write_atomically
-from optgen.spec.names import is_snake_case
+from optgen.spec.reserved_names import is_snake_case
 
 _SKELETON = '''"""{title}: say here where it comes from, and where the rule leaves the paper."""
 
@@ -31,14 +31,14 @@ def {title}(
     p = p - lr * m / (1 - beta**t)
 '''
 
-# The checkout's own configuration knows the declarations.
+# In a checkout, pyproject.toml tells ruff about the declarations.
 _UNCONFIGURED = "# ruff: noqa: B008 (a declaration is read and never run)\n"
 
 
 def write(name: str) -> Path:
-    """Write the skeleton of a new spec, never over a file that is there."""
+    """Write the skeleton of a new spec and return its path. An existing file is an error."""
     if not is_snake_case(name):
-        raise typer.BadParameter(f"{name} is not a snake_case word; the file is called after it")
+        raise typer.BadParameter(f"{name} is not in snake_case, and it becomes the file's name")
     checkout = find_checkout()
     path = shorten((checkout.specs if checkout else Path.cwd()) / f"{name}.py")
     if path.exists():

@@ -1,4 +1,4 @@
-"""`optgen show`: one algorithm as its spec, as LaTeX, as IR, or as one of its generated files."""
+"""Implement `optgen show`, which prints a spec, its LaTeX, its IR, or a generated file."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Iterator
 import typer
 
 from optgen import emit
-from optgen.cli.checkout import is_catalogued, spec_path, specs_folder
+from optgen.cli.locate_specs import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.lowerings import LOWERINGS
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.plan import plan
-from optgen.spec.base import read_base
-from optgen.spec.errors import shown_in
-from optgen.spec.read import read_spec
+from optgen.spec.base_spec import read_base
+from optgen.spec.errors import spec_errors
+from optgen.spec.read_spec import read_spec
 
 
 def source(name: str) -> str:
-    """The spec as it was written."""
+    """Return the spec as it was written."""
     return _read(name)[0].source
 
 
 def latex(name: str) -> str:
-    """The rule as the docstring of the class shows it."""
+    """Return the rule in LaTeX, as the docstring of the class has it."""
     texts: list[str] = []
     for algorithm in _whole(name):
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts.append(to_latex(algorithm))
     return "\n\n".join(texts)
 
 
 def ir(name: str) -> str:
-    """The rule as the compiler reads it, and its plan."""
+    """Return the text of the algorithm and of its plan."""
     texts: list[str] = []
     for algorithm in _whole(name):
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts += [to_text(algorithm), to_text(plan(algorithm))]
     return "\n\n".join(texts)
 
 
 def generated(name: str, lowering: str) -> str:
-    """One generated file, made now."""
+    """Generate one file and return its text."""
     files = {one.name: one for one in LOWERINGS}
     if lowering not in files:
         message = f"{lowering!r} is not one of {', '.join(files)}"
@@ -58,16 +58,16 @@ def generated(name: str, lowering: str) -> str:
     texts: list[str] = []
     for algorithm in algorithms:
         base, catalogued = read_base(algorithm, specs_folder()), is_catalogued(algorithm)
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             texts.append(emit.render(algorithm, chosen, ruff, base, catalogued=catalogued))
     return "\n".join(texts)
 
 
 def _whole(name: str) -> Iterator[Algorithm]:
-    """The algorithms with the rule they derive from their base, where they do."""
+    """Yield the algorithms of a spec; a derived one has the rule of its base."""
     for algorithm in _read(name):
         base = read_base(algorithm, specs_folder())
-        with shown_in(algorithm):
+        with spec_errors(algorithm):
             whole = algorithm if base is None else derive(algorithm, base)
         yield whole
 

@@ -1,1 +1,1 @@
-"""What an algorithm is, and a plan for running it: frozen data, no other package of optgen."""
+"""Define algorithms and plans as frozen data. This package imports no other package of optgen."""

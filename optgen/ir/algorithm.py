@@ -1,4 +1,4 @@
-"""An algorithm: what training hands over, what is remembered, what the user chooses, the rule."""
+"""Define an algorithm as data: its inputs, states, hyperparameters and rule."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, expressions, walk
-from optgen.ir.words import BY_ROW, MATRIX_WORDS, PROPERTIES, REDUCTIONS
+from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
 
-HyperSort = Literal["number", "tuple", "flag", "choice"]
+HyperType = Literal["number", "tuple", "flag", "choice"]
 Shape = Literal["like", "row", "col", "scalar"]
 Gradient = Literal["dense", "rows", "sparse_only"]
 Counter = Literal["tensor", "int"]
@@ -19,7 +19,7 @@ Default = float | int | bool | str | None | tuple[float | int | None, ...]
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers a hyperparameter accepts; None on a side means no limit there."""
+    """Range of numbers that a hyperparameter accepts; None means no bound."""
 
     ge: float | None = None
     gt: float | None = None
@@ -27,7 +27,7 @@ class Bounds:
     lt: float | None = None
 
     def admits(self, value: float) -> bool:
-        """Whether a number lies inside (NaN never does)."""
+        """Tell whether a number lies in the range. NaN does not."""
         return (
             (self.ge is None or value >= self.ge)
             and (self.gt is None or value > self.gt)
@@ -40,16 +40,18 @@ class Bounds:
 class Hyper:
     """A hyperparameter: a constructor argument and a key of the param group.
 
-    `fixed` ones are keys of the group but no arguments. `error` is the message for a value out of
-    bounds, with `{}` for the value (and `{index}` or `{number}`, from 0 or from 1, in a tuple). Of
-    an `optional` tuple, those numbers may be None that are so by default. `tensor` says whether a
-    one-element tensor is accepted: "never", "always", "capturable" (not with foreach unless
-    capturable), or "number" (always, and nothing is computed in its dtype). `about` is what the
-    class's docstring says of it. Where one without `rows` is true, there may be no sparse gradient.
+    * `fixed`: a key of the group, but no constructor argument.
+    * `error`: the message for a value out of bounds, with `{}` for the value. For a tuple,
+      `{index}` or `{number}` stand for the place in the tuple, counted from 0 or from 1.
+    * `optional`: may be None. In a tuple, a number may be None if its default is None.
+    * `tensor`: whether a one-element tensor is accepted: "never", "always", "capturable" (with
+      foreach only if capturable), or "number" (always, but nothing is computed in its dtype).
+    * `about`: its description in the docstring of the class.
+    * `rows`: if False, a sparse gradient is an error while the hyperparameter is true.
     """
 
     name: str
-    sort: HyperSort
+    type: HyperType
     default: Default
     bounds: Bounds = Bounds()
     optional: bool = False
@@ -63,28 +65,30 @@ class Hyper:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of numbers in it: the length of a tuple, else 1."""
         return len(self.default) if isinstance(self.default, tuple) else 1
 
     def may_be_none(self, index: int = 0) -> bool:
-        """Whether it, or its number at an index of a tuple, may be None."""
+        """Tell whether it may be None; for a tuple, whether its number at an index may be."""
         default = self.default
         return self.optional and (not isinstance(default, tuple) or default[index] is None)
 
 
 @dataclass(frozen=True)
 class State:
-    """Something remembered: `symbol` in the rule, `key` in the checkpoint.
+    """A state, kept between steps: `symbol` in the rule, `key` in the checkpoint.
 
-    `shape` is "like" the parameter; "row", the same with one element along the last axis; "col",
-    with one along the axis before it; or "scalar", one number per parameter. `when` brings it into
-    being: the truth of a hyperparameter ("amsgrad", "not amsgrad"), or of a fact of the parameter
-    ("factored": it has rows and columns).
-    `dtype` is None where the parameter decides it; of a "scalar", where torch does (float32, or
-    float64 where that is the default dtype).
-    Without `rows` it changes as a whole: with it, a sparse gradient is taken as a dense one.
-    One that is not `written` is only read: it keeps what it began with. Of a function it is a list
-    that is handed over.
+    * `shape`: "like" the parameter; "row", the parameter's shape with size 1 in the last axis;
+      "col", with size 1 in the last axis but one; or "scalar", one number per parameter.
+    * `when`: the condition under which it exists: a hyperparameter ("amsgrad", "not amsgrad") or
+      a shape predicate ("factored": the parameter has rows and columns). None: always.
+    * `dtype`: None for the parameter's dtype. For a "scalar", None is torch's choice: float32, or
+      float64 if that is the default dtype.
+    * `eager`: created by the constructor instead of the first step.
+    * `rows`: if False, the state changes as a whole, and a sparse gradient is used as a dense one.
+    * `written`: if False, the rule only reads it, and it keeps its initial value.
+
+    The states of a function are lists that the caller passes.
     """
 
     symbol: str
@@ -101,10 +105,10 @@ class State:
 
 @dataclass(frozen=True)
 class Require:
-    """A condition that the constructor checks, and what it says if it fails.
+    """A condition that the constructor checks, and the message of the error if it fails.
 
-    It is about hyperparameters, or about the parameter (`ndim(p) == 2`); then it holds for every
-    parameter that an optimizer is given, and `{shape}` in the message is that one's.
+    The condition is about hyperparameters, or about the parameter (`ndim(p) == 2`). A condition on
+    the parameter is checked for every parameter, and `{shape}` in the message is its shape.
     """
 
     condition: Expr
@@ -113,24 +117,24 @@ class Require:
 
     @property
     def of_param(self) -> bool:
-        """Whether it is about the parameter."""
-        return any(isinstance(e, Call) and e.word in PROPERTIES for e in walk(self.condition))
+        """Tell whether the condition is about the parameter."""
+        return any(isinstance(e, Call) and e.op in PROPERTIES for e in walk(self.condition))
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One optimizer, or one function over lists of tensors, as its spec says it.
+    """One optimizer, or one function over lists of tensors, as its spec declares it.
 
-    `param`, `grad` and `step` are the letters the rule uses for the parameter, its gradient and the
-    number of steps taken (None: the rule keeps no step); `counter` says whether a checkpoint has it
-    as a 0-dim tensor or as an int. `keywords` and `group` are given where the order of arguments or
-    of group keys is not the spec's own; `*` in `keywords` starts what is keyword-only.
-    `scalar_device` is where the count and scalar states live in a group that is neither fused nor
-    capturable: on the CPU, or with the parameter.
-
-    `lists` are what a function (`@elementwise`) is handed, in the author's order; an optimizer has
-    none. One tensor of each is updated as a parameter is: `param` is the first list that the rule
-    writes, `grad` the first that it only reads, and all others are `states` that are handed over.
+    * `param`, `grad`, `step`: the rule's names for the parameter, its gradient and the number of
+      steps taken (None: the rule counts no steps).
+    * `counter`: the type of the step count in a checkpoint, a 0-dim tensor or an int.
+    * `keywords`, `group`: the order of arguments and of group keys, if not the spec's own.
+      Arguments after "*" in `keywords` are keyword-only.
+    * `scalar_device`: the device of the step count and of scalar states in a group that is neither
+      fused nor capturable: "cpu", or "param" for the parameter's device.
+    * `lists`: the lists that a function (`@elementwise`) takes, in the author's order; () for an
+      optimizer. One tensor of each is updated as a parameter is: `param` is the first list that
+      the rule writes, `grad` the first that it only reads, and all others are `states`.
     """
 
     name: str
@@ -157,56 +161,56 @@ class Algorithm:
 
     @property
     def elementwise(self) -> bool:
-        """Whether one element of a parameter is updated without regard to the others."""
+        """Tell whether each element of a parameter is updated without reading other elements."""
         return not self._whole_words() and not any(self.factor_states())
 
     @property
     def by_row(self) -> bool:
-        """Whether one row of a parameter is updated without regard to the others."""
+        """Tell whether each row of a parameter is updated without reading other rows."""
         return self._whole_words() <= BY_ROW
 
     def _whole_words(self) -> set[str]:
-        """The words in the rule that look at more of a parameter than one element."""
-        whole = {*REDUCTIONS, *MATRIX_WORDS, *PROPERTIES}
+        """Return the ops in the rule that need more of a parameter than one element."""
+        whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
         nodes = (node for expr in expressions(self.rule) for node in walk(expr))
-        return {node.word for node in nodes if isinstance(node, Call) and node.word in whole}
+        return {node.op for node in nodes if isinstance(node, Call) and node.op in whole}
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function over lists, with neither a class nor a state of its own."""
+        """Tell whether it is a function over lists, which has no class and no state of its own."""
         return bool(self.lists)
 
     @property
     def stem(self) -> str:
-        """What its kernels are called after: a spec file may hold several functions."""
+        """The name of its kernels: the module's, but a function has its own name."""
         return self.name if self.is_function else self.module
 
     @property
     def folder(self) -> str:
-        """Where its generated files stand: a function's in a folder within that of its file."""
+        """The folder of its generated files. A function has a folder inside that of its file."""
         return f"{self.module}/{self.name}" if self.is_function else self.module
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """What has the parameter's shape, in the order in which every lowering takes it."""
+        """Names of all tensors of the parameter's shape, in the order that every lowering uses."""
         return (self.param, self.grad, *(s.symbol for s in self.tensor_states()))
 
     def state(self, symbol: str) -> State | None:
-        """The state written `symbol` in the rule, if there is one."""
+        """Return the state with a symbol, or None."""
         return next((s for s in self.states if s.symbol == symbol), None)
 
     def hyper(self, name: str) -> Hyper | None:
-        """The hyperparameter of that name, if there is one."""
+        """Return the hyperparameter with a name, or None."""
         return next((h for h in self.hypers if h.name == name), None)
 
     def factor_states(self) -> Iterator[State]:
-        """States that hold one number per row, or one per column, in checkpoint order."""
+        """Yield the row and column states, in checkpoint order."""
         return (s for s in self.states if s.shape in ("row", "col"))
 
     def tensor_states(self) -> Iterator[State]:
-        """States with the parameter's shape, in checkpoint order."""
+        """Yield the states of the parameter's shape, in checkpoint order."""
         return (s for s in self.states if s.shape == "like")
 
     def scalar_states(self) -> Iterator[State]:
-        """States that are one number per parameter, in checkpoint order."""
+        """Yield the scalar states, in checkpoint order."""
         return (s for s in self.states if s.shape == "scalar")

@@ -1,4 +1,4 @@
-"""What a pass may find wrong with a rule that the language allows."""
+"""Define the error for a valid rule that a pass cannot handle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from optgen.ir.nodes import Place
 
 
 class RuleError(Exception):
-    """A rule that cannot be planned: where, what, and the way out."""
+    """A rule that cannot be planned: the place, what is wrong, and a hint."""
 
     def __init__(self, place: Place, message: str, hint: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""The living definition: a rule run plainly on float64 tensors, one parameter at a time.
+"""Evaluate a rule on float64 tensors, one parameter at a time: the reference for all lowerings.
 
-Every lowering is tested against this. It is right by inspection and never optimised: statement by
-statement, in the author's order, taking the branch that holds.
+Every lowering is tested against this module, so it is simple and never optimised. It runs the
+statements in the author's order and takes the branch whose condition holds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Axes, Home, Kind, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, refs
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
+from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 
 Values = dict[str, Any]
 
@@ -29,18 +29,18 @@ def evaluate(
     state: Mapping[str, Any],
     scalar_dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """One step of one parameter, from values to values; nothing is changed in place.
+    """Take one step of one parameter. Nothing is changed in place.
 
     Args:
         algorithm: the rule.
-        hypers: every hyperparameter's value, by name.
-        param, grad: of any equal shape; taken to float64.
-        state: the checkpoint's entries by key, as the previous call returned them; {} at first.
-        scalar_dtype: what scalar state that declares no dtype is kept in (torch: float32, or
-            float64 where that is the default dtype).
+        hypers: the value of every hyperparameter, by name.
+        param, grad: tensors of the same shape; converted to float64.
+        state: the states by checkpoint key, as the previous call returned them; {} at first.
+        scalar_dtype: the dtype of scalar states that declare none (torch uses float32, or float64
+            if that is the default dtype).
 
     Returns:
-        The new parameter (float64) and the new state, `step` included if the rule counts steps.
+        The new parameter (float64), and the new states by key, with `step` if the rule counts.
     """
     facts = facts_of(param)
     values: Values = {
@@ -65,7 +65,7 @@ def evaluate(
 def evaluate_function(
     algorithm: Algorithm, hypers: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What a function over lists makes of one tensor of each: those it writes, by name."""
+    """Apply a function over lists to one tensor of each list; return the written ones by name."""
     others = {s.key: tensors[s.symbol].double() for s in algorithm.states}
     given = (tensors[algorithm.param], tensors[algorithm.grad])
     param, state = evaluate(algorithm, hypers, *given, others)
@@ -73,15 +73,15 @@ def evaluate_function(
     return {algorithm.param: param, **written}
 
 
-def of_numbers(word: str, numbers: Sequence[float]) -> float | bool:
-    """Return what a word makes of numbers, in float64 as everywhere."""
+def of_numbers(op: str, numbers: Sequence[float]) -> float | bool:
+    """Return the result of an op on numbers, computed in float64."""
     operands = [torch.tensor(number, dtype=torch.float64) for number in numbers]
-    result: float | bool = WORDS[word].meaning(*operands).item()
+    result: float | bool = OPS[op].meaning(*operands).item()
     return result
 
 
 def facts_of(param: Tensor) -> dict[str, bool | float]:
-    """The properties of a parameter that a rule may ask, by their words; sizes it lacks are 1."""
+    """Return the properties of a parameter by their ops' names. Missing sizes are 1."""
     sizes = (1, 1, *param.shape)
     return {
         "factored": param.ndim > 1,
@@ -104,7 +104,7 @@ def _number(value: Any) -> Any:
 
 
 def exists(state: State, known: Mapping[str, Any]) -> bool:
-    """Whether a state is there, given hyperparameters and facts of the parameter by name."""
+    """Tell whether a state exists, given the values of hyperparameters and shape predicates."""
     if state.when is None:
         return True
     truth = bool(known[state.when.removeprefix("not ")])
@@ -125,19 +125,19 @@ def _initial(
 
 
 def dtype_of(scalar: State, usual: torch.dtype) -> torch.dtype:
-    """Return what a scalar state is kept in: what it declares, or the usual."""
+    """Return the dtype of a scalar state: the one it declares, or the default."""
     found: torch.dtype = getattr(torch, scalar.dtype) if scalar.dtype else usual
     return found
 
 
 def _stored(state: State, value: Tensor) -> Tensor:
-    """What the next step finds: a state with a dtype of its own is kept in it."""
+    """Convert a state to the dtype it declares, if it declares one."""
     return value.to(getattr(torch, state.dtype)) if state.dtype else value
 
 
 @dataclass
 class _Step:
-    """One step of one parameter: what names mean so far."""
+    """One step of one parameter: the values of names so far."""
 
     algorithm: Algorithm
     values: Values
@@ -153,14 +153,17 @@ class _Step:
                 self.run(stmt.then if bool(self.value(stmt.condition)) else stmt.orelse)
 
     def assigned(self, stmt: Assign) -> Any:
-        """The value of an assignment; scalar state is computed and kept in its own dtype."""
+        """Return the assigned value. A scalar state is computed and rounded in its own dtype."""
         state = self.algorithm.state(stmt.target.name)
         if state is None or state.shape != "scalar":
             return self.value(stmt.value)
         return self.value(stmt.value, rounded=state).to(dtype_of(state, self.dtype))
 
     def value(self, expr: Expr, rounded: State | None = None) -> Any:
-        """What an expression is; `rounded`: the scalar state that is computed in its own dtype."""
+        """Return the value of an expression.
+
+        `rounded` is the scalar state being assigned. Operations that read it use its dtype.
+        """
         match expr:
             case Const(value):
                 return _number(value)
@@ -168,47 +171,48 @@ class _Step:
                 return _in(torch.float64, self.values[name])
             case Call("fresh", (Ref(name),)):
                 return torch.tensor(name in self.fresh)
-            case Call(word, _) if word in self.facts:
-                return _number(self.facts[word])
+            case Call(op, _) if op in self.facts:
+                return _number(self.facts[op])
             case Call("item", (values_of, Const(int() as index))):
                 return self.value(values_of)[index]
-            case Call("truth" | "is_none" as word, (a,)):
+            case Call("truth" | "is_none" as op, (a,)):
                 value = self.value(a)
-                if word == "is_none" or value is None:
-                    return torch.tensor((value is None) is (word == "is_none"))
+                if op == "is_none" or value is None:
+                    return torch.tensor((value is None) is (op == "is_none"))
                 return value != 0
-            case Call("and" | "or" as word, (a, b)):
+            case Call("and" | "or" as op, (a, b)):
                 left = self.value(a)
-                decided = left.ndim == 0 and bool(left) is (word == "or")
-                right = self.undecided(word, b) if decided else self.value(b)
-                return WORDS[word].meaning(left, right)
-            case Call("==" | "!=" as word, (a, b)) if _is_choice(self.values, a, b):
-                return torch.tensor(WORDS[word].meaning(*(self.value(e) for e in (a, b))))
-            case Call(word, args):
+                decided = left.ndim == 0 and bool(left) is (op == "or")
+                right = self.undecided(op, b) if decided else self.value(b)
+                return OPS[op].meaning(left, right)
+            case Call("==" | "!=" as op, (a, b)) if _is_choice(self.values, a, b):
+                return torch.tensor(OPS[op].meaning(*(self.value(e) for e in (a, b))))
+            case Call(op, args):
                 operands = [self.value(a, rounded) for a in args]
                 if rounded is not None and any(r.name == rounded.symbol for r in refs(expr)):
-                    # torch computes with a 0-dim tensor, and with what derives from it, in its
-                    # dtype
+                    # torch computes with a 0-dim tensor, and with results of it, in its dtype.
                     dtype = dtype_of(rounded, self.dtype)
-                    result = WORDS[word].meaning(*(_in(dtype, o) for o in operands))
+                    result = OPS[op].meaning(*(_in(dtype, o) for o in operands))
                     return _in(torch.float64, result)
-                return WORDS[word].meaning(*operands)
+                return OPS[op].meaning(*operands)
             case Linear():
-                raise TypeError("a linear form belongs to a plan; the evaluator runs algorithms")
+                raise TypeError(
+                    "a linear form belongs to a plan, but the evaluator runs algorithms"
+                )
 
-    def undecided(self, word: str, expr: Expr) -> Tensor:
-        """Return truths that leave the other side as it is, as many as an expression has."""
+    def undecided(self, op: str, expr: Expr) -> Tensor:
+        """Return the neutral operand of and/or, in the shape that an expression would have."""
         param: Tensor = self.values[self.algorithm.param]
 
         def kind(ref: Ref) -> Kind:
-            return Kind(Home.DEVICE, _axes(self.values[ref.name], param))
+            return Kind(Stage.DEVICE, _axes(self.values[ref.name], param))
 
         shape = _shape(kind_of(expr, kind).axes, param)
-        return torch.full(shape, word == "and", device=param.device)
+        return torch.full(shape, op == "and", device=param.device)
 
 
 def _axes(value: Any, param: Tensor) -> Axes:
-    """Return which of a parameter's axes a value has."""
+    """Return the axes of a parameter along which a value varies."""
     if not isinstance(getattr(value, "shape", None), torch.Size) or value.ndim == 0:
         return Axes.NONE
     found = Axes.MATRIX
@@ -230,13 +234,13 @@ def _shape(axes: Axes, param: Tensor) -> torch.Size:
 
 
 def _in(dtype: torch.dtype, value: Any) -> Any:
-    """A number in a type; truth values, choices and tuples as they are."""
-    is_floating = getattr(value, "is_floating_point", None)  # of what stands in for tensors too
+    """Convert floating-point values to a dtype; return bools, choices and tuples unchanged."""
+    is_floating = getattr(value, "is_floating_point", None)  # also of objects that act as tensors
     return value.to(dtype) if is_floating and is_floating() else value
 
 
 def _is_choice(values: Values, *operands: Expr) -> bool:
-    """Whether a comparison is of names, which are no numbers."""
+    """Tell whether a comparison is between strings or None, not numbers."""
     return any(
         isinstance(e, Const | Ref)
         and isinstance(e.value if isinstance(e, Const) else values[e.name], str | None)

@@ -1,7 +1,7 @@
-"""Expressions and statements: frozen, in the author's order, each with its place in the spec.
+"""Define expressions and statements: frozen nodes, each with its place in the spec.
 
-An expression never reorders: float order is semantics. Equality ignores places, so two equal
-subexpressions of a rule compare (and hash) equal wherever they were written.
+Operands keep the author's order, because the order of floating-point operations affects results.
+Equality and hashes ignore places, so equal subexpressions compare equal wherever they stand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in a spec file: 1-based line, 1-based column."""
+    """Place in a spec file: line and column, counted from 1."""
 
     file: str
     line: int
@@ -36,7 +36,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name as it stands at one point of the rule; `version` counts its assignments."""
+    """A name at one point of the rule; `version` counts its assignments so far."""
 
     name: str
     version: int = 0
@@ -45,9 +45,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A word of the language (an operator or a function) applied to expressions."""
+    """An op of the language (an operator or a function) applied to expressions."""
 
-    word: str
+    op: str
     args: tuple[Expr, ...]
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
@@ -66,7 +66,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A sum of terms, in the author's order: the form tensor values take in a plan."""
+    """A sum of terms, in the author's order: the form of tensor values in a plan."""
 
     terms: tuple[Term, ...]
     place: Place = field(default=NOWHERE, compare=False, repr=False)
@@ -77,7 +77,7 @@ Expr: TypeAlias = Const | Ref | Call | Linear
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The paper's arrow. `quote` holds the statements of the spec this one comes from."""
+    """An assignment. `quote` holds the statements of the spec that it comes from."""
 
     target: Ref
     value: Expr
@@ -87,7 +87,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """A branch on a condition that has one answer per parameter: never on a tensor."""
+    """A branch on a condition that has one value per parameter, so never on a tensor."""
 
     condition: Expr
     then: tuple[Stmt, ...]
@@ -101,7 +101,7 @@ Program: TypeAlias = tuple[Stmt, ...]
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The expressions directly below this one, in order."""
+    """Return the operands of an expression, in order."""
     match expr:
         case Call(_, args):
             return args
@@ -112,7 +112,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The same node with every child replaced by `change(child)`."""
+    """Return the node with every operand replaced by `change(operand)`."""
     match expr:
         case Call():
             return replace(expr, args=tuple(change(a) for a in expr.args))
@@ -131,19 +131,19 @@ def rebuild(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """This expression and all below it, parents first, left to right."""
+    """Yield an expression and all its subexpressions, parents first, left to right."""
     yield expr
     for child in children(expr):
         yield from walk(child)
 
 
 def refs(expr: Expr) -> Iterator[Ref]:
-    """Every name an expression reads, left to right, repeats included."""
+    """Yield every name that an expression reads, left to right, with repeats."""
     return (e for e in walk(expr) if isinstance(e, Ref))
 
 
 def assigns(program: Program) -> Iterator[Assign]:
-    """Every assignment of a program, in order, inside branches too."""
+    """Yield every assignment of a program in order, including those inside branches."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield stmt
@@ -153,7 +153,7 @@ def assigns(program: Program) -> Iterator[Assign]:
 
 
 def expressions(program: Program) -> Iterator[Expr]:
-    """Every value and condition of a program, in order."""
+    """Yield every assigned value and every condition of a program, in order."""
     for stmt in program:
         if isinstance(stmt, Assign):
             yield stmt.value
@@ -164,19 +164,19 @@ def expressions(program: Program) -> Iterator[Expr]:
 
 
 def names_read(program: Program) -> frozenset[str]:
-    """The names that the values and conditions of a program read."""
+    """Return the names that the values and conditions of a program read."""
     return frozenset(ref.name for expr in expressions(program) for ref in refs(expr))
 
 
 def rename_refs(expr: Expr, change: Callable[[Ref], Ref]) -> Expr:
-    """The same expression with every name replaced by `change` of it."""
+    """Return the expression with every name `ref` replaced by `change(ref)`."""
     if isinstance(expr, Ref):
         return change(expr)
     return rebuild(expr, lambda child: rename_refs(child, change))
 
 
 def rename_program(program: Program, change: Callable[[Ref], Ref]) -> Program:
-    """The same program with every name, read or written, replaced by `change` of it."""
+    """Return the program with every name `ref`, read or written, replaced by `change(ref)`."""
     return tuple(
         replace(stmt, target=change(stmt.target), value=rename_refs(stmt.value, change))
         if isinstance(stmt, Assign)

@@ -1,10 +1,11 @@
-"""A plan: how one bucket of tensors is updated. A scalar program, then phases.
+"""Define a plan: the scalar program and the phases that update one bucket of tensors.
 
-`scalars` computes every number a sweep needs, per parameter, in float64: from the step count, the
-hyperparameters and scalar state. A `Sweep` is one trip through memory: in its body tensor values
-are `Linear` forms whose coefficients are numbers, named scalars or their negations, and opaque
-words over such forms. An elementwise rule is one sweep. A reduction ends a phase: a sweep makes the
-sum, a `Finish` makes of it what the next sweep reads. So does a matrix word: `MatrixCall`.
+`scalars` computes every number that a sweep needs, once per parameter and in float64, from the
+step count, the hyperparameters and the scalar states. A `Sweep` is one pass over memory. In its
+body, tensor values are `Linear` forms, whose coefficients are numbers, named scalars or their
+negations, and other ops on such forms. An elementwise rule is one sweep. A reduction ends a phase:
+a sweep accumulates the sum, and a `Finish` computes what the next sweep reads. A matrix op ends a
+phase too, as a `MatrixCall`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm, State
-from optgen.ir.kinds import Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,16 +27,17 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
-from optgen.ir.words import PROPERTIES, REDUCTIONS
+from optgen.ir.ops import PROPERTIES, REDUCTIONS
+from optgen.ir.value_kinds import Kind, kind_of
 
 Role = Literal["param", "grad", "state", "local"]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A list of tensors a sweep reads or writes: `name` is its variable.
+    """A list of tensors that a sweep reads or writes, in the variable `name`.
 
-    A "local" one is no state: a sweep stores it for a matrix word, or reads what the word made.
+    A "local" stream is temporary: the input or the output of a matrix op.
     """
 
     name: str
@@ -46,16 +47,16 @@ class Stream:
 
     @property
     def when(self) -> str | None:
-        """The hyperparameter whose truth brings the stream into being, or None: always there."""
+        """The condition under which the stream exists; None if it always does."""
         return self.state.when if self.state else None
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One trip through memory: the streams it touches and what it does to each element.
+    """One pass over memory: the streams it touches and the program for each element.
 
-    A statement whose value is a `sum`, `row_sum`, `col_sum` or `max_abs` of a tensor leaves a
-    number, rows or columns for the `Finish` that follows.
+    A statement whose value is a `sum`, `row_sum`, `col_sum` or `max_abs` of a tensor is a
+    reduction, whose result the following `Finish` reads.
     """
 
     streams: tuple[Stream, ...]
@@ -63,17 +64,17 @@ class Sweep:
 
     @property
     def reductions(self) -> tuple[Assign, ...]:
-        """The statements that reduce, in order."""
+        """The statements whose value is a reduction, in order."""
         return tuple(a for a in assigns(self.body) if is_reduction(a.value))
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What a parameter's phases share, made between them: numbers, rows and columns.
+    """The program between two sweeps, which computes numbers, rows and columns.
 
-    It reads reductions, scalars, properties of the parameter and row or column state, and assigns
-    such state (stored here) and what later phases read. A reduction of rows or columns is a
-    statement of its own.
+    It reads reductions, scalars, properties of the parameter, and row and column states. It
+    assigns row and column states, which it also stores, and what later phases read. A reduction
+    of rows or columns is a statement of its own.
     """
 
     body: Program
@@ -81,10 +82,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class MatrixCall:
-    """A matrix word between two sweeps: `args[0]` is a local that the sweep before has stored."""
+    """A matrix op between two sweeps; `args[0]` is a local that the sweep before has stored."""
 
     target: Ref
-    word: str
+    op: str
     args: tuple[Expr, ...]
     quote: tuple[str, ...] = ()
 
@@ -94,11 +95,12 @@ Phase: TypeAlias = Sweep | Finish | MatrixCall
 
 @dataclass(frozen=True)
 class Plan:
-    """The scalar program and the phases of one algorithm; `kinds` says what every name is.
+    """The scalar program and the phases of one algorithm, and the kind of every name.
 
-    `facts` are the answers to what the rule asks of a parameter's shape (`factored`) that this plan
-    is for; the algorithm's branches on them are gone. `fresh_keys` are the states that the whole
-    rule asks `fresh` of, in checkpoint order: all its plans are told of them.
+    * `facts`: the values of shape predicates (`factored`) that this plan is specialised for. Its
+      algorithm has no branches on them any more.
+    * `fresh_keys`: the keys of the states that the rule asks `fresh` of, in checkpoint order. They
+      are the same for all plans of a rule.
     """
 
     algorithm: Algorithm
@@ -110,21 +112,21 @@ class Plan:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it has several phases: a reduction or a matrix word has cut the rule."""
+        """Tell whether it has several phases, because of a reduction or a matrix op."""
         return len(self.phases) > 1
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """The trips through memory, in order."""
+        """The sweeps, in order."""
         return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
 
     @property
     def calls(self) -> tuple[MatrixCall, ...]:
-        """The matrix words between the sweeps, in order."""
+        """The matrix ops between the sweeps, in order."""
         return tuple(phase for phase in self.phases if isinstance(phase, MatrixCall))
 
     def map_sweeps(self, change: Callable[[Program], Program]) -> Plan:
-        """The same plan with the body of every sweep replaced by `change` of it."""
+        """Return the plan with the body of every sweep replaced by `change(body)`."""
         return replace(
             self,
             phases=tuple(
@@ -134,7 +136,7 @@ class Plan:
         )
 
     def map_programs(self, change: Callable[[Program], Program]) -> Plan:
-        """The same plan with every program in it replaced by `change` of it."""
+        """Return the plan with every program in it replaced by `change(program)`."""
         return replace(
             self,
             scalars=change(self.scalars),
@@ -145,38 +147,38 @@ class Plan:
         )
 
     def values(self) -> Iterator[Expr]:
-        """Every value and condition of the phases, in order."""
+        """Yield every value and condition of the phases, in order."""
         for phase in self.phases:
             yield from phase.args if isinstance(phase, MatrixCall) else expressions(phase.body)
 
     def kind(self, expr: Expr) -> Kind:
-        """The kind of any expression of the plan."""
+        """Return the kind of an expression of the plan."""
         return kind_of(expr, self.kinds.__getitem__)
 
     def coefficients(self) -> Iterator[Ref]:
-        """Every name of the scalar program that the phases read, in order, each once."""
+        """Yield each name of the scalar program that the phases read, in order."""
         seen: dict[Ref, None] = {}
         for expr in self.values():
             seen.update((r, None) for r in refs(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:
-        """Return the states the rule asks `fresh` of; some are not there where the facts hold."""
+        """Return the states that the rule asks `fresh` of; under these facts some may not exist."""
         known = {state.key: state for state in self.algorithm.states}
         return tuple(known.get(key, State(key, key)) for key in self.fresh_keys)
 
 
 def is_reduction(value: Expr) -> bool:
-    """Whether a value is a reduction of something, as a statement of its own."""
-    return isinstance(value, Call) and value.word in REDUCTIONS
+    """Tell whether a value is a reduction."""
+    return isinstance(value, Call) and value.op in REDUCTIONS
 
 
 def reads(expr: Expr) -> Iterator[Ref]:
-    """The names whose values an expression reads: not those it only asks a property or fact of."""
+    """Yield the names whose values an expression reads. `fresh` and properties read no value."""
     match expr:
         case Ref():
             yield expr
-        case Call(word, _) if word == "fresh" or word in PROPERTIES:
+        case Call(op, _) if op == "fresh" or op in PROPERTIES:
             return
         case _:
             for child in children(expr):
@@ -189,7 +191,7 @@ def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
         arg.name
         for expr in expressions(algorithm.rule)
         for node in walk(expr)
-        if isinstance(node, Call) and node.word == "fresh"
+        if isinstance(node, Call) and node.op == "fresh"
         for arg in node.args
         if isinstance(arg, Ref)
     }
@@ -197,20 +199,28 @@ def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:
-    """Parameter, gradient and tensor states, in the order every lowering takes them."""
+    """Return parameter, gradient and tensor states, in the order that every lowering uses."""
     stored = {a.target.name for a in assigns(body)}
     states = (Stream(s.symbol, "state", s.symbol in stored, s) for s in algorithm.tensor_states())
     return (Stream(algorithm.param, "param", True), Stream(algorithm.grad, "grad", False), *states)
 
 
-def streams_of_trip(
+def streams_of_sweep(
     algorithm: Algorithm,
     body: Program,
     stored: Collection[str],
     handed: tuple[str, ...] = (),
     called: tuple[str, ...] = (),
 ) -> tuple[Stream, ...]:
-    """What one trip of several touches, in that order; last what matrix words take and made."""
+    """Return the streams that one of several sweeps touches, in the usual order.
+
+    Args:
+        algorithm: the algorithm.
+        body: the program of the sweep.
+        stored: the names that the sweep stores.
+        handed: the inputs of matrix ops that the sweep stores; they come after the states.
+        called: the results of matrix ops; those that the sweep reads come last.
+    """
     written = {a.target.name for a in assigns(body)}
     read = {r.name for e in expressions(body) for r in reads(e)} | written
     every = (replace(s, stored=s.name in stored) for s in streams_of(algorithm, body))

@@ -1,7 +1,7 @@
-"""Whether an algorithm or a plan keeps the rules that the next pass relies on.
+"""Verify the invariants of algorithms and plans that later passes rely on.
 
-Tests ask after every pass. A name is one mutable variable to a printer, whatever its versions, so a
-read is right only where the version read is the last one written on the path that leads there.
+Tests do so after every pass. A printer turns all versions of a name into one mutable variable. So
+a read is correct only if its version is the last one written on every path that leads to it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import STATIC, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -25,18 +24,26 @@ from optgen.ir.nodes import (
     expressions,
     walk,
 )
-from optgen.ir.paths import Paths, StaleReadError, SweepPaths, VerifyError, fail, written_in
+from optgen.ir.ops import OPS, REDUCTIONS
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep, is_reduction
-from optgen.ir.words import REDUCTIONS, WORDS
+from optgen.ir.value_kinds import STATIC, Kind, declared_kinds, kind_of
+from optgen.ir.verify_versions import (
+    Paths,
+    StaleReadError,
+    SweepPaths,
+    VerifyError,
+    fail,
+    written_in,
+)
 
 __all__ = ["StaleReadError", "VerifyError", "verify_algorithm", "verify_plan"]
 
 
 def verify_algorithm(algorithm: Algorithm) -> None:
-    """Check a rule with versions: what `to_ssa` promises.
+    """Check an algorithm with versions, as `to_ssa` returns it.
 
     Raises:
-        VerifyError: with the statement that breaks a rule.
+        VerifyError: an invariant is broken; the message shows the expression.
     """
     kinds = {Ref(name): kind for name, kind in declared_kinds(algorithm).items()}
     _learn_kinds(algorithm.rule, kinds)
@@ -50,10 +57,10 @@ def verify_algorithm(algorithm: Algorithm) -> None:
 
 
 def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
-    """Check a plan; `hoisted`: every coefficient is a number, a named scalar or its negation.
+    """Check a plan. If `hoisted`, coefficients must be numbers, named scalars or their negations.
 
     Raises:
-        VerifyError: with the statement that breaks a rule.
+        VerifyError: an invariant is broken; the message shows the expression.
     """
     kinds = dict(plan.kinds)
     for expr in (*expressions(plan.scalars), *plan.values()):
@@ -68,7 +75,7 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
 
 
 class _Phases:
-    """Follows a plan phase by phase: which version of each tensor stands in memory."""
+    """Walk over the phases of a plan, with the version of each tensor that is in memory."""
 
     def __init__(self, plan: Plan, forms: _Forms) -> None:
         declared = declared_kinds(plan.algorithm)
@@ -103,7 +110,7 @@ class _Phases:
 
 @dataclass
 class _Forms:
-    """Checks that tensor values have linear form, all the way down."""
+    """Check that tensor values are linear forms, including all their operands."""
 
     kinds: Mapping[Ref, Kind]
     hoisted: bool
@@ -157,7 +164,7 @@ class _Forms:
         match expr:
             case Const() | Ref() | Call("neg", (Ref(),)) | Call("truth" | "is_none" | "fresh", _):
                 return
-            case Call(word, args) if WORDS[word].sort in ("comparison", "logic"):
+            case Call(op, args) if OPS[op].category in ("comparison", "logic"):
                 for arg in args:
                     self._scalar(arg)
             case _ if self.hoisted:
@@ -165,14 +172,14 @@ class _Forms:
 
 
 def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
-    """A name keeps its axes from version to version, and a reduction has something to reduce."""
+    """Check that a name keeps its axes in all versions, and that no reduction is without effect."""
     declared = declared_kinds(algorithm)
     for stmt in assigns(algorithm.rule):
         known = declared.get(stmt.target.name)
         if known is not None and kinds[stmt.target].axes is not known.axes:
             fail(f"{known.axes.name} is assigned {kinds[stmt.target].axes.name}", stmt.target)
     for node in (n for expr in expressions(algorithm.rule) for n in walk(expr)):
-        if isinstance(node, Call) and node.word in REDUCTIONS:
+        if isinstance(node, Call) and node.op in REDUCTIONS:
             (argument,) = node.args
             axes = kind_of(argument, lambda ref: kinds.get(ref, STATIC)).axes
             if axes is kind_of(node, lambda ref: kinds.get(ref, STATIC)).axes:
@@ -180,7 +187,7 @@ def _check_axes(algorithm: Algorithm, kinds: Mapping[Ref, Kind]) -> None:
 
 
 def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
-    """The kinds of what a program assigns, where every name it reads is known."""
+    """Add the kinds of the names that a program assigns to `kinds`."""
     for stmt in program:
         if isinstance(stmt, Assign):
             kind = kind_of(stmt.value, lambda ref: kinds.get(ref, STATIC))
@@ -194,17 +201,18 @@ def _learn_kinds(program: Program, kinds: dict[Ref, Kind]) -> None:
 def _check_words(expr: Expr) -> None:
     for node in walk(expr):
         if isinstance(node, Call):
-            word = WORDS.get(node.word)
-            if word is None:
-                fail("an unknown word", node)
-            if len(node.args) != word.arity:
-                fail(f"`{node.word}` takes {word.arity}", node)
+            op = OPS.get(node.op)
+            if op is None:
+                fail("an unknown op", node)
+            if len(node.args) != op.arity:
+                fail(f"`{node.op}` takes {op.arity}", node)
 
 
 def _check_streams(plan: Plan, sweep: Sweep) -> None:
-    """A sweep touches parameter, gradient and tensor states in order, and stores what it assigns.
+    """Check that a sweep touches its streams in the usual order, and stores what it assigns.
 
-    One of several may touch fewer, and locals last; what it assigns it may leave to a later one.
+    One of several sweeps may touch fewer streams, and leave the store to a later sweep. Locals
+    come last.
     """
     algorithm, several = plan.algorithm, plan.is_cut
     names = [s.name for s in sweep.streams if s.role != "local"]
@@ -218,7 +226,7 @@ def _check_streams(plan: Plan, sweep: Sweep) -> None:
 
 
 def _check_stores(plan: Plan) -> None:
-    """What the rule gives a value, parameter or state, is stored in exactly one phase."""
+    """Check that the parameter, and each state that the rule assigns, is stored in one phase."""
     stores = Counter(s.name for sweep in plan.sweeps for s in sweep.streams if s.stored)
     finishes = (phase.body for phase in plan.phases if isinstance(phase, Finish))
     for program in (plan.scalars, *finishes):

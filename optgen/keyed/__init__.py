@@ -1,10 +1,12 @@
 """The mirror of torchrec.optim, written by hand: optimizers that know parameters by name.
 
-SGD, Adagrad and Adam, which torchrec has as names of what its tables do, are those of optgen.optim.
+torchrec's SGD, Adagrad and Adam name the updates of its tables. Here they are those of
+optgen.optim.
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 from optgen.keyed.apply_optimizer_in_backward import apply_optimizer_in_backward
+from optgen.keyed.backward_hooks import in_backward_optimizer_filter
 from optgen.keyed.clipping import GradientClipping, GradientClippingOptimizer
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.embedding import FusedEmbedding, FusedEmbeddingBag
@@ -14,11 +16,10 @@ from optgen.keyed.fused import (
     FusedOptimizerModule,
     fused_optimizer_of,
 )
-from optgen.keyed.in_backward import in_backward_optimizer_filter
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.stages import WarmupPolicy, WarmupStage
 from optgen.keyed.update_in_backward import UpdateInBackward
 from optgen.keyed.warmup import WarmupOptimizer
+from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage
 from optgen.keyed.wrappers import KeyedOptimizerWrapper, OptimizerWrapper
 from optgen.optim import SGD, Adagrad, Adam
 

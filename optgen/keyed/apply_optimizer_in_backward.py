@@ -1,5 +1,5 @@
-"""What torchrec has under this name: a function that is called as its module is."""
+"""Provide torchrec's module of this name, which holds a function of the same name."""
 
-from optgen.keyed.in_backward import apply_optimizer_in_backward
+from optgen.keyed.backward_hooks import apply_optimizer_in_backward
 
 __all__ = ["apply_optimizer_in_backward"]

@@ -1,4 +1,4 @@
-"""GradientClippingOptimizer: gradients are clipped before they are stepped with."""
+"""Clip gradients before a step, by value or by the norm of all gradients on all ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, unique
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from optgen.keyed.fused import updates_in_backward
+from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.norms import Gradients
 from optgen.keyed.wrappers import OptimizerWrapper
 from optgen.runtime.light_optimizer import hooked
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 use_64bit_grad_norm: bool = False
-"""Whether norms are added up in float64 from the first element on, for all optimizers here."""
+"""If True, all optimizers of this module accumulate norms in float64 from the first element."""
 
 
 @unique
 class GradientClipping(Enum):
-    """How gradients are clipped: by the norm of all, each element by its value, or not."""
+    """Way to clip gradients: by the norm of all, by the value of each element, or not at all."""
 
     NORM = "norm"
     VALUE = "value"
@@ -30,29 +30,29 @@ class GradientClipping(Enum):
 
 
 class GradientClippingOptimizer(OptimizerWrapper):
-    """Clips the gradients of a keyed optimizer before its step.
+    """Clip the gradients of a keyed optimizer before its step.
 
-    The norm is one for all parameters of all groups. Of a DTensor every rank counts its part, and
-    of a replicated one only one rank's counts, so a step clips as one process would; all ranks of
-    its mesh must come to the step, with gradients or without. Parameters on the meta device are
-    not clipped. Sparse gradients become coalesced ones.
+    One norm covers all parameters of all groups. For a DTensor, every rank counts its shard, and
+    a replicated one is counted once, so the result is that of a single process. All ranks of the
+    mesh must take the step, with or without gradients. If a parameter is on the meta device,
+    nothing is clipped. Sparse gradients are coalesced.
 
-    A closure's gradients are clipped when it has returned, those from before are not.
+    With a closure, its gradients are clipped after it returns; earlier gradients are not clipped.
 
     Args:
-        optimizer (KeyedOptimizer): What to step with.
+        optimizer (KeyedOptimizer): The optimizer that takes the steps.
         clipping (GradientClipping): How to clip. Default: not at all.
-        max_gradient (float): The largest norm, or magnitude of an element, that is left as it is.
+        max_gradient (float): The largest norm, or magnitude of an element, that is not clipped.
         norm_type (float or str): The p of the norm, above 0, or "inf".
-        enable_global_grad_clip (bool): Whether to heed `param_to_pgs`. Default: False, and then a
-            parameter that is no DTensor counts as a whole.
-        param_to_pgs (dict): For plain tensors of which each rank holds a part: the process groups
-            over which they are spread. All ranks of such a group must have some.
-        track_grad_norm (bool): Whether `last_total_grad_norm` is there if clipping is not by norm.
+        enable_global_grad_clip (bool): Whether to use `param_to_pgs`. Default: False; then a
+            parameter that is no DTensor counts as unsharded.
+        param_to_pgs (dict): For plain tensors that are shards: the process groups over which each
+            is sharded. All ranks of such a group must have such parameters.
+        track_grad_norm (bool): Whether to compute `last_total_grad_norm` without clipping by norm.
 
     Raises:
-        ValueError: `norm_type` is not above 0; or gradients are used up in the backward pass, so
-            that there is nothing left to clip.
+        ValueError: `norm_type` is not above 0; or the optimizer updates in the backward pass, when
+            not all gradients are known.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
 
     @hooked
     def step(self, closure: Any = None) -> Any:
-        """Clip, then take a step; or have the closure's gradients clipped, and return its loss."""
+        """Clip the gradients, or those of the closure, and take a step; return the loss."""
         if closure is None:
             self._clip()
             return self._optimizer.step(closure=None)
@@ -102,25 +102,25 @@ class GradientClippingOptimizer(OptimizerWrapper):
 
     @property
     def last_total_grad_norm(self) -> Tensor | None:
-        """The norm of all gradients in the last step, before it clipped them; a 0-dim tensor.
+        """The norm of all gradients in the last step, before clipping; a 0-dim tensor.
 
-        None before the first step, where no rank can have a gradient, and where clipping is not by
-        norm unless `track_grad_norm` was asked for.
+        None before the first step, if no rank can have a gradient, and if clipping is not by norm
+        and `track_grad_norm` is False.
         """
         return self._last_total_grad_norm
 
     @torch.no_grad()
     def compute_total_grad_norm(self) -> tuple[Tensor, list[Tensor]]:
-        """The norm of all gradients, a 0-dim tensor, and what this rank holds of them, unchanged.
+        """Return the norm of all gradients, a 0-dim tensor, and the gradients of this rank.
 
-        All ranks that share parameters must call this together.
+        Nothing is clipped. All ranks that share parameters must call this together.
         """
         gradients = self._gradients()
         return self._norm(gradients), gradients.all
 
     @torch.no_grad()
     def clip_grad_norm_(self) -> Tensor:
-        """Clip by the norm of all gradients; return what it was, a 0-dim tensor."""
+        """Clip by the norm of all gradients; return the norm before clipping, a 0-dim tensor."""
         return self._clip_norm(self._gradients())
 
     def _clip_norm(self, gradients: Gradients) -> Tensor:
@@ -153,5 +153,5 @@ class GradientClippingOptimizer(OptimizerWrapper):
         return Gradients(self._params(), self._param_to_pgs)
 
     def _params(self) -> Iterable[Tensor]:
-        """Each parameter once, in the order of the groups: engines may exchange them any time."""
+        """Return each parameter once, in the groups' order. Engines may replace parameters."""
         return dict.fromkeys(p for group in self.param_groups for p in group["params"])

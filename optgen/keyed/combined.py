@@ -1,4 +1,4 @@
-"""CombinedOptimizer: several keyed optimizers as one, each parameter under its optimizer's key."""
+"""Combine several keyed optimizers into one, with a key for each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +14,17 @@ from optgen.runtime.light_optimizer import hooked
 class CombinedOptimizer(KeyedOptimizer):
     """Several keyed optimizers as one, such as those of a model's submodules.
 
-    The name of a parameter is its optimizer's key, a dot and its name there; without a key it is
-    the name alone. Saving and loading see one state under these names; of the members' hooks,
+    The name of a parameter is its optimizer's key, a dot, and its name there. With an empty key it
+    is the name alone. Checkpoints hold one state under these names. Of the members' hooks, only
     those of `step` run.
 
     Args:
-        optims: Keyed optimizers, or pairs of a key and one; there may be none.
+        optims: Keyed optimizers, or pairs of a key and a keyed optimizer; may be empty.
 
     Raises:
-        ValueError: Two parameters have one name, or some members save their groups and others do
-            not.
-        TypeError: A member is no keyed optimizer.
+        ValueError: Two parameters have the same name; or some members save their groups and others
+            do not.
+        TypeError: A member is not a keyed optimizer.
     """
 
     _optims: list[tuple[str, KeyedOptimizer]]
@@ -61,17 +61,17 @@ class CombinedOptimizer(KeyedOptimizer):
 
     @property
     def optimizers(self) -> list[tuple[str, KeyedOptimizer]]:
-        """The members with their keys, "" for none."""
+        """The members with their keys; "" is no key."""
         return self._optims
 
     @staticmethod
     def prepend_opt_key(name: str, opt_key: str) -> str:
-        """The name, in the combined optimizer, of what has a name in the one with a key."""
+        """Return the combined name of a parameter, from its optimizer's key and its name there."""
         return f"{opt_key}.{name}" if name and opt_key else name or opt_key
 
     @property
     def params(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """The parameters of all members by their full names, in a new dict."""
+        """The parameters of all members by combined name, in a new dict."""
         return {
             self.prepend_opt_key(name, key): param
             for key, optimizer in self._optims
@@ -80,7 +80,7 @@ class CombinedOptimizer(KeyedOptimizer):
 
     @property
     def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
-        """The state of all members, in a new dict of the dicts that the members have."""
+        """The state of all members, in a new dict of the members' own dicts."""
         state: dict[Tensor, Any] = {}
         for _, optimizer in self._optims:
             state.update(optimizer.state)
@@ -88,12 +88,12 @@ class CombinedOptimizer(KeyedOptimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The groups of all members, in a new list of the dicts that the members have."""
+        """The groups of all members, in a new list of the members' own dicts."""
         return [group for _, optimizer in self._optims for group in optimizer.param_groups]
 
     @hooked
     def step(self, closure: Any = None) -> Any:
-        """Take a step of every member.
+        """Take a step with every member.
 
         Args:
             closure: Reevaluates the model and returns the loss; called once, before all steps.
@@ -115,12 +115,12 @@ class CombinedOptimizer(KeyedOptimizer):
             optimizer.zero_grad(set_to_none=set_to_none)
 
     def post_load_state_dict(self) -> None:
-        """Tell all members that state was loaded."""
+        """Call `post_load_state_dict` of all members."""
         for _, optimizer in self._optims:
             optimizer.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Have all members create their state; names are full ones."""
+        """Create the state of all members. The names are combined ones."""
         sparse = sparse_grad_parameter_names or set()
         for key, optimizer in self._optims:
             names = {n for n in optimizer.params if self.prepend_opt_key(n, key) in sparse}
@@ -133,25 +133,25 @@ class CombinedOptimizer(KeyedOptimizer):
             optimizer.save_param_groups(save)
 
     def scratch_buffers(self) -> tuple[Tensor, ...]:
-        """The scratch buffers of all members that have any."""
+        """Return the scratch buffers of all members."""
         having = [each for _, each in self._optims if hasattr(each, "scratch_buffers")]
         return tuple(buffer for each in having for buffer in each.scratch_buffers())
 
     def set_optimizer_step(self, step: int) -> None:
-        """Tell the members that want to know the number of the step."""
+        """Call `set_optimizer_step` of the members that have it."""
         for _, optimizer in self._optims:
             if hasattr(optimizer, "set_optimizer_step"):
                 optimizer.set_optimizer_step(step)
 
     def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-        """Hand new hyperparameters to the members that take them this way."""
+        """Call `update_hyper_parameters` of the members that have it."""
         for _, optimizer in self._optims:
             if hasattr(optimizer, "update_hyper_parameters"):
                 optimizer.update_hyper_parameters(params_dict)
 
 
 def _common(members: list[tuple[str, KeyedOptimizer]]) -> dict[str, Any]:
-    """The defaults that all members have, with the first one's values: schedulers ask for them."""
+    """Return the defaults that all members have, with the first one's values, for schedulers."""
     if not members:
         return {}
     (_, first), *others = members

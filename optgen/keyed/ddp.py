@@ -1,7 +1,8 @@
-"""DistributedDataParallel and the backward pass: updates come after the ranks' sums.
+"""Update parameters in the backward pass of DistributedDataParallel, after gradients are reduced.
 
-Its hooks would come after those that update, which would see the gradients of one rank. So there
-are none: a communication hook adds a bucket of gradients up over the ranks and hands them on.
+Gradient hooks of parameters run before DDP's reduction, and would see the gradients of one rank.
+So a communication hook is used instead: it averages a bucket of gradients over the ranks, then
+calls back for each parameter.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,21 +11,21 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from optgen.keyed.private import leave_gradients
+from optgen.keyed.torch_private import leave_gradients
 
 
-def engines(module: nn.Module) -> Iterator[DistributedDataParallel]:
-    """Those that stand around parts of a module, or are it."""
+def ddp_modules(module: nn.Module) -> Iterator[DistributedDataParallel]:
+    """Yield every DistributedDataParallel in a module tree, the root included."""
     for each in module.modules():
         if isinstance(each, DistributedDataParallel):
             yield each
 
 
 def call_when_reduced(engine: DistributedDataParallel, arrived: Callable[[Tensor], None]) -> None:
-    """Call `arrived(param)` whenever a parameter's gradient is the mean of all ranks'.
+    """Call `arrived(param)` after each reduction, when `param.grad` is the mean over all ranks.
 
     Raises:
-        RuntimeError: The engine has a communication hook already.
+        RuntimeError: The engine already has a communication hook.
     """
     group = engine.process_group
 

@@ -14,7 +14,7 @@ from optgen.runtime.rule import Rule
 
 
 class _Table(FusedOptimizerModule, nn.Module):
-    """A table, and the optimizer of its rows."""
+    """Base of embedding tables with an optimizer that updates in the backward pass."""
 
     def __init__(
         self,
@@ -28,27 +28,27 @@ class _Table(FusedOptimizerModule, nn.Module):
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
-        """The optimizer of the table, which it knows as "weight"."""
+        """The optimizer of the table, whose parameter is named "weight"."""
         return self._own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._own.attach()  # a copy of the table comes without hooks
+        self._own.attach()  # copying a table drops its hooks
 
 
 class FusedEmbedding(_Table, nn.Embedding):
     """An `nn.Embedding` whose touched rows are updated in the backward pass.
 
-    The gradient of the table is never dense: it names the rows that were looked up. On the CPU one
-    kernel adds up what stands for one row and updates the row where it lies; then the gradient is
-    freed. Other rows and their state stay as they are, as with `sparse=True` and the same optimizer
-    after the backward pass; `fused_optimizer.step()` ends an iteration.
+    The gradient of the table is sparse: it holds the rows that were looked up. On the CPU one
+    kernel sums the gradients of each row and updates the row in place. Then the gradient is freed.
+    Other rows and their state are unchanged. Results are those of `sparse=True` with the same
+    optimizer after the backward pass. `fused_optimizer.step()` ends an iteration.
 
     Args:
         args, kwargs: Those of `nn.Embedding`; `sparse` is True.
         optimizer_class: An optimizer that takes sparse gradients: `RowWiseAdagrad` (the default),
             or `Adagrad`, `SparseAdam` or `SGD` of `optgen.optim`.
-        optimizer_kwargs (Mapping): Its further arguments.
+        optimizer_kwargs (Mapping): Further arguments of the class.
 
     Raises:
         ValueError: The optimizer takes no sparse gradients.
@@ -58,7 +58,7 @@ class FusedEmbedding(_Table, nn.Embedding):
 class FusedEmbeddingBag(_Table, nn.EmbeddingBag):
     """An `nn.EmbeddingBag` whose touched rows are updated in the backward pass.
 
-    As `FusedEmbedding`, but with the arguments of `nn.EmbeddingBag`; modes "sum" and "mean".
+    As `FusedEmbedding`, with the arguments of `nn.EmbeddingBag`, and modes "sum" and "mean".
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,5 +1,5 @@
-"""The error where torchrec has an assertion."""
+"""Define the error that replaces torchrec's assertions."""
 
 
 class Refused(ValueError, AssertionError):
-    """An argument that torchrec asserts about: a ValueError, which code for torchrec also knows."""
+    """ValueError for an argument, and also an AssertionError, which torchrec raises there."""

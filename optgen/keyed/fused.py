@@ -1,4 +1,4 @@
-"""Optimizers whose update happens in the backward pass, and the modules that have them."""
+"""Define optimizers that update in the backward pass, and modules that have such an optimizer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from torch.optim import Optimizer
 
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.wrappers import Around
+from optgen.keyed.wrappers import WrapperBase
 
 
 class FusedOptimizer(KeyedOptimizer, ABC):
-    """A keyed optimizer whose update happens in the backward pass: `step` updates nothing.
+    """Base of keyed optimizers that update in the backward pass: `step` updates nothing.
 
-    A subclass has `step`, which lets the next pass know of new hyperparameters if it has to be
-    told, and `zero_grad`.
+    A subclass defines `zero_grad`, and `step`, which passes new hyperparameters on to the next
+    backward pass where that is needed.
     """
 
     @abstractmethod
@@ -25,7 +25,7 @@ class FusedOptimizer(KeyedOptimizer, ABC):
 
     @abstractmethod
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset what gradients there are."""
+        """Reset the gradients that exist."""
 
     def __repr__(self) -> str:
         return Optimizer.__repr__(self)
@@ -46,22 +46,22 @@ class EmptyFusedOptimizer(FusedOptimizer):
 
 
 class FusedOptimizerModule(ABC):
-    """What a module is too whose parameters are updated while gradients are computed."""
+    """Mixin of modules whose parameters are updated in the backward pass."""
 
     @property
     @abstractmethod
     def fused_optimizer(self) -> KeyedOptimizer:
-        """The optimizer that updates them; names of parameters are those of the module."""
+        """The optimizer that updates the parameters, under the names they have in the module."""
 
 
 def fused_optimizer_of(module: nn.Module) -> CombinedOptimizer:
-    """The fused optimizers of a module tree as one, each under its module's path.
+    """Combine the fused optimizers of a module tree into one, each under its module's path.
 
-    What stands below a `FusedOptimizerModule` is its own business. A module that is reached by two
-    paths has the first one's key.
+    Modules inside a `FusedOptimizerModule` are not searched. A module on two paths has the key of
+    the first.
 
     Args:
-        module: The root; it may be a `FusedOptimizerModule` itself, then without a key.
+        module: The root. If it is a `FusedOptimizerModule` itself, it has no key.
     """
     return CombinedOptimizer(list(_found(module, "", set())))
 
@@ -80,9 +80,9 @@ def _found(
 
 
 def updates_in_backward(optimizer: Optimizer) -> bool:
-    """Tell whether this optimizer, or one within it, has used up gradients before a step."""
+    """Tell whether an optimizer, or one inside it, uses gradients in the backward pass."""
     if isinstance(optimizer, CombinedOptimizer):
         return any(updates_in_backward(member) for _, member in optimizer.optimizers)
-    if isinstance(optimizer, Around):
+    if isinstance(optimizer, WrapperBase):
         return updates_in_backward(optimizer._optimizer)
     return isinstance(optimizer, FusedOptimizer) and bool(optimizer.params)

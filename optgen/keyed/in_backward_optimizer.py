@@ -1,4 +1,4 @@
-"""The optimizer of a module that is updated in the backward pass, and its buckets of parameters."""
+"""Update the parameters of a module in the backward pass, bucket by bucket."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -7,36 +7,36 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from optgen.keyed.ddp import call_when_reduced, engines
+from optgen.keyed.backward_hooks import mark, register_update_hook, unmark
+from optgen.keyed.create_state import create_state, zero_gradients
+from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
-from optgen.keyed.in_backward import hook_up, mark, unmark
-from optgen.keyed.initial import create_state, zero_gradients
-from optgen.keyed.norms import Gradients
-from optgen.keyed.private import after_backward
+from optgen.keyed.gradient_norms import Gradients
+from optgen.keyed.torch_private import after_backward
 from optgen.runtime.light_optimizer import hooked
 
 Group = dict[str, Any]
 
 
 class Bucket:
-    """Parameters that one call updates, when all their gradients are there."""
+    """Parameters that are updated together, when all their gradients are ready."""
 
     def __init__(self, optimizer: Optimizer, group: Group, clip_value: float | None) -> None:
         self.optimizer = optimizer
         self.params: list[Tensor] = optimizer.param_groups[0]["params"]
-        self.waiting = 0  # gradients that are there
-        self._group = group  # of all parameters: schedulers act on it
+        self.waiting = 0  # gradients that are ready
+        self._group = group  # the public group, which schedulers change
         self._clip_value = clip_value
 
     def arrive(self) -> None:
-        """Take note of a gradient; update if it is the last one."""
+        """Count a gradient; update if it is the last one of the bucket."""
         self.waiting += 1
         if self.waiting == len(self.params):
             self.update()
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take a step with the gradients that are there, and free them."""
+        """Take a step with the gradients that are ready, and free them."""
         own = self.optimizer.param_groups[0]
         own.update({key: value for key, value in self._group.items() if key != "params"})
         if self._clip_value is not None:
@@ -51,38 +51,38 @@ class Bucket:
             param.grad = None
 
 
-class Arrival:
-    """What the backward pass calls when the gradient of one parameter is there."""
+class GradientHandler:
+    """Handler that the backward pass calls when the gradient of one parameter is ready."""
 
     def __init__(self, name: str, param: Tensor, bucket: Bucket, owner: "InBackwardOptimizer"):
         self._name, self._param, self._bucket, self._owner = name, param, bucket, owner
 
     def step(self) -> None:
-        """Use the gradient, now or with its bucket."""
-        self._owner.note(self._name, self._param)
+        """Use the gradient, now or together with its bucket."""
+        self._owner.record(self._name, self._param)
         self._bucket.arrive()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # a copy of the parameter gets one of its own
+        return {}  # a copied parameter gets a new handler
 
 
 class InBackwardOptimizer(FusedOptimizer):
-    """Updates parameters in the backward pass; what an optimizer has between passes is here.
+    """Optimizer that updates parameters in the backward pass, and holds their state and groups.
 
-    The values of `param_groups` are read whenever a gradient is used.
+    The values of `param_groups` are read whenever gradients are used.
 
     Args:
         params (Mapping[str, Tensor]): Parameters by name.
-        optimizer_class: Makes optimizers of them.
-        bucket_bytes (int): How many bytes of gradients may wait to be used by one call; those of
-            parameters that ranks share count as a whole.
+        optimizer_class: Makes an optimizer from a list of parameters.
+        bucket_bytes (int): The most bytes of gradients that may wait for one update. Sharded
+            parameters count with their full size.
         clip_value (float or None): The largest magnitude of an element of a gradient.
-        groups (iterable or None): Groups of the parameters; None is one of all.
+        groups (iterable or None): Groups of the parameters; None for one group.
         hyper (Mapping): Further arguments of the class.
-        module (Module or None): Where engines may stand around the parameters.
+        module (Module or None): The module, which may contain DistributedDataParallel.
 
     Raises:
-        ValueError: The groups have other parameters, or not all.
+        ValueError: The groups have other parameters, or lack some.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class InBackwardOptimizer(FusedOptimizer):
         self.defaults.update(whole.defaults)
         self._made_of = (optimizer_class, options)
         self._arrived: set[Tensor] = set()  # since the last step
-        self._ends_known = False  # that the pass that is running will call _finish
+        self._ends_known = False  # whether the current backward pass will call _finish
         self._check_groups()
         self._buckets = [
             self._bucket(chosen, group, clip_value)
@@ -126,36 +126,37 @@ class InBackwardOptimizer(FusedOptimizer):
         return Bucket(optimizer, group, clip_value)
 
     def attach(self, module: nn.Module | None = None) -> None:
-        """Have the backward pass call this optimizer, or the engines around parts of a module.
+        """Register with the backward pass, or with the engines (DDP) in a module.
 
-        An engine looks for marked parameters and would take their steps itself: it finds none.
+        Parameters of an engine are not marked, because an engine takes the steps of marked
+        parameters itself.
         """
         names = {param: name for name, param in self.params.items()}
-        arrivals = {
-            param: Arrival(names[param], param, bucket, self)
+        handlers = {
+            param: GradientHandler(names[param], param, bucket, self)
             for bucket in self._buckets
             for param in bucket.params
         }
 
         def arrive(param: Tensor) -> None:
-            if param in arrivals:  # else of another optimizer
-                arrivals[param].step()
+            if param in handlers:  # else another optimizer updates it
+                handlers[param].step()
 
-        around = [] if module is None else list(engines(module))
+        around = [] if module is None else list(ddp_modules(module))
         reduced = {param for engine in around for param in engine.parameters()}
         for engine in around:
             call_when_reduced(engine, arrive)
-        for param, arrival in arrivals.items():
+        for param, handler in handlers.items():
             if param not in reduced:
                 unmark(param)
-                mark(param, arrival, *self._made_of)
-                hook_up(param, arrive)
+                mark(param, handler, *self._made_of)
+                register_update_hook(param, arrive)
 
-    def note(self, name: str, param: Tensor) -> None:
-        """Take note of a gradient, at most one for each parameter and step.
+    def record(self, name: str, param: Tensor) -> None:
+        """Record that a parameter has a gradient.
 
         Raises:
-            RuntimeError: There was one already.
+            RuntimeError: The parameter already had one since the last step.
         """
         if param in self._arrived:
             param.grad = None
@@ -170,7 +171,7 @@ class InBackwardOptimizer(FusedOptimizer):
             after_backward(self._finish)
 
     def _finish(self) -> None:
-        """Update what has waited for gradients that this pass has not made."""
+        """Update the buckets that still wait for gradients, which this pass did not compute."""
         self._ends_known = False
         for bucket in self._buckets:
             if bucket.waiting:
@@ -181,7 +182,7 @@ class InBackwardOptimizer(FusedOptimizer):
         """End an iteration; nothing is left to update.
 
         Args:
-            closure: Runs the model and its backward pass, which updates, and returns the loss.
+            closure: Runs the model and its backward pass, and returns the loss.
 
         Returns:
             The closure's loss.
@@ -196,14 +197,14 @@ class InBackwardOptimizer(FusedOptimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Begin an iteration; drop gradients that a pass that was broken off has left."""
+        """Begin an iteration; drop the gradients that an interrupted backward pass has left."""
         self._arrived.clear()
         self._ends_known = False
         for bucket in self._buckets:
             bucket.free()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the state that updates would create; no weight changes, no gradient stays."""
+        """Create the state that updates would create, without changing parameters."""
         names = {param: name for name, param in self.params.items()}
         for bucket in self._buckets:
             zero_gradients(
@@ -214,11 +215,14 @@ class InBackwardOptimizer(FusedOptimizer):
 
 
 def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
-    """Parameters that together have no more bytes, from the last on: their gradients come first."""
+    """Divide parameters into buckets of at most so many bytes.
+
+    The last parameters come first, because their gradients are computed first.
+    """
     bucket: list[Tensor] = []
     held = 0
     for param in reversed(params):
-        size = param.numel() * param.element_size()  # whole: ranks must divide alike
+        size = param.numel() * param.element_size()  # full size: all ranks must divide alike
         if bucket and held + size > bucket_bytes:
             yield bucket
             bucket, held = [], 0

@@ -1,4 +1,4 @@
-"""What torchrec has under this name: keyed optimizers and what stands around them."""
+"""Provide torchrec's module of this name: keyed optimizers and wrappers."""
 
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer

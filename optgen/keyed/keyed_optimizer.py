@@ -1,4 +1,4 @@
-"""KeyedOptimizer: state is saved and loaded by the names of parameters."""
+"""Define KeyedOptimizer, which saves and loads state by the names of parameters."""
 
 from collections.abc import Collection, Mapping, MutableMapping
 from copy import deepcopy
@@ -6,24 +6,24 @@ from typing import Any
 
 from torch import Tensor
 
-from optgen.keyed.extended import Extended
-from optgen.keyed.initial import by_step, zero_gradients
-from optgen.keyed.leaves import said
-from optgen.keyed.load import Load, group_names, named, stateful
+from optgen.keyed.create_state import create_by_step, zero_gradients
+from optgen.keyed.extended_state import ExtendedState
+from optgen.keyed.load_state import Load, group_names, named, stateful
+from optgen.keyed.load_tensors import path_text
 from optgen.runtime.light_optimizer import LightOptimizer, hooked
 
 SAVE = "_save_param_groups"
 
 
 class KeyedOptimizer(LightOptimizer):
-    """An optimizer whose checkpoints know parameters by name, and load in place or not at all.
+    """An optimizer whose checkpoints identify parameters by name.
 
-    Ranks of a distributed training hold different parameters, so their place in a list says
-    nothing; and groups are made anew at every start, so they are saved only on demand
-    (`save_param_groups`). Loading is strict: what is loaded must have the entries that are there,
-    so state must exist (`init_state`) before a checkpoint can be loaded.
+    Ranks of a distributed training hold different parameters, so an index in a list does not
+    identify one. Groups are made anew at every start, so they are saved only on demand
+    (`save_param_groups`). Loading is strict, in place, and all or nothing: a checkpoint must have
+    exactly the existing entries. So state must exist (`init_state`) before a checkpoint is loaded.
 
-    A subclass has a `step`, and calls this constructor.
+    A subclass defines `step`, and calls this constructor.
 
     Args:
         params (Mapping[str, Tensor]): Parameters by name: tensors, DTensors or ShardedTensors.
@@ -33,12 +33,12 @@ class KeyedOptimizer(LightOptimizer):
     All three are kept, not copied.
 
     Raises:
-        ValueError: A key of `state` is none of the parameters.
-        TypeError: `params` is no mapping.
+        ValueError: A key of `state` is not one of the parameters.
+        TypeError: `params` is not a mapping.
     """
 
     params: Mapping[str, Tensor]
-    _own_params: dict[str, Tensor]  # of wrappers around this one, which keep state beside its own
+    _own_params: dict[str, Tensor]  # of wrappers around this optimizer, with state beside its own
     _own_state: dict[Tensor, Any]
 
     def __init__(
@@ -60,34 +60,34 @@ class KeyedOptimizer(LightOptimizer):
             )
 
     def _begin(self, **attributes: Any) -> None:
-        """Set attributes and make an optimizer of them, as torch does after a load.
+        """Set attributes and initialize the optimizer by torch's `__setstate__`.
 
-        torch's constructor would make groups, of tensors alone; what else it sets, all hooks
-        and the step that runs them, it also sets here.
+        torch's constructor would make groups, and accepts tensors only. `__setstate__` does the
+        rest of its work: it sets up the hooks, and the `step` that runs them.
         """
         super().__setstate__({"_own_params": {}, "_own_state": {}, **attributes})
 
     @hooked
     def step(self, closure: Any = None) -> Any:
-        """Take a step; a subclass does.
+        """Take a step. Subclasses override this method.
 
         Raises:
-            NotImplementedError: There is no step in this class.
+            NotImplementedError: This class has no step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no step: a subclass must have one")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each parameter by its name, and the groups if they are to be saved.
+        """Return the state of each parameter by name, and the groups if they are to be saved.
 
-        Tensors are those of the optimizer, so that a checkpoint can be read straight into them. An
-        entry with a `state_dict` of its own is replaced by its result.
+        Tensors are not copied, so a checkpoint can be read directly into them. An entry with a
+        `state_dict` method is replaced by its result.
 
         Returns:
-            `{"state": {name: {key: value}}}`, and with `save_param_groups(True)` `"param_groups"`:
-            their `params` are sorted names, other values copies.
+            `{"state": {name: {key: value}}}`. After `save_param_groups(True)` also
+            `"param_groups"`, where `params` are sorted names, and other values are copies.
 
         Raises:
-            ValueError: A parameter with state, or of a group to be saved, has no name.
+            ValueError: A parameter with state, or in a group to be saved, has no name.
         """
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
@@ -111,18 +111,18 @@ class KeyedOptimizer(LightOptimizer):
         return packed
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` returned, into the tensors that are there.
+        """Load a result of `state_dict` into the existing tensors.
 
-        Everything is checked first: after an error the optimizer is as it was. Tensors are written
-        in place, converted to their dtype and device; other values are replaced by copies.
+        Everything is checked first, so an error leaves the optimizer unchanged. Tensors are written
+        in place and keep their dtype and device. Other values are replaced by copies.
 
         Args:
-            state_dict: With the names, entries, kinds, shapes and shards of this optimizer's state;
-                with its groups, in any order, after `save_param_groups(True)`.
+            state_dict: It has the names, entries, kinds, shapes and shards of this optimizer's
+                state. After `save_param_groups(True)` it also has its groups, in any order.
 
         Raises:
-            KeyError: There is no state, or there are no groups but they are to be loaded.
-            ValueError: Anything differs; the message says what and where.
+            KeyError: `state` is missing; or `param_groups` is missing and is to be loaded.
+            ValueError: Something differs; the message says what and where.
         """
         state_dict = dict(state_dict)
         for before in self._optimizer_load_state_dict_pre_hooks.values():
@@ -139,7 +139,7 @@ class KeyedOptimizer(LightOptimizer):
         if "state" not in state_dict:
             raise KeyError(
                 "state: a keyed optimizer loads what its state_dict() returned, but this has "
-                f"{said(tuple(state_dict))}"
+                f"{path_text(tuple(state_dict))}"
             )
         load.state(self._all_state(), names, state_dict["state"])
         if self.defaults[SAVE]:
@@ -155,10 +155,10 @@ class KeyedOptimizer(LightOptimizer):
         self.post_load_state_dict()
 
     def post_load_state_dict(self) -> None:
-        """Do what follows from a load; called at the end of every one. Here nothing."""
+        """Hook for subclasses, called at the end of every load. Does nothing here."""
 
     def add_param_group(self, param_group: Any) -> None:
-        """Refuse: a parameter needs a name.
+        """Raise an error, because the parameters of a group would have no names.
 
         Raises:
             NotImplementedError: Always.
@@ -168,13 +168,13 @@ class KeyedOptimizer(LightOptimizer):
         )
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the state that a step would create, for a checkpoint to be loaded into.
+        """Create the state that a step would create, so that a checkpoint can be loaded into it.
 
-        No weight, group or existing state changes, and steps are counted from 0. Gradients of all
+        No parameter, group or existing state changes, and step counts are 0. The gradients of all
         named parameters that require them are set to zeros, and stay.
 
-        Here that is a step with these gradients, from copies of the weights that are put back, and
-        without weight decay, so that no entry depends on the weights.
+        This implementation takes a step with these gradients and without weight decay, so that no
+        entry depends on the parameters. Then it restores the parameters.
 
         Args:
             sparse_grad_parameter_names: The parameters that get sparse gradients.
@@ -183,19 +183,19 @@ class KeyedOptimizer(LightOptimizer):
         self._create_state()
 
     def _create_state(self) -> None:
-        by_step(self, lambda: self.step(closure=None))
+        create_by_step(self, lambda: self.step(closure=None))
 
     def save_param_groups(self, save: bool) -> None:
         """Choose whether groups are part of checkpoints, in saving and in loading."""
         self.defaults[SAVE] = save
 
     def _add_entry(self, name: str, param: Tensor) -> dict[Tensor, Any]:
-        """Give a parameter that a wrapper adds a name in checkpoints, and its state a place.
+        """Add a parameter of a wrapper to checkpoints, under a name.
 
-        It is kept apart: what is wrapped, and whose parameters these are, need not know it.
+        It is kept apart from the optimizer's own parameters.
 
         Returns:
-            Where its state is to be kept.
+            The dict for its state.
 
         Raises:
             ValueError: The name is taken.
@@ -209,19 +209,20 @@ class KeyedOptimizer(LightOptimizer):
         return {**self.params, **self._own_params} if self._own_params else self.params
 
     def _all_state(self) -> MutableMapping[Tensor, Any]:
-        return Extended(self.state, self._own_state) if self._own_state else self.state
+        return ExtendedState(self.state, self._own_state) if self._own_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but hooks, which a copy of an optimizer of torch's has not either.
+        """Return the attributes to copy or pickle.
 
-        And but the `step` that torch's schedulers put in an instance: it takes the original's.
+        Hooks are left out, as in copies of torch's optimizers. So is the `step` that torch's
+        schedulers set on an instance, because it would call the original's.
         """
         left = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
         return {name: value for name, value in vars(self).items() if name not in left}
 
 
 def check_names(params: object) -> None:
-    """Raise a TypeError if parameters come without names."""
+    """Raise a TypeError if parameters are not a mapping from names."""
     if not isinstance(params, Mapping):
         raise TypeError(
             "params must be a mapping from names to parameters, such as "
@@ -230,7 +231,7 @@ def check_names(params: object) -> None:
 
 
 def check_keyed(optimizer: object) -> None:
-    """Raise a TypeError if an optimizer does not know the names of its parameters."""
+    """Raise a TypeError if an optimizer is not a KeyedOptimizer."""
     if not isinstance(optimizer, KeyedOptimizer):
         raise TypeError(
             f"{type(optimizer).__name__} is no KeyedOptimizer: make one of it, "
@@ -239,7 +240,7 @@ def check_keyed(optimizer: object) -> None:
 
 
 def _content(values: dict[Any, Any]) -> dict[Any, Any]:
-    """The entries of a state, those with a state of their own replaced by it."""
+    """Return the entries of a state, those with a `state_dict` method as its result."""
     result = {}
     for key, value in values.items():
         if isinstance(value, dict):

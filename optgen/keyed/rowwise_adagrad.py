@@ -1,4 +1,4 @@
-"""What torchrec has under this name: row-wise Adagrad."""
+"""Provide torchrec's module of this name: row-wise Adagrad."""
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
 

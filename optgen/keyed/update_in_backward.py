@@ -1,4 +1,4 @@
-"""Modules whose parameters a generated optimizer updates while the backward pass runs."""
+"""Wrap a module so that its parameters are updated in the backward pass."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optgen.keyed.backward_hooks import in_backward_optimizer_filter
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.fused import FusedOptimizerModule, fused_optimizer_of
-from optgen.keyed.in_backward import in_backward_optimizer_filter
 from optgen.keyed.in_backward_optimizer import InBackwardOptimizer
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.runtime.torch_private import compiling
 
 
 class UpdateInBackward(nn.Module, FusedOptimizerModule):
-    """A module that trains in its backward pass: a gradient is used and freed as it is made.
+    """A module whose parameters are updated in the backward pass, when gradients are ready.
 
-    So the gradients of the model are never all alive: at most those of a bucket are, and what
-    autograd itself holds. `fused_optimizer` has state and groups; its `step` ends an iteration, and
-    schedulers and warm-up act on it as on any optimizer::
+    Each gradient is freed after its use. So at most the gradients of one bucket are alive at a
+    time, besides those that autograd holds. `fused_optimizer` has the state and the groups. Its
+    `step` ends an iteration, and schedulers and warm-up work with it as with any optimizer::
 
         model = UpdateInBackward(model, AdamW, lr=1e-3)
         scheduler = CosineAnnealingLR(model.fused_optimizer, 1000)
@@ -28,25 +28,25 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             model.fused_optimizer.step()
             scheduler.step()
 
-    Results are those of `optimizer_class` after the backward pass, bit for bit where its rule is
-    elementwise. Parameters that are used several times are updated once, after all their
-    gradients. Gradients are not accumulated over passes: a second one before `step` is an error.
+    Results are those of `optimizer_class` after the backward pass; they are bitwise equal if its
+    rule is elementwise. A parameter that is used several times is updated once, with the sum of its
+    gradients. Gradients are not accumulated over passes: a second pass before `step` is an error.
 
     Args:
-        module (nn.Module): What to train, after `fully_shard` or with `DistributedDataParallel`
-            around it. Modules in it that have a fused optimizer of their own keep it.
-        optimizer_class: A class of `optgen.optim`, or of torch's form.
-        bucket_bytes (int): How many bytes of gradients may wait to be used by one call; those of
-            parameters that ranks share count as a whole. Default: 0, each parameter has its own.
-        clip_value (float): The largest magnitude of an element of a gradient; by the norm of all
-            nothing can be clipped before all are there. Default: None, no limit.
+        module (nn.Module): The module to train, after `fully_shard` or inside
+            `DistributedDataParallel`. Submodules with their own fused optimizer keep it.
+        optimizer_class: A class of `optgen.optim`, or one with torch's interface.
+        bucket_bytes (int): The most bytes of gradients that may wait for one update. Sharded
+            parameters count with their full size. Default: 0, one parameter at a time.
+        clip_value (float): The largest magnitude of an element of a gradient. Clipping by the norm
+            of all gradients is impossible here. Default: None, no limit.
         groups (iterable): Groups of the module's parameters, as optimizers take them. Default: one
-            group of all.
+            group.
         hyper: Further arguments of the class.
 
     Raises:
-        ValueError: The groups have other parameters than the module, or not all; or what the class
-            raises.
+        ValueError: The groups have other parameters than the module, or lack some; or the class
+            refuses its arguments.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
-        """The optimizer of all parameters, those of modules within too, by this module's names."""
+        """The optimizer of all parameters, by this module's names, including submodules' own."""
         return self._fused
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns."""
+        """Call the module."""
         if not self._checked and not compiling():
             self._check_parameters()
         return self.module(*args, **kwargs)
@@ -98,4 +98,4 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._own.attach(self.module)  # copies of parameters come without hooks
+        self._own.attach(self.module)  # copying parameters drops their hooks

@@ -1,4 +1,4 @@
-"""WarmupOptimizer: learning rates that follow stages, saved with the state of the optimizer."""
+"""Set learning rates by warm-up stages, with the progress saved in the optimizer's state."""
 
 import logging
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
-from optgen.keyed.stages import WarmupPolicy, WarmupStage, multiplier, schedule
+from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage, multiplier, schedule
 from optgen.keyed.wrappers import OptimizerWrapper
-from optgen.optim.lr_scheduler.rates import write
+from optgen.optim.lr_scheduler.group_rates import write
 from optgen.runtime.light_optimizer import hooked
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]
@@ -18,27 +18,28 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class WarmupOptimizer(OptimizerWrapper):
-    """Sets the learning rates of a keyed optimizer by the number of steps taken.
+    """Wrapper that sets the learning rates of a keyed optimizer by the number of steps taken.
 
-    The rate is `lr` times the stage's factor, for the first group; other groups keep their ratio
-    to it, as they had it when this was made. It is set now, for whoever updates in the first
-    backward pass, and after every step for the next one. A rate that is a tensor is filled.
+    The rate of the first group is `lr` times the stage's factor. Other groups keep the ratio to it
+    that they had at construction. Rates are set at construction, for updates in the first backward
+    pass, and after every step for the next one. A rate that is a tensor is changed in place.
 
-    What is saved is a parameter of its own, without elements, named `param_name`, whose state is
-    `{"warmup": tensor([step, stage])}`, int64: there after the first step or `init_state`.
+    The progress is saved as the state of an additional parameter without elements, which is named
+    `param_name`. The state is `{"warmup": tensor([step, stage])}`, int64. It exists after the first
+    step or `init_state`.
 
     Args:
-        optimizer (KeyedOptimizer): Whose rates to set.
+        optimizer (KeyedOptimizer): The optimizer whose rates are set.
         stages (Sequence[WarmupStage]): The stages, in order; they are copied.
-        lr (float): The rate that factors are of. Default: 0.1.
-        lr_param (str): The rate's key in groups. Default: "lr".
-        param_name (str): The name of the saved entry. Default: "__warmup".
-        final (float, optional): The factor after the last stage; None goes on with that of its
-            last step. torchrec has 1. Default: None.
+        lr (float): The rate that is multiplied by factors. Default: 0.1.
+        lr_param (str): The key of the rate in groups. Default: "lr".
+        param_name (str): The name of the additional parameter. Default: "__warmup".
+        final (float, optional): The factor after the last stage; None keeps the factor of its last
+            step. torchrec uses 1. Default: None.
 
     Raises:
-        ValueError: A stage does not end after the one before, or lacks what its policy needs;
-            `param_name` is taken; or the first group's rate is 0 and another's is not.
+        ValueError: A stage does not end after the one before, or lacks a value that its policy
+            needs; `param_name` is taken; or the first group's rate is 0 and another's is not.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class WarmupOptimizer(OptimizerWrapper):
         self._set_lr(0)
 
     def _stage(self, iteration: int) -> int:
-        """The stage of a step: the first that has not ended before it."""
+        """Return the index of the stage of a step: the first that has not ended."""
         ended = [iteration > stage.max_iters for stage in self._stages]
         return ended.index(False)
 
@@ -71,7 +72,7 @@ class WarmupOptimizer(OptimizerWrapper):
         write(((group, lr * ratio) for group, ratio in pairs), self._lr_param)
 
     def _iteration(self) -> int:
-        """The number of steps taken, as the state has it."""
+        """Return the number of steps taken, from the state."""
         values = self._entries.get(self._warmup_param)
         return int(values["warmup"][0]) if values else 0
 
@@ -93,20 +94,20 @@ class WarmupOptimizer(OptimizerWrapper):
         return loss
 
     def post_load_state_dict(self) -> None:
-        """Set the rates of the step that was loaded."""
+        """Set the rates for the loaded step."""
         super().post_load_state_dict()
         iteration = self._iteration()
         logger.info("Warmup Optimizer set to iteration %s", iteration)
         self._set_lr(iteration)
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Create the optimizer's state and its own; no step is counted."""
+        """Create the optimizer's state and the progress entry, without counting a step."""
         super().init_state(sparse_grad_parameter_names)
         self._save(self._iteration())
 
 
 def _ratios(rates: list[Any]) -> list[float]:
-    """Each group's rate in units of the first one's; 1 where there is none."""
+    """Return the ratio of each group's rate to the first group's; 1 if a group has no rate."""
     numbers = [None if rate is None else float(rate) for rate in rates]
     ratios = []
     for index, rate in enumerate(numbers):

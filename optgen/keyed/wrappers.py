@@ -1,4 +1,4 @@
-"""Keyed optimizers around one optimizer: torch's or ours, and any keyed one."""
+"""Wrap one optimizer, torch's or ours, as a keyed optimizer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,35 +6,35 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optgen.keyed.initial import create_state
+from optgen.keyed.create_state import create_state
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
 from optgen.runtime.light_optimizer import hooked
 
 OptimizerFactory = Callable[..., Optimizer]
 
 
-class Around(KeyedOptimizer):
-    """The base of what stands around an optimizer and passes on what it is asked for.
+class WrapperBase(KeyedOptimizer):
+    """Base of wrappers: it delegates to the wrapped optimizer.
 
-    State and groups are those that the optimizer has now: it may replace them, as torch's do when
-    they load.
+    State and groups are always read from the wrapped optimizer, because it may replace them, as
+    torch's optimizers do when they load.
     """
 
     _optimizer: Optimizer
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of the optimizer, by parameter."""
+        """The state of the wrapped optimizer, by parameter."""
         return self._optimizer.state
 
     @property
     def param_groups(self) -> Any:  # type: ignore[override]
-        """The groups of the optimizer."""
+        """The groups of the wrapped optimizer."""
         return self._optimizer.param_groups
 
     @hooked
     def step(self, closure: Any = None) -> Any:
-        """Take a step of the optimizer; return its loss."""
+        """Take a step with the wrapped optimizer; return its loss."""
         return self._optimizer.step(closure=closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -42,32 +42,32 @@ class Around(KeyedOptimizer):
         self._optimizer.zero_grad(set_to_none=set_to_none)
 
     def scratch_buffers(self) -> tuple[Tensor, ...]:
-        """The optimizer's scratch buffers, if it has any."""
+        """Return the wrapped optimizer's scratch buffers, if it has any."""
         buffers = getattr(self._optimizer, "scratch_buffers", tuple)
         return tuple(buffers())
 
     def set_optimizer_step(self, step: int) -> None:
-        """Tell the optimizer the number of the step, if it wants to know."""
+        """Call `set_optimizer_step` of the wrapped optimizer, if it has the method."""
         if hasattr(self._optimizer, "set_optimizer_step"):
             self._optimizer.set_optimizer_step(step)
 
     def update_hyper_parameters(self, params_dict: dict[str, Any]) -> None:
-        """Hand the optimizer new hyperparameters, if it takes them this way."""
+        """Call `update_hyper_parameters` of the wrapped optimizer, if it has the method."""
         if hasattr(self._optimizer, "update_hyper_parameters"):
             self._optimizer.update_hyper_parameters(params_dict)
 
 
-class KeyedOptimizerWrapper(Around):
-    """A keyed optimizer of any torch optimizer.
+class KeyedOptimizerWrapper(WrapperBase):
+    """A keyed optimizer around any torch optimizer.
 
     Args:
         params (Mapping[str, Tensor]): Parameters by name.
-        optim_factory: Makes the optimizer of the list of parameters.
-        pass_params_dict (bool): Give the factory `params` instead. Default: False.
+        optim_factory: Makes the optimizer from the list of parameters.
+        pass_params_dict (bool): Pass `params` to the factory instead. Default: False.
 
     Raises:
-        ValueError: The optimizer has state of other parameters.
-        TypeError: `params` is no mapping.
+        ValueError: The optimizer has state for other parameters.
+        TypeError: `params` is not a mapping.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class KeyedOptimizerWrapper(Around):
 
 
 def _defaults(optimizer: Optimizer) -> dict[str, Any]:
-    """What schedulers ask for, and the flag."""
+    """Return the optimizer's defaults, which schedulers read, and the flag SAVE."""
     return {**optimizer.defaults, SAVE: False}
 
 
-class OptimizerWrapper(Around):
-    """A keyed optimizer around another one, to do more in some method: the base of such classes.
+class OptimizerWrapper(WrapperBase):
+    """Base of keyed optimizers that wrap another one and extend some of its methods.
 
-    A subclass that overrides `step` calls this one, or decorates its own with `hooked` and calls
-    `self._optimizer.step`; either way its hooks run once. One that overrides
-    `post_load_state_dict` calls this one, too.
+    A subclass that overrides `step` calls the inherited method. Or it decorates its own with
+    `hooked` and calls `self._optimizer.step`. Either way its hooks run once. A subclass that
+    overrides `post_load_state_dict` calls the inherited method, too.
 
     Args:
-        optimizer (KeyedOptimizer): What to stand around.
+        optimizer (KeyedOptimizer): The optimizer to wrap.
 
     Raises:
-        TypeError: It is no keyed optimizer.
+        TypeError: `optimizer` is not a keyed optimizer.
     """
 
     _optimizer: KeyedOptimizer
@@ -113,17 +113,17 @@ class OptimizerWrapper(Around):
 
     @property
     def params(self) -> Mapping[str, Tensor]:  # type: ignore[override]
-        """The parameters of the optimizer by name, and those of wrappers within this one."""
+        """The parameters of the wrapped optimizer, and of wrappers inside this one, by name."""
         return self._optimizer._all_params()
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """The state of these parameters."""
+        """The state of these parameters, by parameter."""
         return self._optimizer._all_state()
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The defaults of the optimizer, among them whether groups are saved."""
+        """The defaults of the wrapped optimizer, with the flag whether groups are saved."""
         return self._optimizer.defaults
 
     def __repr__(self) -> str:
@@ -136,19 +136,19 @@ class OptimizerWrapper(Around):
         self._optimizer.load_state_dict(state_dict)
 
     def _loaded(self) -> None:
-        self._passes_on = False  # what stands within has been told
+        self._passes_on = False  # the wrapped optimizer has been called already
         try:
             self.post_load_state_dict()
         finally:
             del self._passes_on
 
     def post_load_state_dict(self) -> None:
-        """Pass on that state was loaded; an override calls this one too."""
+        """Call `post_load_state_dict` of the wrapped optimizer. An override must call this."""
         if self._passes_on:
             self._optimizer.post_load_state_dict()
 
     def init_state(self, sparse_grad_parameter_names: set[str] | None = None) -> None:
-        """Have the optimizer create its state; a subclass with state of its own creates that."""
+        """Create the wrapped optimizer's state. A subclass also creates its own."""
         self._optimizer.init_state(sparse_grad_parameter_names)
 
     def save_param_groups(self, save: bool) -> None:

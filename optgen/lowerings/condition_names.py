@@ -54,7 +54,7 @@ def is_rare(condition: Expr, hypers: Mapping[str, Hyper]) -> bool:
     match condition:
         case Ref(name) | Call("truth", (Ref(name),)):
             hyper = hypers.get(name)
-            return hyper is not None and hyper.sort == "flag" and not hyper.default
+            return hyper is not None and hyper.type == "flag" and not hyper.default
         case Call("and", (a, b)):
             return is_rare(a, hypers) or is_rare(b, hypers)
-    return isinstance(condition, Call) and condition.word == "fresh"
+    return isinstance(condition, Call) and condition.op == "fresh"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan
-from optgen.ir.variables import plural
 from optgen.lowerings.lowering import Context, Lowering, PlanPass
 from optgen.lowerings.python.function import (
     Body,

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, names_read, rebuild
+from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.variables import plural
-from optgen.ir.words import MATRIX_WORDS
 from optgen.lowerings.lowering import Context, Lowering
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import (
@@ -103,7 +103,7 @@ def _typed(plan: Plan) -> Program:
 
 def _line(stmt: Assign) -> str:
     match stmt.value:
-        case Call(word, _) as call if word in MATRIX_WORDS:
+        case Call(word, _) as call if word in MATRIX_OPS:
             return f"{stmt.target.name} = {matrix_call(call)}"
     return f"{stmt.target.name} = {_TEXT.text(stmt.value)}"
 

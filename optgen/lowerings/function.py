@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.variables import plural
+from optgen.ir.generated_names import plural
 from optgen.lowerings.lowering import Lowering
 from optgen.lowerings.optimizer import rule_of
 from optgen.lowerings.optimizer.arguments import Argument, annotation

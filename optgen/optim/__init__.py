@@ -1,6 +1,6 @@
 """The mirror of torch.optim, name for name: `import optgen.optim as optim` replaces torch's.
 
-Schedulers are written by hand; `Optimizer` is torch's own: ours derive from it.
+Schedulers are written by hand. `Optimizer` is torch's own class, from which ours derive.
 """
 
 from typing import NoReturn

@@ -1,7 +1,7 @@
 """The mirror of torch.optim.swa_utils: running means of a model's weights, in one sweep.
 
-The means are the rules `ema` and `swa` of specs/averaging.py. What these cannot take, whole numbers
-and tensors of other classes, torch's function for one tensor updates.
+The means are the rules `ema` and `swa` of specs/averaging.py. These do not accept integer tensors
+and tensor subclasses, which torch's function for one tensor updates.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,9 +43,9 @@ _device = attrgetter("device")
 
 @dataclass(frozen=True)
 class _Update:
-    """How lists of means follow lists of tensors. It is data, so what holds one can be pickled."""
+    """Function that updates lists of means. It is an object, so that its owner can be pickled."""
 
-    decay: float | None = None  # None: all count the same
+    decay: float | None = None  # None: equally weighted
 
     def __call__(
         self, averaged: Sequence[Tensor], current: Sequence[Tensor], num_averaged: Count
@@ -67,7 +67,7 @@ class _Update:
             ema(averaged, current, decay=self.decay)
 
     def _by_torch(self, rows: Rows, num_averaged: Count) -> None:
-        """The same for tensors that our rules cannot take."""
+        """Update the means of tensors that our rules do not accept, by torch's function."""
         one = get_swa_avg_fn() if self.decay is None else get_ema_avg_fn(self.decay)
         with torch.no_grad():
             for mean, tensor in rows:
@@ -75,7 +75,7 @@ class _Update:
 
 
 def _apart(averaged: Sequence[Tensor], current: Sequence[Tensor]) -> tuple[Rows, Rows]:
-    """The pairs of tensors that our rules can take, and the others."""
+    """Split pairs of tensors into those that our rules accept, and the others."""
     rows: tuple[Rows, Rows] = ([], [])
     known: dict[Any, bool] = {}
     for row in zip(averaged, current, strict=True):
@@ -90,10 +90,10 @@ _all_the_same = _Update()
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
-    """Return a function that moves lists of means towards lists of tensors, by a share 1 - decay.
+    """Return a function that updates lists of exponential moving averages.
 
     Args:
-        decay: the share of a mean that stays, in [0, 1].
+        decay: the fraction of a mean that is kept, in [0, 1].
 
     Raises:
         ValueError: decay is outside that range.
@@ -103,31 +103,31 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAvgFn:
 
 
 def get_swa_multi_avg_fn() -> MultiAvgFn:
-    """Return a function that adds lists of tensors to means in which all count the same."""
+    """Return a function that updates lists of equally weighted means."""
     return _all_the_same
 
 
 class AveragedModel(_torch.AveragedModel):
     """A copy of a model whose weights are a running mean of the model's.
 
-    It is torch's class (arguments, attributes, checkpoints), so what asks `isinstance` of that one
-    knows it; only the update is ours. By default all models count the same, as in stochastic weight
-    averaging; `multi_avg_fn=get_ema_multi_avg_fn(0.999)` is an exponential moving average.
+    It derives from torch's class, with its arguments, attributes and checkpoints. Only the update
+    is ours. By default all updates have the same weight, as in stochastic weight averaging;
+    `multi_avg_fn=get_ema_multi_avg_fn(0.999)` makes an exponential moving average.
 
     Args:
         model (Module): The model; it is copied.
-        device (device, optional): Where the mean is kept. Default: where the model is.
+        device (device, optional): The device of the mean. Default: that of the model.
         avg_fn (callable, optional): `avg_fn(mean, tensor, count)`, the new mean of one tensor.
         multi_avg_fn (callable, optional): `multi_avg_fn(means, tensors, count)`, which updates
             lists in place.
-        use_buffers (bool): Average buffers too; else each update copies them. Default: False.
+        use_buffers (bool): Average buffers too, instead of copying them. Default: False.
 
     Raises:
         AssertionError: Both functions are given.
     """
 
     def update_parameters(self, model: Module) -> None:
-        """Let the mean follow the model; the first time, copy it."""
+        """Update the mean by the model; the first time, copy the model."""
         means, tensors = self._pairs(model)
         if self.n_averaged.item() == 0:
             _copy(means, tensors)
@@ -143,7 +143,7 @@ class AveragedModel(_torch.AveragedModel):
         self.n_averaged += 1
 
     def _pairs(self, model: Module) -> tuple[list[Tensor], list[Tensor]]:
-        """What is averaged, and what of the model it follows."""
+        """Return the averaged tensors, and the model's tensors."""
         means, tensors = list[Tensor](self.parameters()), list[Tensor](model.parameters())
         if self.use_buffers:
             means = [*self.module.parameters(), *self.module.buffers()]
@@ -152,7 +152,7 @@ class AveragedModel(_torch.AveragedModel):
         return means[:count], tensors[:count]
 
     def _average_each(self, means: list[Tensor], tensors: list[Tensor]) -> None:
-        """Update through the caller's function for one tensor."""
+        """Update by the caller's function for one tensor."""
         assert self.avg_fn is not None
         for mean, tensor in zip(means, tensors, strict=True):
             old, given = mean.detach(), tensor.detach().to(mean.device)
@@ -161,7 +161,7 @@ class AveragedModel(_torch.AveragedModel):
     def _average_lists(
         self, update: MultiAvgFn, means: list[Tensor], tensors: list[Tensor]
     ) -> None:
-        """Update through the caller's function for lists of one device and dtype."""
+        """Update by the caller's function for lists of one device and dtype."""
         given = [tensor.detach() for tensor in _beside(means, tensors)]
         groups = group_tensors([[mean.detach() for mean in means], given])
         for (device, _), (ours, theirs) in groups.items():
@@ -169,7 +169,7 @@ class AveragedModel(_torch.AveragedModel):
 
 
 def _beside(means: list[Tensor], tensors: list[Tensor]) -> list[Tensor]:
-    """The tensors on the devices of their means."""
+    """Move tensors to the devices of their means."""
     devices = list(map(_device, means))
     if devices == list(map(_device, tensors)):
         return tensors

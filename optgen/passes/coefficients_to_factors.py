@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.kinds import Axes, Home, Kind
 from optgen.ir.nodes import Call, Expr, Linear, Term, rebuild
 from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Axes, Kind, Stage
 from optgen.passes.rewrite import map_values
 from optgen.passes.scalar_arithmetic import ONE, multiply, negate, unsigned
 
-_AS_A_TENSOR = Kind(Home.DEVICE, Axes.MATRIX)
+_AS_A_TENSOR = Kind(Stage.DEVICE, Axes.MATRIX)
 
 
 def coefficients_to_factors(plan: Plan) -> Plan:
@@ -23,7 +23,7 @@ def coefficients_to_factors(plan: Plan) -> Plan:
     late = {
         ref
         for ref, kind in plan.kinds.items()
-        if kind.axes is Axes.NONE and kind.home is Home.DEVICE
+        if kind.axes is Axes.NONE and kind.stage is Stage.DEVICE
     }
 
     def spread(expr: Expr) -> Expr:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from optgen.ir.kinds import Kind
 from optgen.ir.nodes import (
     Assign,
     Program,
@@ -19,6 +18,7 @@ from optgen.ir.nodes import (
     expressions,
 )
 from optgen.ir.plan import reads
+from optgen.ir.value_kinds import Kind
 from optgen.passes.rewrite import map_expressions, read_instead
 
 

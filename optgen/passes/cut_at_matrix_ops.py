@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
-from optgen.ir.kinds import Axes, Home
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
 from optgen.ir.plan import reads
+from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.cut_phases import RulePhases, cut_into_phases
 from optgen.passes.dependency_depth import Depths, Kinds, depths_of, needs_sweep
 
@@ -102,7 +102,7 @@ class _Rule:
         if root not in self._upstream(call.target):
             return
         assert isinstance(call.value, Call)
-        word = call.value.word
+        word = call.value.op
         raise RuleError(
             self.makers[root].place,
             f"the value computed here is read both before and after `{word}`",
@@ -126,4 +126,4 @@ class _Rule:
 
     def _is_small(self, ref: Ref) -> bool:
         kind = self.kinds[ref]
-        return kind.axes is not Axes.TENSOR and kind.home is Home.DEVICE
+        return kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Home
 from optgen.ir.nodes import Assign, Program, Ref, assigns
 from optgen.ir.plan import reads
+from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.dependency_depth import Depths, Kinds, needs_sweep
 from optgen.passes.rewrite import filter_assigns
 
@@ -101,7 +101,7 @@ class _Cutter:
 
         def belongs(stmt: Assign) -> bool:
             kind = self.kinds[stmt.target]
-            small = kind.axes is not Axes.TENSOR and kind.home is Home.DEVICE
+            small = kind.axes is not Axes.TENSOR and kind.stage is Stage.DEVICE
             return small and not self._is_made_between(stmt) and self.depths[stmt.target] == depth
 
         return filter_assigns(self.rule, belongs)

@@ -11,7 +11,7 @@ from optgen.passes.rewrite import map_expressions
 
 def encode_choices(plan: Plan) -> Plan:
     """Return the plan with every comparison of a choice comparing the choice's index."""
-    choices = {h.name: h.choices for h in plan.algorithm.hypers if h.sort == "choice"}
+    choices = {h.name: h.choices for h in plan.algorithm.hypers if h.type == "choice"}
 
     def place(name: str, value: str | None) -> Const:
         known = choices[name]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, rebuild
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 
 
 def expand_reductions(algorithm: Algorithm) -> Algorithm:
@@ -35,11 +35,11 @@ def _program(algorithm: Algorithm, program: Program, kinds: dict[Ref, Kind]) -> 
 
 def _expanded(algorithm: Algorithm, expr: Expr, kinds: dict[Ref, Kind]) -> Expr:
     whole = rebuild(expr, lambda child: _expanded(algorithm, child, kinds))
-    if not isinstance(whole, Call) or whole.word not in _EXPANDED:
+    if not isinstance(whole, Call) or whole.op not in _EXPANDED:
         return whole
     (x,) = whole.args
     param = Ref(algorithm.param)
-    return _EXPANDED[whole.word](x, _count(kind_of(x, kinds.__getitem__).axes, param), param)
+    return _EXPANDED[whole.op](x, _count(kind_of(x, kinds.__getitem__).axes, param), param)
 
 
 def _count(axes: Axes, param: Ref) -> Expr:

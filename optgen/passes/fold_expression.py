@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from optgen.ir.evaluate import of_numbers
 from optgen.ir.nodes import Call, Const, Expr, rebuild
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 
 _FOLDED = ("arithmetic", "comparison", "function")
 _LARGEST_INT = 2**31  # integers below it exist in every printed language
@@ -29,7 +29,7 @@ def fold(expr: Expr) -> Expr:
                     return one if one.value is (word == "or") else other
         case Call("truth", (a,)) if _is_number(a):
             return Const(a.value != 0, expr.place)
-        case Call(word, args) if WORDS[word].sort in _FOLDED and all(map(_is_number, args)):
+        case Call(word, args) if OPS[word].category in _FOLDED and all(map(_is_number, args)):
             return _computed(expr)
     return expr
 
@@ -38,8 +38,8 @@ def _computed(call: Call) -> Const:
     """Evaluate an op on constants in float64; integer operands give an integer where exact."""
     constants = [arg.value for arg in call.args if isinstance(arg, Const)]
     values = [value for value in constants if isinstance(value, int | float)]
-    result = of_numbers(call.word, values)
-    whole = all(isinstance(value, int) for value in values) and call.word != "/"
+    result = of_numbers(call.op, values)
+    whole = all(isinstance(value, int) for value in values) and call.op != "/"
     if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
         result = int(result)
     return Const(result, call.place)

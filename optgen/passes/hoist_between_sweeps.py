@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
     Const,
@@ -26,7 +26,7 @@ from optgen.ir.nodes import (
     rebuild,
 )
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Stream, Sweep, reads
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.scalar_arithmetic import ONE, add, divide, multiply, negate, unsigned
 
@@ -130,7 +130,7 @@ class _Namer:
 
     def _is_late(self, expr: Expr) -> bool:
         """Tell whether a value is known only after a reduction, or is a row or a column."""
-        return self._kind(expr).home is Home.DEVICE
+        return self._kind(expr).stage is Stage.DEVICE
 
     def _kind(self, expr: Expr) -> Kind:
         return kind_of(expr, self.kinds.__getitem__)

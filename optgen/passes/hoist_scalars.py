@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.kinds import Kind, kind_of
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -30,9 +30,9 @@ from optgen.ir.nodes import (
     refs,
     walk,
 )
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
-from optgen.ir.variables import is_free
-from optgen.ir.words import WORDS
+from optgen.ir.value_kinds import Kind, kind_of
 from optgen.passes.scalar_arithmetic import negate, unsigned
 from optgen.passes.scalar_names import scalar_name
 
@@ -185,7 +185,7 @@ class _Hoister:
 
     def _is_always_defined(self, expr: Expr) -> bool:
         """Tell whether a scalar can be evaluated for all inputs, outside of every branch."""
-        plain = all(not isinstance(e, Call) or e.word in _ALWAYS_DEFINED for e in walk(expr))
+        plain = all(not isinstance(e, Call) or e.op in _ALWAYS_DEFINED for e in walk(expr))
         return plain and not any(r in self.inside or r.name in self.optional for r in refs(expr))
 
     def _free(self, hints: tuple[str, ...], expr: Expr, scope: _Scope) -> str:
@@ -203,11 +203,11 @@ class _Hoister:
 
 def _is_truth(expr: Expr) -> bool:
     """Tell whether an expression is a truth value. Only numbers get names."""
-    return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+    return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
 def _is_condition(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.word in ("truth", "is_none", "fresh")
+    return isinstance(expr, Call) and expr.op in ("truth", "is_none", "fresh")
 
 
 def _twin(stmt: If, scalars: Iterable[Stmt]) -> tuple[int | None, If]:
@@ -269,4 +269,4 @@ def _after_operands(stmt: Assign, scalars: Program, earlier: list[Assign]) -> Pr
 def _unpacks(stmt: Stmt) -> bool:
     if isinstance(stmt, If) or not isinstance(stmt.value, Call):
         return False
-    return stmt.value.word == "item"
+    return stmt.value.op == "item"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from optgen.ir.kinds import Home, Kind, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -29,8 +28,9 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
 )
+from optgen.ir.ops import OPS
 from optgen.ir.plan import MatrixCall, Plan
-from optgen.ir.words import WORDS
+from optgen.ir.value_kinds import Kind, Stage, kind_of
 from optgen.passes.rewrite import map_expressions, map_values
 
 CAPTURABLE = Ref("capturable")
@@ -65,7 +65,7 @@ def use_tensor_logic(expr: Expr, may_be_tensor: Callable[[Expr], bool]) -> Expr:
 def _tensors(plan: Plan) -> set[Ref]:
     """Return the names that may be tensors in a captured step."""
     found = {Ref(h.name) for h in plan.algorithm.hypers if h.tensor != "never"}
-    found |= {ref for ref, kind in plan.kinds.items() if kind.home >= Home.PARAM}
+    found |= {ref for ref, kind in plan.kinds.items() if kind.stage >= Stage.PARAM}
     for stmt in assigns(plan.scalars):
         if not found.isdisjoint(refs(stmt.value)):
             found.add(stmt.target)
@@ -104,7 +104,7 @@ class _Selector:
 
     def _may_be_tensor(self, condition: Expr) -> bool:
         for atom in _atoms(condition):
-            fact = isinstance(atom, Call) and WORDS[atom.word].sort == "fact"
+            fact = isinstance(atom, Call) and OPS[atom.op].category == "fact"
             if not fact and not self.tensors.isdisjoint(refs(atom)):
                 return True
         return False
@@ -204,7 +204,7 @@ class _Selector:
 
 def _atoms(condition: Expr) -> Iterator[Expr]:
     """Yield the operands that `and`, `or` and `not` connect."""
-    if isinstance(condition, Call) and WORDS[condition.word].sort == "logic":
+    if isinstance(condition, Call) and OPS[condition.op].category == "logic":
         for arg in condition.args:
             yield from _atoms(arg)
     else:
@@ -215,13 +215,13 @@ def _given(condition: Expr, atom: Expr, answer: bool) -> Expr:
     """Return a condition simplified by the known answer of one of its atoms."""
     if condition == atom:
         return Const(answer)
-    if not (isinstance(condition, Call) and WORDS[condition.word].sort == "logic"):
+    if not (isinstance(condition, Call) and OPS[condition.op].category == "logic"):
         return condition
     args = [_given(arg, atom, answer) for arg in condition.args]
-    if condition.word == "not":
+    if condition.op == "not":
         (arg,) = args
         return Const(not arg.value) if isinstance(arg, Const) else Call("not", (arg,))
-    decided = condition.word == "or"
+    decided = condition.op == "or"
     if Const(decided) in args:
         return Const(decided)
     left = [arg for arg in args if not isinstance(arg, Const)]

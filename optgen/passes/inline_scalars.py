@@ -79,4 +79,4 @@ def _is_short(expr: Expr) -> bool:
 
 
 def _is_operator(expr: Expr) -> bool:
-    return isinstance(expr, Call) and expr.word in ("+", "-", "*", "neg")
+    return isinstance(expr, Call) and expr.op in ("+", "-", "*", "neg")

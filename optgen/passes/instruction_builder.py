@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from optgen.ir.kinds import Axes, Home
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, children, refs
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.instructions import Op, Operand, Step
 from optgen.passes.linear import lerp_terms
 from optgen.passes.scalar_arithmetic import ONE, is_number, negate
@@ -37,6 +37,7 @@ class InstructionBuilder:
     steps: list[Step] = field(default_factory=list)
     made: dict[Expr, str] = field(default_factory=dict)
     shared: set[Expr] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)  # to temporaries, some of which come later
     mixed: set[str] = field(default_factory=set)  # dtype may differ from the param's
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class InstructionBuilder:
 
     def _begin(self, value: Expr) -> None:
         """Start a new statement: find the subexpressions that occur more than once in its value."""
-        self.steps, self.made, self.shared = [], {}, set()
+        self.steps, self.made, self.shared, self.given = [], {}, set(), set()
         seen: set[Expr] = set()
 
         def look(expr: Expr) -> None:
@@ -173,10 +174,10 @@ class InstructionBuilder:
     def _opaque_op(self, call: Call, name: str) -> None:
         """Build an op other than + - * /; its first operand is built into the result's variable."""
         first, *others = call.args
-        match call.word:
+        match call.op:
             case "maximum" | "minimum":
                 tensor, other = (first, others[0]) if self._is_tensor(first) else (others[0], first)
-                self._extreme(call.word, name, self._first(tensor, name), other)
+                self._extreme(call.op, name, self._first(tensor, name), other)
             case "clamp":
                 tensor = first if self._is_tensor(first) else _filled(first)
                 self._extreme("maximum", name, self._first(tensor, name), others[0])
@@ -193,7 +194,7 @@ class InstructionBuilder:
             case _:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first
-                self._emit(call.word, name, source, self._eithers(others))
+                self._emit(call.op, name, source, self._eithers(others))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, fill it into the other side's new tensor."""
@@ -242,7 +243,7 @@ class InstructionBuilder:
         torch's lerp needs operands of one dtype. Results of reductions, and values computed from
         them, may be wider than the parameter. The result of a matrix op may be narrower.
         """
-        small = (r for r in refs(expr) if self.plan.kinds[r].home is Home.DEVICE)
+        small = (r for r in refs(expr) if self.plan.kinds[r].stage is Stage.DEVICE)
         return any(
             ref.name in self.mixed or self.plan.kinds[ref].axes is not Axes.TENSOR for ref in small
         )
@@ -268,9 +269,10 @@ class InstructionBuilder:
 
     def _temporary(self, name: str) -> str:
         """Return a name that neither the rule nor another temporary of this statement uses."""
-        made = {step.target for step in self.steps} | set(self.made.values())
         numbered = (f"{name}{n if n > 1 else ''}" for n in count(1))
-        return next(n for n in numbered if n not in made and is_free(n, self.names))
+        free = next(n for n in numbered if n not in self.given and is_free(n, self.names))
+        self.given.add(free)
+        return free
 
     def _emit(
         self,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 
-from optgen.ir.kinds import Axes, Kind, kind_of
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -32,7 +32,7 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Finish, Phase, Plan, Sweep
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Kind, kind_of
 from optgen.passes.nonnegative_states import proven_ranges
 from optgen.passes.ranges import Range, is_not_negative, range_of
 from optgen.passes.rewrite import map_values

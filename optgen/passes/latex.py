@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Home, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -18,7 +17,8 @@ from optgen.ir.nodes import (
     names_read,
     rebuild,
 )
-from optgen.ir.words import FACTS, PROPERTIES, WORDS
+from optgen.ir.ops import FACTS, OPS, PROPERTIES
+from optgen.ir.value_kinds import Stage, declared_kinds, kind_of
 from optgen.passes.latex_symbols import Symbols, is_unpacking
 from optgen.passes.maximize import add_maximize
 
@@ -48,10 +48,10 @@ _NEGATED = {
 }
 _FACTS = {
     "truth": (r"{0} \ne 0", 4),
-    "is_none": (WORDS["is_none"].latex, 4),
-    "fresh": (WORDS["fresh"].latex, 4),
-    "factored": (WORDS["factored"].latex, 4),
-    **{word: (WORDS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
+    "is_none": (OPS["is_none"].latex, 4),
+    "fresh": (OPS["fresh"].latex, 4),
+    "factored": (OPS["factored"].latex, 4),
+    **{word: (OPS[word].latex, _ATOM) for word in PROPERTIES if word not in FACTS},
 }
 
 _SIGNS = str.maketrans(
@@ -135,7 +135,7 @@ class _Typesetter:
     def _ref(self, name: str) -> str:
         if name in self.timed:
             return self.symbols.at(name, "t" if name in self.written else "t-1")
-        changes = name not in self.timeless and self.kinds[name].home >= Home.PARAM
+        changes = name not in self.timeless and self.kinds[name].stage >= Stage.PARAM
         return self.symbols.at(name, "t" if changes else "")
 
     def _text(self, expr: Expr, level: int = 0) -> str:
@@ -149,7 +149,7 @@ class _Typesetter:
         match expr:
             case Const(value):
                 return _constant(value)
-            case Ref(name) if (hyper := self.algorithm.hyper(name)) and hyper.sort == "tuple":
+            case Ref(name) if (hyper := self.algorithm.hyper(name)) and hyper.type == "tuple":
                 return self.symbols.hyper(name), _ATOM
             case Ref(name):
                 text = self._ref(name)
@@ -165,7 +165,7 @@ class _Typesetter:
                 texts = [self._text(a, need) for a, need in zip(args, needs, strict=True)]
                 if word == "*" and texts[1][0].isdigit():
                     return rf"{texts[0]} \cdot {texts[1]}", level
-                return _short_power(WORDS[word].latex.format(*texts)), level
+                return _short_power(OPS[word].latex.format(*texts)), level
         raise TypeError(f"cannot typeset {type(expr).__name__}: {expr!r}")
 
     def _fact(self, latex: str, level: int, args: tuple[Expr, ...]) -> tuple[str, int]:
@@ -179,7 +179,7 @@ class _Typesetter:
 
 
 def _without_properties(expr: Expr) -> Expr:
-    if isinstance(expr, Call) and expr.word in PROPERTIES:
+    if isinstance(expr, Call) and expr.op in PROPERTIES:
         return Const(1)
     return rebuild(expr, _without_properties)
 

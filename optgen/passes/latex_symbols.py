@@ -107,7 +107,7 @@ class Symbols:
             self._add(name)
 
     def _hypers(self) -> Iterator[str]:
-        return (h.name for h in self.algorithm.hypers if h.sort == "number")
+        return (h.name for h in self.algorithm.hypers if h.type == "number")
 
     def _add(self, name: str) -> None:
         if name in self._letters:
@@ -151,7 +151,7 @@ class Symbols:
     def at(self, name: str, time: str = "") -> str:
         """Return a name's letter at a time."""
         hyper = self.algorithm.hyper(name)
-        if hyper is not None and hyper.sort in ("flag", "choice"):
+        if hyper is not None and hyper.type in ("flag", "choice"):
             return rf"\textit{{{name.replace('_', chr(92) + '_')}}}"
         return self._letters[name].at(time)
 
@@ -165,7 +165,7 @@ class Symbols:
     def hyper(self, name: str) -> str:
         """Return a hyperparameter's letter; for a tuple, its items' letters in parentheses."""
         hyper = self.algorithm.hyper(name)
-        if hyper is not None and hyper.sort == "tuple":
+        if hyper is not None and hyper.type == "tuple":
             unpacked = any((name, i) in self._unpacked for i in range(hyper.size))
             if not unpacked and not _GREEK.fullmatch(name[:-1]) and name not in _CUSTOM:
                 return read_letter(name).at()

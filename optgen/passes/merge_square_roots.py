@@ -40,7 +40,7 @@ def _joined(term: Term, ranges: Ranges) -> Term:
 
 
 def _is_real_root(expr: Expr, ranges: Ranges) -> bool:
-    return isinstance(expr, Call) and expr.word == "sqrt" and is_not_negative(expr.args[0], ranges)
+    return isinstance(expr, Call) and expr.op == "sqrt" and is_not_negative(expr.args[0], ranges)
 
 
 def _over(root: Expr, divisor: Expr) -> Expr:

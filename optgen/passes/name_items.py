@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import declared_kinds
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, assigns, rebuild
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import declared_kinds
 from optgen.passes.rewrite import map_expressions
 
 
@@ -33,7 +33,7 @@ def name_items(algorithm: Algorithm) -> Algorithm:
         return rebuild(expr, named)
 
     def changed(expr: Expr) -> Expr:
-        unpacked = isinstance(expr, Call) and expr.word == "item"
+        unpacked = isinstance(expr, Call) and expr.op == "item"
         return expr if unpacked else named(expr)
 
     rule = map_expressions(algorithm.rule, changed)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import declared_kinds
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, rebuild
-from optgen.ir.variables import is_free
-from optgen.ir.words import PROPERTIES, WORDS
+from optgen.ir.ops import OPS, PROPERTIES
+from optgen.ir.value_kinds import declared_kinds
 
 
 def name_properties(algorithm: Algorithm) -> Algorithm:
@@ -18,18 +18,18 @@ def name_properties(algorithm: Algorithm) -> Algorithm:
     names: dict[str, Assign] = {}
 
     def named(expr: Expr) -> Expr:
-        if not isinstance(expr, Call) or expr.word not in PROPERTIES:
+        if not isinstance(expr, Call) or expr.op not in PROPERTIES:
             return rebuild(expr, named)
-        if expr.word not in names:
-            wanted = f"param_{expr.word}"
+        if expr.op not in names:
+            wanted = f"param_{expr.op}"
             numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))
             target = Ref(next(n for n in numbered if is_free(n, taken)))
             taken.add(target.name)
-            names[expr.word] = Assign(target, expr)
-        return names[expr.word].target
+            names[expr.op] = Assign(target, expr)
+        return names[expr.op].target
 
     def in_conditions(expr: Expr) -> Expr:
-        is_condition = isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+        is_condition = isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
         return named(expr) if is_condition else rebuild(expr, in_conditions)
 
     def changed(program: Program) -> Program:

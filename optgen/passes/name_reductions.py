@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import declared_kinds
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Const, Expr, Program, Ref, Stmt, assigns, rebuild
-from optgen.ir.variables import is_free
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
+from optgen.ir.value_kinds import declared_kinds
 
 
 def name_reductions(algorithm: Algorithm) -> Algorithm:
@@ -30,12 +30,12 @@ def name_reductions(algorithm: Algorithm) -> Algorithm:
 
 def ends_phase(expr: Expr) -> bool:
     """Tell whether a value is a reduction or a matrix op, known only when its phase has ended."""
-    return isinstance(expr, Call) and WORDS[expr.word].sort in ("reduction", "matrix")
+    return isinstance(expr, Call) and OPS[expr.op].category in ("reduction", "matrix")
 
 
 def is_matrix_op(expr: Expr) -> bool:
     """Tell whether a value is the result of a matrix op."""
-    return isinstance(expr, Call) and WORDS[expr.word].sort == "matrix"
+    return isinstance(expr, Call) and OPS[expr.op].category == "matrix"
 
 
 def _forget(known: dict[Expr, Ref]) -> None:
@@ -121,7 +121,7 @@ class _Namer:
 
     def _name(self, expr: Expr) -> str:
         assert isinstance(expr, Call)
-        return self._free(f"{_spoken(expr.args[0])}_{expr.word}")
+        return self._free(f"{_spoken(expr.args[0])}_{expr.op}")
 
     def _free(self, wanted: str) -> str:
         numbered = (f"{wanted}{n if n > 1 else ''}" for n in count(1))

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
-from optgen.ir.kinds import Kind
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs, walk
+from optgen.ir.ops import MATRIX_OPS
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -19,10 +19,10 @@ from optgen.ir.plan import (
     asked_fresh,
     is_reduction,
     streams_of,
-    streams_of_trip,
+    streams_of_sweep,
 )
+from optgen.ir.value_kinds import Kind
 from optgen.ir.verify import StaleReadError, verify_plan
-from optgen.ir.words import MATRIX_WORDS
 from optgen.passes.copy_overwritten_scalars import copy_overwritten_scalars
 from optgen.passes.cut_at_matrix_ops import cut_at_matrix_ops
 from optgen.passes.cut_phases import RulePhases, as_one_phase
@@ -84,12 +84,12 @@ def _refusal(program: Program) -> RuleError | None:
     """Return an error at the first matrix op, or None if the rule has none."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
-            if isinstance(call, Call) and call.word in MATRIX_WORDS:
+            if isinstance(call, Call) and call.op in MATRIX_OPS:
                 return RuleError(
                     call.place,
-                    f"`{call.word}` and a value that is read after it depend on each other",
-                    f"numbers, rows and columns are not kept across `{call.word}`: assign a row or "
-                    f"column state after `{call.word}`",
+                    f"`{call.op}` and a value that is read after it depend on each other",
+                    f"numbers, rows and columns are not kept across `{call.op}`: assign a row or "
+                    f"column state after `{call.op}`",
                 )
     return None
 
@@ -169,7 +169,7 @@ def _phases(algorithm: Algorithm, pieces: RulePhases, programs: list[Program]) -
     for sweep in range(count):
         for stmt in assigns(calls[sweep]):
             assert isinstance(stmt.value, Call)
-            phases.append(MatrixCall(stmt.target, stmt.value.word, stmt.value.args, stmt.quote))
+            phases.append(MatrixCall(stmt.target, stmt.value.op, stmt.value.args, stmt.quote))
             called[stmt.target.name] = None
         if finishes[sweep]:
             phases.append(Finish(finishes[sweep]))
@@ -178,7 +178,7 @@ def _phases(algorithm: Algorithm, pieces: RulePhases, programs: list[Program]) -
             taken = {ref.name for expr in waiting for ref in refs(expr)}  # by remaining matrix ops
             stored = pieces.stored[sweep]
             handed = tuple(name for name in pieces.handed[sweep] if name in taken)
-            streams = streams_of_trip(algorithm, sweeps[sweep], stored, handed, tuple(called))
+            streams = streams_of_sweep(algorithm, sweeps[sweep], stored, handed, tuple(called))
             phases.append(Sweep(streams, sweeps[sweep]))
     match phases:
         case [Sweep(_, body)]:  # a single sweep gets every tensor, read or not

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import reduce
 
-from optgen.ir.kinds import Axes, Lookup, kind_of
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref, children, rebuild
-from optgen.ir.words import MATRIX_WORDS, REDUCTIONS, WORDS
+from optgen.ir.ops import MATRIX_OPS, OPS, REDUCTIONS
+from optgen.ir.value_kinds import Axes, Lookup, kind_of
 from optgen.passes.fold_expression import fold
 
 
@@ -31,7 +31,7 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
-        if isinstance(expr, Call) and expr.word in (*REDUCTIONS, *MATRIX_WORDS):
+        if isinstance(expr, Call) and expr.op in (*REDUCTIONS, *MATRIX_OPS):
             return replace(expr, args=(kept(expr.args[0]), *expr.args[1:]))
         return expr
 
@@ -39,7 +39,7 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
 
 
 def _is_condition(expr: Expr) -> bool:
-    return isinstance(expr, Call) and WORDS[expr.word].sort in ("comparison", "logic")
+    return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
 def _compared(comparison: str, asked: Iterable[Expr], place: Place) -> Expr:
@@ -59,7 +59,7 @@ def _with_axes(expr: Expr, kinds: Lookup) -> Iterator[Expr]:
     """Yield the names and reductions that give an expression its axes."""
     if kind_of(expr, kinds).axes is Axes.NONE:
         return  # a property of a tensor, such as rows(p), has no axes
-    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.word in REDUCTIONS):
+    if isinstance(expr, Ref) or (isinstance(expr, Call) and expr.op in REDUCTIONS):
         yield expr
         return
     for child in children(expr):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optgen.ir.kinds import STATIC
 from optgen.ir.nodes import If, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import Phase, Plan, Sweep, is_reduction
+from optgen.ir.value_kinds import STATIC
 from optgen.passes.rewrite import filter_assigns
 
 BLOCKED = Ref("blocked")

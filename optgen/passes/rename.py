@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import count
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import assigns, rename_program
-from optgen.ir.variables import is_free
 
 
 def rename(algorithm: Algorithm) -> Algorithm:

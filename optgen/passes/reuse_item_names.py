@@ -33,4 +33,4 @@ def reuse_item_names(program: Program) -> Program:
 
 def is_item(value: Expr) -> bool:
     """Tell whether a value is one item of a tuple."""
-    return isinstance(value, Call) and value.word == "item"
+    return isinstance(value, Call) and value.op == "item"

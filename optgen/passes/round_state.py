@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs
-from optgen.ir.words import CONDITIONS
+from optgen.ir.ops import CONDITIONS
 
 ROUNDED = "rounded"
 """Op that rounds to the state's dtype. Only printers of compiled languages meet it."""
@@ -33,7 +33,7 @@ def derives(expr: Expr, state: str) -> bool:
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
-    asked = CONDITIONS.get(call.word, 0)
+    asked = CONDITIONS.get(call.op, 0)
     conditions = (_condition(arg, state) for arg in call.args[:asked])
     return (*conditions, *(round_state(arg, state) for arg in call.args[asked:]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 
 
 def scalar_name(expr: Expr) -> str:
@@ -19,7 +19,7 @@ def scalar_name(expr: Expr) -> str:
         case Call("sqrt", (inner,)):
             inside = inner.name if isinstance(inner, Ref) else scalar_name(inner)
             return f"{inside}_sqrt" if inside else ""
-        case Call("/", (Const(1), Call(word, (Ref(),)))) if WORDS[word].sort == "property":
+        case Call("/", (Const(1), Call(word, (Ref(),)))) if OPS[word].category == "property":
             return f"inverse_{word}"
         case Call("/", (Const(1), below)):
             inside = below.name if isinstance(below, Ref) else scalar_name(below)

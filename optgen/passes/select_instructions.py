@@ -84,8 +84,8 @@ class _Selector(InstructionBuilder):
                 self._emit("clone", name, source)
             case Linear((Term(Const(1), (Ref(source),), ()),)) if name not in self.stored:
                 self.steps.append(Alias(name, source))
-                self.owned.discard(name)
                 aliased = self._storage(source)
+                self.owned -= {name, *aliased}  # a change in place would change them all
             case Linear(terms) if name in self.stored:
                 self._update(name, terms)
             case Linear(terms):

@@ -8,7 +8,7 @@ from itertools import product
 
 from optgen.ir.algorithm import Algorithm, State
 from optgen.ir.nodes import Call, Const, Expr, expressions, rebuild, walk
-from optgen.ir.words import FACTS
+from optgen.ir.ops import FACTS
 from optgen.passes.rewrite import map_expressions
 
 Facts = Mapping[str, bool]
@@ -18,7 +18,7 @@ def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the shape predicates (`factored`) that the rule or its states read."""
     asked = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
-    asked |= {node.word for node in nodes if isinstance(node, Call)}
+    asked |= {node.op for node in nodes if isinstance(node, Call)}
     return tuple(fact for fact in FACTS if fact in asked)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import chain, count
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     refs,
     rename_program,
 )
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
 from optgen.passes.rewrite import map_expressions, read_instead

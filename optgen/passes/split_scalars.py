@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Kind, declared_kinds, kind_of
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -29,6 +28,7 @@ from optgen.ir.nodes import (
     rebuild,
     refs,
 )
+from optgen.ir.value_kinds import Kind, declared_kinds, kind_of
 from optgen.passes.linear import Linearizer, Terms
 from optgen.passes.name_reductions import ends_phase
 from optgen.passes.ranges import Range, declared_ranges, range_of

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import declared_kinds
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, rebuild, rename_program
-from optgen.ir.words import PROPERTIES
+from optgen.ir.ops import PROPERTIES
+from optgen.ir.value_kinds import declared_kinds
 
 
 def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:

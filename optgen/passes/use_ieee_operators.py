@@ -102,9 +102,9 @@ def _in_a_word(expr: Expr) -> Expr:
     """Return a quotient, a power or a remainder as a function call, and a square as a product."""
     assert isinstance(expr, Call)
     a, b = expr.args
-    if expr.word == "**" and isinstance(a, Ref) and b == Const(2):
-        return replace(expr, word="*", args=(a, a))
-    return replace(expr, word=_GUARDED[expr.word])
+    if expr.op == "**" and isinstance(a, Ref) and b == Const(2):
+        return replace(expr, op="*", args=(a, a))
+    return replace(expr, op=_GUARDED[expr.op])
 
 
 def _is_other_than_zero(expr: Expr) -> bool:

@@ -16,8 +16,6 @@ from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consen
 from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain
 
-_ORDER = list(reversed(BACKENDS))
-
 
 def step(optimizer: Stepping, given: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering.
@@ -83,7 +81,7 @@ def _prepared(
         batches = gather_batches(optimizer, given)
         chosen = _chosen(optimizer, batches)
         updates = []
-        for lowering in sorted(chosen, key=_ORDER.index):
+        for lowering in sorted(chosen, key=list(BACKENDS).index, reverse=True):
             if consensus:
                 for batch in chosen[lowering]:
                     note_batch(consensus, optimizer.rule, lowering, batch)

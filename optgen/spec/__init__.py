@@ -1,10 +1,10 @@
-"""What a spec file imports. A spec is read, not run: these names only have to exist.
+"""Define the names that a spec file imports. A spec is read and never run, so they do nothing.
 
 See docs/spec-language.md for the whole grammar on one page.
 """
 
 from optgen.spec.declare import Spec, choice, elementwise, fixed, flag, hyper, optimizer, state
-from optgen.spec.functions import (
+from optgen.spec.op_stubs import (
     abs,
     clamp,
     col_mean,

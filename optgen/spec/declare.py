@@ -1,7 +1,7 @@
-"""How a spec declares itself, its state and its hyperparameters, as Python that does nothing.
+"""Define the decorators and declarations of a spec, as Python functions without effect.
 
-A spec is read from its source and never executed; a module that holds one may still be imported (a
-notebook, an editor, a test), so `@optimizer` returns an inert `Spec` and a declaration is a token.
+A spec is read from its source and never executed. Its module may still be imported, by a notebook,
+an editor or a test. So `@optimizer` returns an inert `Spec`, and a declaration returns a token.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 
 from optgen.ir.nodes import NOWHERE, Place
 from optgen.spec.errors import SpecError
-from optgen.spec.part import part_of_file
+from optgen.spec.function_source import source_of_function
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A spec as it was written: its source text, the file it stands in, and its first line there.
+    """A spec as it was written: its source text, its file, and its first line there.
 
-    The text is a file's, or that of one function with the constants and helpers it names.
-    `name` is the name of the optimizer class. Hand it to `optgen.load`.
+    The text is that of a whole file, or of one function with the constants and helpers it uses.
+    `name` is the name of the optimizer class. `optgen.load` makes the class.
     """
 
     name: str
@@ -31,9 +31,9 @@ class Spec:
     line: int
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse to run: a spec is read, and becomes a class by `optgen.load`."""
+        """Raise a TypeError: `optgen.load` makes a class of a spec, which never runs."""
         raise TypeError(
-            f"{self.name} is a spec, which is read and never run; "
+            f"{self.name} is a spec, and a spec is read and never run; "
             f"make a class of it first: {self.name} = optgen.load({self.name})"
         )
 
@@ -55,17 +55,17 @@ def optimizer(
     """Mark a function as the spec of an optimizer.
 
     Args:
-        *bare: nothing; it is here to say what is wrong with `@optimizer` without brackets.
+        *bare: the function, if the decorator is written without brackets; this is an error.
         paper: where the algorithm was published (a URL).
         base: the algorithm whose rule this is, with other defaults and `fixed` values.
-        keywords: the order of all arguments, where it is not the spec's own; what follows "*" is
+        keywords: the order of all arguments, if not the spec's own; arguments after "*" are
             keyword-only.
-        group: the order of the param group's keys, where it is not the spec's own.
+        group: the order of the param group's keys, if not the spec's own.
         gradient: "dense"; "rows", if sparse gradients work too; or "sparse_only".
-        sparse_hint: how the error about a gradient of the wrong kind ends.
-        step: what the step count is in a checkpoint, a 0-dim "tensor" or an "int".
-        scalar_device: where the step count and scalar states are while neither `fused` nor
-            `capturable` wants them beside the parameter: "cpu", or "param", beside it always.
+        sparse_hint: the last words of the error about a gradient that is wrongly sparse or dense.
+        step: the type of the step count in a checkpoint, a 0-dim "tensor" or an "int".
+        scalar_device: the device of the step count and of scalar states in a group that is neither
+            `fused` nor `capturable`: "cpu", or "param" for the parameter's device.
 
     Returns:
         A decorator that turns the function into an inert `Spec`.
@@ -79,7 +79,7 @@ def optimizer(
 
 
 def _refuse_bare(spec: Spec) -> NoReturn:
-    """Raise the error about a decorator without brackets."""
+    """Raise the SpecError for a decorator without brackets."""
     lines = ["\n"] * (spec.line - 1) + spec.source.splitlines(keepends=True)
     marks = [n for n, line in enumerate(lines) if line.lstrip().startswith("@")]
     line = marks[0] if marks else spec.line - 1
@@ -94,22 +94,27 @@ def _refuse_bare(spec: Spec) -> NoReturn:
 def elementwise(function: Callable[..., None]) -> Spec:
     """Mark a function as a rule over parallel lists of tensors, for which there is no class.
 
-    Before `/` stand the lists, after `*` the numbers; the rule is that of one tensor of each list,
-    element by element. What it assigns to a list is stored there; one list at least is only read.
+    Lists are declared before `/`, numbers after `*`. The rule is written for one tensor of each
+    list and works element by element. Assigning to a list's name stores into the list. At least
+    one list is only read.
     """
     return _as_written(function)
 
 
 def _as_written(function: Callable[..., None]) -> Spec:
-    """The function's text, where Python can find it."""
+    """Return a Spec with the function's source text.
+
+    Raises:
+        SpecError: Python cannot find the text.
+    """
     try:
-        text, first = part_of_file(function)
+        text, first = source_of_function(function)
     except OSError:
         code = getattr(function, "__code__", None)
         raise SpecError(
             Place(code.co_filename, code.co_firstlineno, 1) if code else NOWHERE,
             f"the text of `{function.__name__}` cannot be found, and a spec is read, not run",
-            "write it into a file or a notebook cell; what is typed at a prompt leaves no text",
+            "write it into a file or a notebook cell; Python keeps no text of a prompt's input",
         ) from None
     file = inspect.getsourcefile(function) or "<unknown>"
     return Spec(function.__name__, text, file, first)
@@ -117,9 +122,9 @@ def _as_written(function: Callable[..., None]) -> Spec:
 
 @dataclass(frozen=True)
 class Declared:
-    """A token: what a declaration evaluates to if somebody imports the spec file."""
+    """Token that a declaration evaluates to when its spec file is imported."""
 
-    word: str
+    declaration: str
     args: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...]
 
@@ -134,20 +139,22 @@ def state(
     eager: bool = False,
     rows: bool = True,
 ) -> Any:
-    """Declare something remembered from one step to the next.
+    """Declare a state, which is kept from one step to the next.
 
     Args:
         key: its name in a checkpoint: `state("exp_avg")`.
-        init: where it starts: a number, a hyperparameter's name, or "p", a copy of the parameter.
-        shape: "like" the parameter; one number per "row" or per "col" of it (its shape, with one
-            element along the last axis or the axis before it); or one "scalar" per parameter.
-        dtype: None, the parameter's, or "float32". Of a "scalar": None or "float64"; "float32"; or
-            "torch", what torch keeps its own in: float32, or float64 where that is the default.
-        when: the hyperparameter whose truth brings it into being: "amsgrad", "not amsgrad"; or
-            "factored", "not factored", which the parameter is if it has rows and columns.
-        eager: made by the constructor, not by the first step.
-        rows: False if every row changes in every step, also where a sparse gradient names few: with
-            this state a sparse gradient is taken as a dense one.
+        init: its initial value: a number, a hyperparameter's name, or "p", a copy of the parameter.
+        shape: "like" the parameter; "row", one number per row: the parameter's shape with size 1 in
+            the last axis; "col", one number per column: size 1 in the last axis but one; or
+            "scalar", one number per parameter.
+        dtype: None for the parameter's dtype, or "float32". For a "scalar": None or "float64";
+            "float32"; or "torch" for torch's own choice, which is float32, or float64 if that is
+            the default dtype.
+        when: the condition under which it exists: a hyperparameter, "amsgrad" or "not amsgrad"; or
+            "factored" or "not factored". A parameter with rows and columns is factored.
+        eager: created by the constructor instead of the first step.
+        rows: False if every row changes in every step, even where a sparse gradient holds few rows.
+            While such a state exists, a sparse gradient is used as a dense one.
     """
     options = {"init": init, "shape": shape, "dtype": dtype, "when": when, "eager": eager}
     return Declared("state", (key,), (*options.items(), ("rows", rows)))
@@ -166,20 +173,21 @@ def hyper(
     about: str = "",
     rows: bool = True,
 ) -> Any:
-    """Declare a hyperparameter that is a number, or a tuple of them.
+    """Declare a hyperparameter that is a number or a tuple of numbers.
 
     Args:
         default: a number, or a tuple of numbers that the rule unpacks: `beta1, beta2 = betas`.
-        ge, gt, le, lt: the smallest and the largest number allowed; gt and lt exclude it.
-        optional: whether it may be None; the rule asks by `if clip is not None:`. Of a tuple, those
-            numbers may be that are None by default.
-        error: what the constructor says of a number out of bounds, `{}` for the number and
-            `{index}` or `{number}` for its place in a tuple, from 0 or 1; "" has torch's words.
-        tensor: whether a tensor of one element will do: "never"; "always", and then the for-loop
-            computes in the tensor's dtype; "capturable", the same, but not together with foreach
-            unless capturable; or "number": a tensor is read as the number it holds.
-        about: what the docstring of the class says of it.
-        rows: False if a sparse gradient is an error where this is true.
+        ge, gt, le, lt: bounds on the number: at least, above, at most, below.
+        optional: whether it may be None. The rule tests this with `if clip is not None:`. In a
+            tuple, a number may be None if its default is None.
+        error: the constructor's message for a number out of bounds. `{}` stands for the number, and
+            `{index}` or `{number}` for its place in a tuple, counted from 0 or from 1. "" for
+            torch's message.
+        tensor: whether a tensor of one element is accepted: "never"; "always", and the for-loop
+            computes in the tensor's dtype; "capturable", as "always", but with foreach only if
+            capturable; or "number": always, and only the value of the tensor is used.
+        about: its description in the docstring of the class.
+        rows: False if a sparse gradient is an error while this hyperparameter is true.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
     options = {**bounds, "optional": optional, "error": error, "tensor": tensor, "about": about}
@@ -188,11 +196,11 @@ def hyper(
 
 
 def flag(default: bool, *, about: str = "") -> Any:
-    """Declare a hyperparameter that is True or False, and what it is by default.
+    """Declare a hyperparameter that is True or False.
 
     Args:
         default: True or False.
-        about: what the docstring of the class says of it.
+        about: its description in the docstring of the class.
     """
     return Declared("flag", (default,), (("about", about),))
 
@@ -200,16 +208,17 @@ def flag(default: bool, *, about: str = "") -> Any:
 def choice(default: str | None, *others: str | None, error: str = "", about: str = "") -> Any:
     """Declare a hyperparameter that is one of a few strings or None; the first is the default.
 
-    The rule asks by `if norm == "first":`, or `is None`.
+    The rule tests it with `if norm == "first":` or `if norm is None:`.
 
     Args:
-        default, *others: what it may be.
-        error: what the constructor says of anything else, `{}` for it; "" has torch's words.
-        about: what the docstring of the class says of it.
+        default, *others: the values it may have.
+        error: the constructor's message for any other value, with `{}` for the value; "" for
+            torch's message.
+        about: its description in the docstring of the class.
     """
     return Declared("choice", (default, *others), (("error", error), ("about", about)))
 
 
 def fixed(value: bool) -> Any:
-    """Declare a key of the param group that is no argument: True or False for good."""
+    """Declare a key of the param group that is always True or always False, and no argument."""
     return Declared("fixed", (value,), ())

@@ -1,4 +1,4 @@
-"""The one error of the spec language: where, what, and the way out; and the one that is ours."""
+"""Define SpecError, for mistakes in a spec, and InternalError, for defects of optgen."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import NOWHERE, Assign, Call, If, Linear, Place, Ref
-from optgen.spec.characters import printable
+from optgen.spec.forbidden_characters import printable
 
 _LONGEST = 160
-"""The most characters of a line or of a cause that are shown."""
+"""The length up to which a line or a cause is shown in full, in characters."""
 
 
 class SpecError(Exception):
-    """Something in a spec file that is not the language.
+    """A mistake in a spec file.
 
     Prints as `file:line:column: message`, the source line, a caret under the column, and a hint.
     """
@@ -31,7 +31,7 @@ class SpecError(Exception):
 
     def __str__(self) -> str:
         lines = [f"{self.place}: {_shortened(self.message)}"]
-        text = self.source.split("\n")  # as Python counts lines: a form feed ends none
+        text = self.source.split("\n")  # as Python counts lines: a form feed does not end one
         if 1 <= self.place.line <= len(text) and text[self.place.line - 1].strip():
             lines += _marked(text[self.place.line - 1], self.place.column)
         if self.hint:
@@ -39,17 +39,17 @@ class SpecError(Exception):
         return printable("\n".join(lines))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: of the reader's own calls nobody learns anything."""
+        """Return the lines that a notebook shows: the error without optgen's own calls."""
         return f"{type(self).__name__}: {self}".split("\n")
 
 
 def _shortened(text: str) -> str:
-    """A text that may quote a long line, without its middle."""
+    """Return a text with the middle left out if it is long: it may quote a long line."""
     return f"{text[:_LONGEST]} … {text[-_LONGEST:]}" if len(text) > 3 * _LONGEST else text
 
 
 def _marked(line: str, column: int) -> list[str]:
-    """A line and a caret under a column; of a long line, what stands around it."""
+    """Return a line, or the part of a long line around a column, and a caret under the column."""
     start = max(0, column - _LONGEST) if len(line) > _LONGEST else 0
     line, column = line[start : start + 2 * _LONGEST].replace("\f", " "), column - start
     before = line[: column - 1].ljust(column - 1)
@@ -58,9 +58,9 @@ def _marked(line: str, column: int) -> list[str]:
 
 
 class InternalError(Exception):
-    """A defect of optgen: reading, planning or printing a spec raised what is no SpecError.
+    """A defect of optgen: reading, planning or printing a spec raised an unexpected exception.
 
-    Prints in one line, with the place in the spec where it happened. The cause is chained.
+    Prints as one line, with the place in the spec where it happened. The cause is chained.
     """
 
     def __init__(self, place: Place, cause: Exception) -> None:
@@ -74,13 +74,13 @@ PlaceOf = Callable[[ast.AST], Place]
 
 
 @contextlib.contextmanager
-def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
-    """Turn what is no error of the language into one that has a place in the spec.
+def located_errors(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator[None]:
+    """Turn any exception into a SpecError or an InternalError with a place in the spec.
 
     Args:
-        first: the place where nothing closer is known.
+        first: the place to report if no closer one is known.
         source: the text of the spec.
-        place_of: tells where a node of the syntax tree stands, while there is one.
+        place_of: returns the place of a node of the syntax tree, while there is a tree.
     """
     try:
         yield
@@ -91,20 +91,21 @@ def told(first: Place, source: str, place_of: PlaceOf | None = None) -> Iterator
         message, hint = "an expression here is nested too deeply", "give parts of it names"
         raise SpecError(place, message, hint, source) from None
     except (SpecError, InternalError, OSError, MemoryError):
-        raise  # a spec's, one that has its place already, and what is the machine's
+        raise  # these have a place already, or come from the machine and not from the spec
     except Exception as error:
         raise InternalError(_nearest(error, first, place_of), error) from error
 
 
-def shown_in(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
-    """Turn errors that passes raise about a rule into errors of its spec."""
-    return told(algorithm.place, algorithm.source)
+def spec_errors(algorithm: Algorithm) -> contextlib.AbstractContextManager[None]:
+    """Turn exceptions that passes raise about a rule into a SpecError or an InternalError."""
+    return located_errors(algorithm.place, algorithm.source)
 
 
 def _nearest(error: Exception, first: Place, place_of: PlaceOf | None) -> Place:
-    """The place of the statement at hand when an error was raised, else of the expression.
+    """Return the place of the statement, else of the expression, that raised an error.
 
-    Every pass and printer has in a variable what it works on: the innermost that has a place.
+    Every pass and printer holds the node it works on in a local variable. The innermost such
+    node in the traceback that has a place is taken.
     """
     found: list[Place] = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -129,10 +130,10 @@ def _place(value: object, place_of: PlaceOf | None) -> Place | None:
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return a hint that names the closest known name, or `otherwise` where none is close.
 
-    Close is what one slip in three letters makes of a name, or of each word in it.
+    A known name is close if at most one letter in three differs, in each part between underscores.
     """
-    slips = {other: _slips(name, other) for other in known if _is_close(name, other)}
-    close = min(slips, key=lambda o: (slips[o], not name.startswith(o)), default="")
+    distances = {other: _edit_distance(name, other) for other in known if _is_close(name, other)}
+    close = min(distances, key=lambda o: (distances[o], not name.startswith(o)), default="")
     return f"did you mean `{close}`?" if close else otherwise
 
 
@@ -141,13 +142,13 @@ def _is_close(name: str, other: str) -> bool:
     if len(words) != len(others):
         words, others = [name], [other]
     pairs = zip(words, others, strict=True)
-    return all(_slips(word, its) <= len(word) // 3 for word, its in pairs)
+    return all(_edit_distance(word, its) <= len(word) // 3 for word, its in pairs)
 
 
-def _slips(name: str, other: str) -> int:
-    """Count the letters left out, put in, or taken for others, and neighbours that changed places.
+def _edit_distance(name: str, other: str) -> int:
+    """Return the edit distance of two names; swapped neighbours count as one edit.
 
-    Capitals are no slip: of names that differ in nothing else the first is the closest.
+    Letters that differ in case only are equal.
     """
     name, other = name.lower(), other.lower()
     before: list[int] = []

@@ -1,4 +1,4 @@
-"""Python expressions to IR, in the author's order. Conditions are translated, never evaluated."""
+"""Translate Python expressions into IR, in the author's order. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 from optgen.ir.algorithm import Hyper
 from optgen.ir.nodes import Call, Const, Expr, Place, Ref
-from optgen.ir.words import FACTS, WORDS
-from optgen.spec.arithmetic import number, value_of
+from optgen.ir.ops import FACTS, OPS
+from optgen.spec.constant_arithmetic import number, value_of
 from optgen.spec.errors import did_you_mean
+from optgen.spec.implications import implied, may_be_none
 from optgen.spec.literals import finite
 from optgen.spec.scope import Scope
-from optgen.spec.sorts import sort_of, why_no_number
 from optgen.spec.source import Source
-from optgen.spec.truths import may_be_none, truths
+from optgen.spec.type_check import type_of, why_no_number
 
 BINARY = {
     ast.Add: "+",
@@ -25,7 +25,7 @@ BINARY = {
     ast.Mod: "%",
 }
 LARGEST_RULE = 3000
-"""The most names, numbers and words of a rule: compile time grows faster than their number."""
+"""The most names, numbers and ops in a rule. Compile time grows faster than their number."""
 
 _COMPARE = {
     ast.Lt: "<",
@@ -35,16 +35,17 @@ _COMPARE = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
+_ALLOWED = "allowed: numbers, names, + - * / ** %, comparisons, and/or/not, functions"
 _HINTS: dict[type[ast.expr], str] = {
     ast.IfExp: "write an if statement, or where(condition, a, b) for tensors",
     ast.Lambda: "write a plain helper function in the file",
-    ast.Attribute: "the words of the language are plain names: sqrt(x), not x.sqrt()",
-    ast.NamedExpr: "write an assignment of its own",
+    ast.Attribute: "call a function by its plain name: sqrt(x), not x.sqrt()",
+    ast.NamedExpr: "write a separate assignment",
 }
 
 
 class Expressions:
-    """Reads expressions in a scope. `call` reads a call, of a word or of a helper of the file."""
+    """Reader of expressions. A subclass implements `call`, for calls of ops and helpers."""
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self.source = source
@@ -54,7 +55,7 @@ class Expressions:
         raise NotImplementedError
 
     def number(self, node: ast.expr) -> Expr:
-        """A number or a tensor."""
+        """Read an expression that must be a number or a tensor."""
         value = self.value(node)
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
@@ -62,19 +63,19 @@ class Expressions:
         return self.given(node, value)
 
     def given(self, node: ast.expr, value: Expr) -> Expr:
-        """The value, if it is not one that may be None here."""
+        """Return the value; raise a SpecError if it may be None here."""
         if may_be_none(value, self.scope):
             quote = self.source.quote(node)
-            hint = f"ask before: if {quote} is not None: …"
+            hint = f"test it first: if {quote} is not None: …"
             self.source.error(node, f"`{quote}` may be None here", hint)
         return value
 
     def value(self, node: ast.expr) -> Expr:
-        """Anything that has a value; what is made of plain numbers has one that is finite."""
+        """Read any expression. If it consists of constants, its value must be finite."""
         self.scope.size += 1
         if self.scope.size > LARGEST_RULE:
-            message = f"the rule has more than {LARGEST_RULE:,} names, numbers and words"
-            hint = "a helper counts wherever it is called; is it one algorithm?"
+            message = f"the rule has more than {LARGEST_RULE:,} names, numbers and ops"
+            hint = "each call of a helper counts; is it one algorithm?"
             self.source.error(node, message, hint)
         value = self._value(node)
         finite(node, self.source, lambda: value_of(value))
@@ -109,12 +110,12 @@ class Expressions:
         self.refuse(node)
 
     def condition(self, node: ast.expr) -> Expr:
-        """Something that is true or false."""
+        """Read an expression that is true or false."""
         place = self.source.place(node)
         match node:
             case ast.BoolOp(op=op, values=values):
-                word = "and" if isinstance(op, ast.And) else "or"
-                return self._chain(word, self._one_after_the_other(word, values))
+                logic = "and" if isinstance(op, ast.And) else "or"
+                return self._chain(logic, self._short_circuited(logic, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return Call("not", (self.condition(operand),), place)
             case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -123,8 +124,8 @@ class Expressions:
                 return self._chain("and", [self._compare(node, *pair) for pair in pairs])
         value = self.value(node)
         if isinstance(value, Const):
-            self.source.error(node, "this condition always has one answer", "leave it out")
-        if sort_of(value, self.scope) == "truth":
+            self.source.error(node, "this condition is a constant", "leave it out")
+        if type_of(value, self.scope) == "truth":
             return value
         wrong, hint = why_no_number(value, self.scope)
         if wrong:
@@ -132,7 +133,7 @@ class Expressions:
         return self._truth(value)
 
     def _truth(self, value: Expr) -> Expr:
-        """Return the truth of a number: it is given, and it is not 0."""
+        """Return the condition that a number is not None and not 0."""
         differs = Call("!=", (value, Const(0)), value.place)
         asked = self._asked(value)
         match asked:
@@ -144,23 +145,23 @@ class Expressions:
         return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
 
     def _asked(self, value: Expr) -> Expr:
-        """The number of a tuple that a name is unpacked from (eps1, eps2 = eps), else the value."""
+        """Return the tuple item that a name was unpacked from (a, b = eps), else the value."""
         return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
 
-    def _one_after_the_other(self, word: str, nodes: list[ast.expr]) -> list[Expr]:
-        """Conditions of which each is asked only if those before it leave the answer open."""
-        holding, found = self.scope.holding, list[Expr]()
+    def _short_circuited(self, logic: str, nodes: list[ast.expr]) -> list[Expr]:
+        """Read the operands of and/or; each may rely on the result of those before it."""
+        holding, found = self.scope.known_true, list[Expr]()
         for node in nodes:
             found.append(self.condition(node))
-            left_open = found[-1] if word == "and" else Call("not", (found[-1],))
-            self.scope.holding |= truths(left_open)
-        self.scope.holding = holding
+            left_open = found[-1] if logic == "and" else Call("not", (found[-1],))
+            self.scope.known_true |= implied(left_open)
+        self.scope.known_true = holding
         return found
 
-    def _chain(self, word: str, conditions: list[Expr]) -> Expr:
+    def _chain(self, logic: str, conditions: list[Expr]) -> Expr:
         result, *rest = conditions
         for condition in rest:
-            result = Call(word, (result, condition), condition.place)
+            result = Call(logic, (result, condition), condition.place)
         return result
 
     def _compare(self, node: ast.Compare, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Expr:
@@ -173,33 +174,33 @@ class Expressions:
             self.source.error(
                 node, "this comparison is not in the language", "use < <= > >= == != or is None"
             )
-        word, choice = _COMPARE[type(op)], self._compared_choice(left, right)
+        comparison, choice = _COMPARE[type(op)], self._compared_choice(left, right)
         if choice is None:
-            return Call(word, (self.number(left), self.number(right)), place)
-        if word not in ("==", "!="):
+            return Call(comparison, (self.number(left), self.number(right)), place)
+        if comparison not in ("==", "!="):
             hint = "compare it by == or !="
             self.source.error(node, f"`{choice.name}` is a choice, which has no order", hint)
-        return Call(word, (self.value(left), self._option(choice, right)), place)
+        return Call(comparison, (self.value(left), self._option(choice, right)), place)
 
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
         value = self._asked(self.value(node))
-        owner = value.args[0] if isinstance(value, Call) and value.word == "item" else value
+        owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
         hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
         if hyper is None:
             self.source.error(node, "only a hyperparameter can be None", "hyper(…, optional=True)")
         if owner is value and isinstance(hyper.default, tuple):
-            hint = f"ask one of its numbers: `{hyper.name}[0] is None`"
+            hint = f"test one of its numbers: `{hyper.name}[0] is None`"
             self.source.error(node, f"`{hyper.name}` is a tuple, which is never None", hint)
         test = Call("is_none", (value,), place)
         return Call("not", (test,), place) if negated else test
 
     def _compared_choice(self, left: ast.expr, right: ast.expr) -> Hyper | None:
-        """The choice on the left of a comparison, if there is one."""
+        """Return the choice hyperparameter on the left of a comparison, or None."""
         value = self.value(left)
         hyper = self.scope.algorithm.hyper(value.name) if isinstance(value, Ref) else None
         if isinstance(right, ast.Constant) and right.value is None:
-            self.source.error(right, "`==` does not find None", "write `is None`")
-        return hyper if hyper is not None and hyper.sort == "choice" else None
+            self.source.error(right, "`==` does not compare with None", "write `is None`")
+        return hyper if hyper is not None and hyper.type == "choice" else None
 
     def _option(self, choice: Hyper, node: ast.expr) -> Expr:
         value = self.value(node)
@@ -231,21 +232,21 @@ class Expressions:
             self.source.error(
                 node,
                 f"unknown name `{name}`",
-                "a helper sees its arguments and the file's constants: hand it over",
+                "a helper sees its arguments and the file's constants: pass it as an argument",
             )
-        if name in self.scope.partial:
+        if name in self.scope.maybe_undefined:
             self.source.error(
                 node,
                 f"`{name}` is undefined on this path",
                 "assign it in both arms of the if, or before it",
             )
-        if name in WORDS or name in self.scope.helpers:
+        if name in OPS or name in self.scope.helpers:
             self.source.error(node, f"`{name}` is a function", f"call it: {name}(…)")
         algorithm = self.scope.algorithm
         if name == "t" and algorithm.step is None and not algorithm.is_function:
-            hint = "the number of steps is handed over: p, g, t, /"
+            hint = "add the step count to the inputs: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
-        elsewhere = ", or put it into the same cell" if self.source.is_part else ""
+        elsewhere = ", or put it into the same cell" if self.source.is_excerpt else ""
         otherwise = f"declare it in the signature or assign it{elsewhere}"
         self.source.error(
             node,
@@ -256,8 +257,8 @@ class Expressions:
     def _item(self, node: ast.Subscript, values: ast.Name, index: int) -> Expr:
         whole = self.value(values)
         hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
-        if hyper is None or hyper.sort != "tuple":
-            hint = f"`{values.id}` is used whole"
+        if hyper is None or hyper.type != "tuple":
+            hint = f"use `{values.id}` without an index"
             self.source.error(node, "only a tuple hyperparameter has items", hint)
         if not 0 <= index < hyper.size:
             hint = f"it has items 0 to {hyper.size - 1}"
@@ -267,30 +268,30 @@ class Expressions:
         return Call("item", (whole, Const(index)), self.source.place(node))
 
     def refuse(self, node: ast.expr) -> NoReturn:
-        """Raise the error about what the language does not have."""
+        """Raise the SpecError for an expression that the language does not have."""
         self.source.error(
             node,
             f"`{self.source.quote(node)}` is not in the language",
-            _HINTS.get(type(node), "numbers, names, + - * / ** %, comparisons, and/or/not, words"),
+            _HINTS.get(type(node), _ALLOWED),
         )
 
     def check_exists(self, node: ast.expr, name: str) -> None:
-        """State that is there only under a condition is read and written under it only."""
+        """Check that a state with `when=` is read and written only where it exists."""
         state = self.scope.algorithm.state(name)
-        if state is not None and state.when and state.when not in self.scope.holding:
+        if state is not None and state.when and state.when not in self.scope.known_true:
             fact = state.when.removeprefix("not ") in FACTS
             asked = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
             self.source.error(
-                node, f"`{name}` is there only when {state.when}", f"say so: if {asked}: …"
+                node, f"`{name}` exists only when {state.when}", f"test it first: if {asked}: …"
             )
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:
-        """An `if` needs one answer per parameter."""
+        """Check that a condition has one value per parameter, known before the reductions."""
         kind = self.scope.kind(condition)
         if kind.is_tensor:
             self.source.error(
-                node, "`if` on a tensor has no single answer", "write where(condition, a, b)"
+                node, "`if` on a tensor has no single value", "write where(condition, a, b)"
             )
         if not kind.is_scalar:
-            message = "`if` on a number that a reduction makes: it is known too late"
+            message = "`if` on the result of a reduction, which is known too late"
             self.source.error(node, message, "write where(condition, a, b)")

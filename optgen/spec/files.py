@@ -1,4 +1,4 @@
-"""Reads spec files: UTF-8, with or without a byte order mark."""
+"""Read the text of spec files: UTF-8, with or without a byte order mark."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 
 from optgen.ir.nodes import Place
 from optgen.spec.errors import SpecError
-from optgen.spec.names import is_snake_case
+from optgen.spec.reserved_names import is_snake_case
 
 LARGEST = 200_000
-"""The most bytes of a spec file."""
+"""The largest size of a spec file, in bytes."""
 
 
 def read_file(path: Path) -> str:
     """Return the text of a spec file.
 
     Raises:
-        SpecError: its name is no module's, it is too large, or it is not UTF-8.
-        OSError: there is no such file, or it is a folder, a pipe or a device.
+        SpecError: the file name is no module name, the file is too large, or it is not UTF-8.
+        OSError: the file does not exist, or is a folder, a pipe or a device.
     """
     check_file_name(path)
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(errno.EINVAL, "this is no regular file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with path.open("rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -39,15 +39,15 @@ def read_file(path: Path) -> str:
 
 
 def module_name(name: str) -> str:
-    """Return the snake_case word for a class name: SparseAdam -> sparse_adam, AdamW -> adamw."""
+    """Return the snake_case name for a class: SparseAdam -> sparse_adam, AdamW -> adamw."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])(?=[a-z])", r"_\1", name).lower()
 
 
 def check_file_name(path: Path) -> None:
-    """Raise a SpecError for a file name that no Python module may have."""
+    """Raise a SpecError if no Python module may have this file name."""
     if not is_snake_case(path.stem):
-        message = "the file name must be one snake_case word that is no keyword"
-        hint = f"generated modules are called after it: {_suggestion(path.stem)}.py"
+        message = "the file name must be in snake_case, and no keyword of Python"
+        hint = f"generated modules get this name: call it {_suggestion(path.stem)}.py"
         raise SpecError(Place(str(path), 1, 1), message, hint)
 
 

@@ -1,4 +1,4 @@
-"""Literals and arithmetic on literals: everything a declaration may hold."""
+"""Read the values in declarations: literals, and arithmetic on them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from optgen.spec.arithmetic import compute, is_real, number
+from optgen.spec.constant_arithmetic import compute, is_real, number
 from optgen.spec.errors import did_you_mean
 from optgen.spec.source import Source
 
@@ -24,7 +24,7 @@ _ARITHMETIC: dict[type[ast.AST], str] = {
 
 
 def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any:
-    """The value of a literal, a tuple of them, a module constant, or arithmetic on numbers."""
+    """Return the value of a literal, a tuple, a constant of the file, or arithmetic on numbers."""
     match node:
         case ast.Constant(value=bool() | str() | None as value):
             return value
@@ -50,12 +50,12 @@ def literal(node: ast.expr, source: Source, constants: Mapping[str, Any]) -> Any
 
 def _apply(node: ast.expr, source: Source, operation: type[ast.AST], *values: Any) -> Any:
     if not all(map(is_real, values)):
-        source.error(node, "arithmetic in a declaration is on numbers only", "write it out")
+        source.error(node, "a declaration computes with numbers only", "write the value itself")
     return finite(node, source, lambda: compute(_ARITHMETIC[operation], *values))
 
 
 def finite(node: ast.expr, source: Source, value: Callable[[], T]) -> T:
-    """Return a value that has yet to be computed; one that is no number is an error at a node."""
+    """Compute and return a value; if it is not a finite number, raise a SpecError at a node."""
     try:
         return value()
     except (ArithmeticError, ValueError) as error:
@@ -65,20 +65,20 @@ def finite(node: ast.expr, source: Source, value: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class Option:
-    """A keyword of a declaration: which values it accepts, and what they are in words."""
+    """A keyword of a declaration: a test of its values, and a description of them."""
 
     accepts: Callable[[Any], bool]
     what: str
 
 
 def one_of(*values: str | None) -> Option:
-    """An option with a few values."""
+    """Return an option that accepts only these values."""
     return Option(lambda v: v in values, "one of " + ", ".join(map(repr, values)))
 
 
 TEXT = Option(lambda v: isinstance(v, str), "a string")
 NUMBER = Option(is_real, "a number")
-TRUTH = Option(lambda v: isinstance(v, bool), "True or False")
+BOOLEAN = Option(lambda v: isinstance(v, bool), "True or False")
 STRINGS = Option(
     lambda v: isinstance(v, tuple) and all(isinstance(item, str) for item in v),
     'a tuple of strings: ("a", "b")',
@@ -91,12 +91,12 @@ def options(
     source: Source,
     constants: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The keywords of a declaration, every one known and of a value it accepts."""
+    """Return the keywords of a declaration, after checking their names and values."""
     found: dict[str, Any] = {}
     for keyword in keywords:
         name = keyword.arg
         if name is None:
-            source.error(keyword.value, "options are written out", "leave the ** out")
+            source.error(keyword.value, "`**` is not allowed here", "write each option out")
         if name not in allowed:
             all_of_them = f"options: {', '.join(allowed) or 'none'}"
             close = did_you_mean(name, allowed)

@@ -1,4 +1,4 @@
-"""What names mean at one point of a rule."""
+"""Keep track of what names mean while a rule is read."""
 
 from __future__ import annotations
 
@@ -9,39 +9,45 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.ir.nodes import Expr, Place, Stmt
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 
 
 @dataclass
 class Scope:
-    """The names a rule may read where the reader stands, and the statements read so far.
+    """The names that a rule may read at the current point, and the statements read so far.
 
-    `kinds` are the names defined on every path to this point; `partial` those defined on some.
-    `locals` are the author's own names, where each is written first;
-    `answers` are names of something true or false; `axes` says of every name ever written whether
-    it is one number, a tensor, or one number per row or column; `items` are names of a tuple's
-    numbers. `renamed` maps a helper's own names to what they stand for while the helper is inlined;
-    `spoken` are the rule's own names, which no helper's name may become; `holding` are the truths
-    of hyperparameters ("amsgrad", "not amsgrad") and facts of the parameter ("factored") that hold
-    in this arm. `size` counts what has been read.
+    * `kinds`: the names defined on every path to this point, with their kinds.
+    * `maybe_undefined`: the names defined on some paths only.
+    * `read`, `written`: the names that the rule has read and written so far.
+    * `locals`: the author's own variables, with the place of the first assignment.
+    * `booleans`: the variables that are true or false.
+    * `axes`: the axes of every name ever assigned.
+    * `items`: the variables unpacked from a tuple, with the item each stands for.
+    * `renamed`: while a helper is inlined, its names and what they stand for.
+    * `inlining`: the helpers that are being inlined, outermost first.
+    * `rule_names`: all names in the rule's text. An inlined name may not collide with them.
+    * `known_true`: conditions that hold in the current branch: "amsgrad", "not amsgrad",
+      "factored".
+    * `out`: the statements read so far, in the current branch.
+    * `size`: the number of names, numbers and ops read so far.
     """
 
     algorithm: Algorithm
     constants: Mapping[str, Any]
     helpers: Mapping[str, ast.FunctionDef]
     kinds: dict[str, Kind] = field(default_factory=dict)
-    partial: set[str] = field(default_factory=set)
+    maybe_undefined: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     locals: dict[str, Place] = field(default_factory=dict)
-    answers: set[str] = field(default_factory=set)
+    booleans: set[str] = field(default_factory=set)
     axes: dict[str, Axes] = field(default_factory=dict)
     items: dict[str, Expr] = field(default_factory=dict)
     renamed: dict[str, Expr] | None = None
     inlining: tuple[str, ...] = ()
-    spoken: frozenset[str] = frozenset()
-    holding: frozenset[str] = frozenset()
+    rule_names: frozenset[str] = frozenset()
+    known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
     size: int = 0
 
@@ -50,26 +56,26 @@ class Scope:
         self.axes.update((name, kind.axes) for name, kind in self.kinds.items())
 
     def kind(self, expr: Expr) -> Kind:
-        """The kind of an expression read here."""
+        """Return the kind of an expression at the current point."""
         return kind_of(expr, lambda ref: self.kinds[ref.name])
 
     def known(self) -> Iterator[str]:
-        """Every name that could have been meant, for hints."""
+        """Yield every name that is visible here, for hints."""
         yield from self.kinds if self.renamed is None else self.renamed
         yield from self.constants
 
     def unused(self, name: str) -> str:
-        """The name itself if nothing has it yet, else with the first free number behind it."""
-        taken = {*self.axes, *self.constants, *self.spoken}
+        """Return the name itself if it is free, else the name with the first free number."""
+        taken = {*self.axes, *self.constants, *self.rule_names}
         candidates = (name if n == 1 else f"{name}{n}" for n in range(1, len(taken) + 2))
         return next(c for c in candidates if c not in taken)
 
     @contextmanager
     def branch(self, truths: frozenset[str]) -> Iterator[list[Stmt]]:
-        """Collect the statements of one arm apart, where some truths hold besides."""
+        """Collect the statements of one branch in a list of its own; `truths` hold in it."""
         outer, self.out = self.out, []
-        before, self.holding = self.holding, self.holding | truths
+        before, self.known_true = self.known_true, self.known_true | truths
         try:
             yield self.out
         finally:
-            self.out, self.holding = outer, before
+            self.out, self.known_true = outer, before

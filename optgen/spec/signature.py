@@ -1,4 +1,4 @@
-"""The signature of a spec: what is handed over / what is remembered * what the user chooses."""
+"""Read the signature of a spec: inputs before `/`, states before `*`, hyperparameters after it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from optgen.ir.algorithm import Bounds, Hyper, HyperSort, State
-from optgen.spec.arithmetic import is_real
-from optgen.spec.literals import NUMBER, TEXT, TRUTH, Option, literal, one_of, options
-from optgen.spec.names import message_fields, why_taken, why_used
+from optgen.ir.algorithm import Bounds, Hyper, HyperType, State
+from optgen.spec.constant_arithmetic import is_real
+from optgen.spec.literals import BOOLEAN, NUMBER, TEXT, Option, literal, one_of, options
+from optgen.spec.reserved_names import message_fields, why_taken, why_taken_verbatim
 from optgen.spec.source import Source
 
 _STATE_OPTIONS = {
@@ -17,23 +17,23 @@ _STATE_OPTIONS = {
     "shape": one_of("like", "row", "col", "scalar"),
     "dtype": one_of(None, "float32", "float64", "torch"),
     "when": TEXT,
-    "eager": TRUTH,
-    "rows": TRUTH,
+    "eager": BOOLEAN,
+    "rows": BOOLEAN,
 }
 _HYPER_OPTIONS = {
     **dict.fromkeys(("ge", "gt", "le", "lt"), NUMBER),
-    "optional": TRUTH,
+    "optional": BOOLEAN,
     "error": TEXT,
     "about": TEXT,
     "tensor": one_of("never", "always", "capturable", "number"),
-    "rows": TRUTH,
+    "rows": BOOLEAN,
 }
 _CHOICE_OPTIONS = {"error": TEXT, "about": TEXT}
 _FLAG_OPTIONS = {"about": TEXT}
 
 
 class Signature:
-    """Reads one function's signature into states and hyperparameters."""
+    """Reader of one function's signature."""
 
     def __init__(self, source: Source, constants: Mapping[str, Any], node: ast.FunctionDef) -> None:
         self.source = source
@@ -42,14 +42,14 @@ class Signature:
         self.check_names()
 
     def check_names(self) -> None:
-        """A name of the signature may not be a word, nor an argument the generator adds."""
+        """Check that the names in the signature are free, different, and not *args or **kwargs."""
         arguments = self.node.args
         known: dict[str, str] = {}
         for argument in arguments.kwonlyargs:
-            why, name = why_used(argument.arg), argument.arg
+            why, name = why_taken_verbatim(argument.arg), argument.arg
             other = known.setdefault(name.upper(), name)
             if other != name:
-                why = f"differs from `{other}` in capitals only"
+                why = f"differs from `{other}` in case only"
             if why:
                 self.source.error(argument, f"`{name}` {why}", "choose another name")
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -65,18 +65,18 @@ class Signature:
                 self.source.error(extra, "a spec has no *args and no **kwargs", hint)
 
     def inputs(self) -> tuple[str, str, str | None]:
-        """The letters of the parameter, the gradient and (or None) the step count."""
+        """Return the names of the parameter, the gradient, and the step count (or None)."""
         names = [a.arg for a in self.node.args.posonlyargs]
         if len(names) not in (2, 3):
             self.source.error(
                 self.node,
-                "what training hands over stands before `/`: parameter, gradient, step count",
+                "the inputs before `/` are the parameter, the gradient and the step count",
                 f"def {self.node.name}(p, g, t, /, …), or (p, g, /, …) if it counts no steps",
             )
         for name, default in self._defaults().items():
             if name in names:
-                message = f"`{name}` is handed over, so it has no default"
-                self.source.error(default, message, "state stands behind the `/`")
+                message = f"`{name}` is an input, so it has no default"
+                self.source.error(default, message, "declare states after the `/`")
         return names[0], names[1], names[2] if len(names) == 3 else None
 
     def _defaults(self) -> dict[str, ast.expr]:
@@ -86,7 +86,7 @@ class Signature:
         return {a.arg: d for a, d in zip(named, defaults, strict=True)}
 
     def states(self) -> tuple[State, ...]:
-        """What stands between `/` and `*`."""
+        """Read the states, which are declared between `/` and `*`."""
         defaults = self._defaults()
         result: list[State] = []
         for argument in self.node.args.args:
@@ -96,14 +96,14 @@ class Signature:
                 state = f'{argument.arg}=state("checkpoint_key")'
                 self.source.error(
                     argument,
-                    f"`{argument.arg}` stands between `/` and `*`, where state is declared",
-                    "write `*` before what the user chooses" if chosen else state,
+                    f"`{argument.arg}` stands between `/` and `*`, where states are declared",
+                    "write `*` before the hyperparameters" if chosen else state,
                 )
             result.append(self._state(argument.arg, declaration))
         return tuple(result)
 
     def check_keys(self, states: Iterable[State]) -> None:
-        """Checkpoint keys differ, and none is called like anything else of the generated code."""
+        """Check that checkpoint keys differ from each other and from other generated names."""
         seen = {"param": "the parameter", "grad": "the gradient"}
         hypers = {a.arg: a for a in self.node.args.kwonlyargs}
         seen |= dict.fromkeys(hypers, "a hyperparameter")
@@ -113,16 +113,16 @@ class Signature:
                 message = f'checkpoint key "{state.key}" {why}'
                 self.source.error_at(state.place, message, "choose another key")
             if state.key == "step":
-                hint = "steps are counted there: hand over t, as in p, g, t, /"
+                hint = "it holds the step count: add t to the inputs, as in p, g, t, /"
                 self.source.error_at(state.place, 'checkpoint key "step" is reserved', hint)
             if state.key in seen:
                 self.source.error_at(
                     state.place,
                     f'duplicate checkpoint key "{state.key}"',
-                    f"it is taken by {seen[state.key]}",
+                    f"{seen[state.key]} has this key",
                 )
             if f"fresh_{state.key}" in hypers:
-                message = f"`fresh_{state.key}` tells whether a state of that key is new"
+                message = f"`fresh_{state.key}` is used for the state with the key {state.key}"
                 self.source.error(hypers[f"fresh_{state.key}"], message, "choose another name")
             seen[state.key] = f"`{state.symbol}`"
 
@@ -136,16 +136,16 @@ class Signature:
         return State(symbol, args[0], dtype=dtype, place=self.source.place(node), **options)
 
     def _dtype(self, node: ast.Call, chosen: str | None, is_scalar: bool) -> str | None:
-        """Return the dtype of a state; one number is a float64 unless the spec says otherwise."""
+        """Return the dtype of a state. The default for a scalar state is float64."""
         if chosen in ("float64", "torch") and not is_scalar:
-            hint = 'shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
+            hint = 'add shape="scalar"; any other state has its parameter\'s dtype, or "float32"'
             self.source.error(node, f'dtype="{chosen}" is for a state of one number', hint)
         if is_scalar:
             return None if chosen == "torch" else chosen or "float64"
         return chosen
 
     def hypers(self) -> tuple[Hyper, ...]:
-        """What stands after `*`."""
+        """Read the hyperparameters, which are declared after `*`."""
         return tuple(
             self._hyper(argument.arg, argument, default)
             for argument, default in zip(
@@ -167,30 +167,31 @@ class Signature:
         self.source.error(
             argument,
             f"`{name}` stands after `*`, where hyperparameters are declared",
-            "write `*` behind what is remembered" if _calls(node, "state") else hyper,
+            "write `*` after the states" if _calls(node, "state") else hyper,
         )
 
     def _flag(self, name: str, node: ast.Call, *, fixed: bool) -> Hyper:
         args, options = self._arguments(node, {} if fixed else _FLAG_OPTIONS)
-        word = "fixed" if fixed else "flag"
+        declaration = "fixed" if fixed else "flag"
         if len(args) != 1 or not isinstance(args[0], bool):
-            self.source.error(node, f"`{word}` takes True or False", f"{name}={word}(False)")
+            hint = f"{name}={declaration}(False)"
+            self.source.error(node, f"`{declaration}` takes True or False", hint)
         place = self.source.place(node)
         return Hyper(name, "flag", args[0], fixed=fixed, place=place, **options)
 
     def _choice(self, name: str, node: ast.Call) -> Hyper:
         args, options = self._arguments(node, _CHOICE_OPTIONS)
         if not args or not all(isinstance(a, str | None) for a in args):
-            self.source.error(node, "a choice is among strings and None", 'choice("a", None)')
+            self.source.error(node, "a choice takes strings and None", 'choice("a", None)')
         self._check_error(node, options.get("error", ""), "")
         place = self.source.place(node)
         return Hyper(name, "choice", args[0], choices=tuple(args), place=place, **options)
 
     def _check_error(self, node: ast.Call, error: str, *known: str) -> None:
-        """A message may name the value, `{}`, and a place in a tuple."""
+        """Check that the braces in a message hold nothing but the allowed names."""
         for field in message_fields(error, node, self.source):
             if field not in known:
-                self.source.error(node, f"`{{{field}}}` in an error", "{} is the value")
+                self.source.error(node, f"`{{{field}}}` in an error", "write {} for the value")
 
     def _number(self, name: str, node: ast.Call) -> Hyper:
         args, options = self._arguments(node, _HYPER_OPTIONS)
@@ -200,24 +201,24 @@ class Signature:
         bounds = Bounds(**{k: options.pop(k) for k in ("ge", "gt", "le", "lt") if k in options})
         self._check_default(name, node, default, bounds, bool(options.get("optional")))
         self._check_error(node, options.get("error", ""), "", "index", "number")
-        sort: HyperSort = "tuple" if isinstance(default, tuple) else "number"
-        return Hyper(name, sort, default, bounds, place=self.source.place(node), **options)
+        kind: HyperType = "tuple" if isinstance(default, tuple) else "number"
+        return Hyper(name, kind, default, bounds, place=self.source.place(node), **options)
 
     def _check_default(
         self, name: str, node: ast.Call, default: Any, bounds: Bounds, optional: bool
     ) -> None:
         if default == ():
             hint = f"{name}=hyper((0.9, 0.999))"
-            self.source.error(node, f"the default of `{name}` is a tuple of nothing", hint)
+            self.source.error(node, f"the default of `{name}` is an empty tuple", hint)
         if optional and isinstance(default, tuple) and None not in default:
             hint = f"{name}=hyper((None, 1e-3), optional=True): None where it may be None"
-            self.source.error(node.args[0], f"no number of `{name}` is None by default", hint)
+            self.source.error(node.args[0], f"no number in `{name}` is None by default", hint)
         for value in default if isinstance(default, tuple) else (default,):
             if value is None and optional:
                 continue
             if not is_real(value):
-                hint = "a flag is True or False, a choice is among strings; None needs optional="
-                message = f"the default of `{name}` is no number: {value!r}"
+                hint = "use flag for True or False, choice for strings, optional= for None"
+                message = f"the default of `{name}` is not a number: {value!r}"
                 self.source.error(node.args[0], message, hint)
             if not bounds.admits(value):
                 message = f"the default of `{name}`, {value}, is outside its range"
@@ -226,7 +227,7 @@ class Signature:
     def _arguments(
         self, node: ast.Call, allowed: Mapping[str, Option]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The literal arguments of a declaration."""
+        """Return the values of a declaration's positional arguments and of its keywords."""
         found = options(node.keywords, allowed, self.source, self.constants)
         return tuple(literal(a, self.source, self.constants) for a in node.args), found
 
@@ -236,5 +237,5 @@ def _range_text(bounds: Bounds) -> str:
     return ", ".join(f"{sign} {limit}" for sign, limit in limits if limit is not None)
 
 
-def _calls(node: ast.expr | None, *words: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in words
+def _calls(node: ast.expr | None, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names

@@ -1,4 +1,4 @@
-"""A spec file's text, its syntax tree, and the places in it."""
+"""Hold the text of a spec: parse it, quote it, and raise errors at places in it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,38 @@ from functools import cached_property
 from typing import NoReturn
 
 from optgen.ir.nodes import Place
-from optgen.spec.characters import described, first_refused
 from optgen.spec.errors import SpecError
+from optgen.spec.forbidden_characters import described, first_forbidden
 
 DEEPEST = 100
-"""The deepest nesting of expressions and branches; each term of a sum is one level."""
+"""The deepest nesting of expressions and branches. Each term of a sum is one level."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a spec and the name it is called by in errors; lines end as Python ends them.
+    """The text of a spec, and its file name for errors. Lines end with a newline only.
 
-    `first_line` is the line of the text's first line in the file it was taken from (a decorated
-    function in a notebook or module starts further down, and may be indented). `is_part` says that
-    the text may be such a part of a file.
+    `first_line` is the line of the text's first line in the file it was taken from: a decorated
+    function in a notebook or module starts further down, and may be indented. `is_excerpt` says
+    that the text may be only one function of a file, with what the function needs.
     """
 
     text: str
     file: str
     first_line: int = 1
-    is_part: bool = False
+    is_excerpt: bool = False
 
     def __post_init__(self) -> None:
         text = self.text.replace("\r\n", "\n").replace("\r", "\n")
         object.__setattr__(self, "text", text)
 
     def parse(self) -> ast.Module:
-        """The syntax tree; a file that is not Python is an error with its place."""
+        """Return the syntax tree.
+
+        Raises:
+            SpecError: the text is not Python, or holds a forbidden character.
+            RecursionError: the text is nested too deeply for the parser.
+        """
         self._check_characters()
         indented = self.text[:1] in (" ", "\t")
         try:
@@ -50,21 +55,21 @@ class Source:
             place = Place(self.file, line, max(error.offset or 1, 1))
             self._raise(place, f"this is not Python: {error.msg}", "a spec is a Python file")
         except MemoryError:
-            raise RecursionError from None  # it is how the parser's own stack ends
+            raise RecursionError from None  # the parser raises MemoryError when its stack is full
         ast.increment_lineno(module, -1)
         return ast.Module([s for b in module.body if isinstance(b, ast.If) for s in b.body], [])
 
     def _check_characters(self) -> None:
-        """Refuse what a line must not hold; a form feed is a blank, as in any Python file."""
-        at = first_refused(self.text, allowed="\f")
+        """Refuse forbidden characters. A form feed is allowed: Python takes it for a space."""
+        at = first_forbidden(self.text, allowed="\f")
         if at is not None:
             before = self.text[:at]
             line = before.count("\n") + self.first_line
             place = Place(self.file, line, at - before.rfind("\n"))
-            self._raise(place, *_refused(self.text[at]))
+            self._raise(place, *_forbidden(self.text[at]))
 
     def check_depth(self, tree: ast.Module) -> None:
-        """Refuse what would take every pass to the end of Python's stack."""
+        """Refuse nesting so deep that the recursion of a pass would fill Python's stack."""
         waiting: list[tuple[ast.AST, int]] = [(node, 0) for node in tree.body]
         while waiting:
             node, depth = waiting.pop()
@@ -74,27 +79,27 @@ class Source:
             waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
 
     def check_texts(self, tree: ast.Module) -> None:
-        """Refuse the same in the strings of a tree, which may spell it by escapes."""
+        """Refuse forbidden characters in string literals, where an escape may spell them."""
         for node in ast.walk(tree):
             match node:
                 case ast.Constant(value=str() as text):
-                    at = first_refused(text)
+                    at = first_forbidden(text)
                     if at is not None:
-                        self.error(node, *_refused(text[at]))
+                        self.error(node, *_forbidden(text[at]))
 
     def place(self, node: ast.AST) -> Place:
-        """Where a node stands; columns count characters, as editors do."""
+        """Return the place of a node. Columns count characters, as editors do."""
         line: int = getattr(node, "lineno", 1)
         before = self._lines[line - 1][: getattr(node, "col_offset", 0)]
         column = len(before.decode(errors="ignore")) + 1
         return Place(self.file, self.first_line - 1 + line, column)
 
     def quote(self, node: ast.AST) -> str:
-        """The author's words for a node, on one line, without comments."""
+        """Return the source text of a node, on one line and without comments."""
         return _one_line(self._segment(node) or ast.unparse(node)).replace("\f", " ")
 
     def _segment(self, node: ast.AST) -> str:
-        """The text of a node; "" where it has no place."""
+        """Return the source text of a node, or "" if it has no place."""
         if not isinstance(node, ast.stmt | ast.expr) or node.end_lineno is None:
             return ""
         *lines, last = self._lines[node.lineno - 1 : node.end_lineno]
@@ -103,7 +108,7 @@ class Source:
 
     @cached_property
     def _lines(self) -> list[bytes]:
-        """The lines as the syntax tree counts them: its columns are bytes."""
+        """The lines in UTF-8, because column offsets of the syntax tree count bytes."""
         return [line.encode() for line in self.text.split("\n")]
 
     def error(self, node: ast.AST, message: str, hint: str = "") -> NoReturn:
@@ -111,35 +116,35 @@ class Source:
         self._raise(self.place(node), message, hint)
 
     def error_at(self, place: Place, message: str, hint: str = "") -> NoReturn:
-        """Raise a `SpecError` that points at a place kept from before."""
+        """Raise a `SpecError` that points at a place."""
         self._raise(place, message, hint)
 
     @property
     def whole(self) -> str:
-        """The text with its line numbers: lines that are not ours are empty."""
+        """The text after empty lines, so that each line has its number in the file."""
         return "\n" * (self.first_line - 1) + self.text
 
     def _raise(self, place: Place, message: str, hint: str) -> NoReturn:
         raise SpecError(place, message, hint, self.whole) from None
 
 
-def _refused(character: str) -> tuple[str, str]:
-    hint = "a text holds letters, signs, spaces, tabs and newlines: leave it out"
-    return f"{described(character)} has no place in a spec", hint
+def _forbidden(character: str) -> tuple[str, str]:
+    hint = "leave it out: a spec holds letters, signs, spaces, tabs and newlines"
+    return f"{described(character)} is not allowed in a spec", hint
 
 
 def _checked(tree: ast.Module, file: str) -> ast.Module:
-    """The tree, if it is a program: two arguments of one name, say, are found only here."""
+    """Compile a tree and return it. Only this finds errors such as a repeated argument name."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what Python warns of, the reader refuses with a place
-        # The reader says where it is nested too deeply, and which character has no place.
+        warnings.simplefilter("ignore")  # the reader raises errors for what Python warns about
+        # The reader itself reports deep nesting and forbidden characters, with their places.
         with contextlib.suppress(RecursionError, UnicodeEncodeError):
             compile(tree, file, "exec", dont_inherit=True)
     return tree
 
 
 def _one_line(text: str) -> str:
-    """Several lines as one: comments go, and so does the space inside a bracket."""
+    """Join lines into one, without comments and without spaces just inside brackets."""
     if "\n" not in text:
         return text
     lines = text.split("\n")

@@ -5,24 +5,24 @@ from __future__ import annotations
 import ast
 from typing import NoReturn
 
-from optgen.ir.kinds import Axes, Kind, declared_kinds
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Program, Ref, refs
-from optgen.spec.calls import Calls
+from optgen.ir.value_kinds import Axes, Kind, declared_kinds
 from optgen.spec.expressions import BINARY
-from optgen.spec.names import why_taken
-from optgen.spec.sorts import NATURE, sort_of, why_no_number
-from optgen.spec.truths import truths
+from optgen.spec.implications import implied
+from optgen.spec.op_calls import OpCalls
+from optgen.spec.reserved_names import why_taken
+from optgen.spec.type_check import SHAPE_NAMES, type_of, why_no_number
 
 _ALLOWED = "allowed: assignment, if/else, docstring"
 _LOOPS = ("for", "while")
 
 
-class Statements(Calls):
-    """Reads the statements of a rule into its scope, one after the other."""
+class Statements(OpCalls):
+    """Reader of statements. It reads a rule into its scope, statement by statement."""
 
     def rule(self, body: list[ast.stmt]) -> Program:
-        """The whole rule, without the docstring."""
-        self.scope.spoken = frozenset(
+        """Read the whole body of a rule, except its docstring."""
+        self.scope.rule_names = frozenset(
             n.id for stmt in body for n in ast.walk(stmt) if isinstance(n, ast.Name)
         )
         for node in body[1:] if body and _is_docstring(body[0]) else body:
@@ -50,24 +50,24 @@ class Statements(Calls):
                 self.source.error(node, "this assignment is not in the language", hint)
             case ast.Expr(value=ast.Call(func=ast.Name(id="require"))):
                 hint = "put it before the rule: require(not flag or lr > 0, …)"
-                self.source.error(node, "`require` stands outside of every if", hint)
+                self.source.error(node, "`require` may not stand inside an if", hint)
             case ast.Expr(value=value):
                 quote = self.source.quote(value)
                 self.source.error(node, f"`{quote}` alone changes nothing", "assign it to a name")
             case ast.Return():
-                hint = "a rule ends in p = …; what was assigned last is the result"
+                hint = "assign to p instead: the last assignment is the result"
                 self.source.error(node, "a rule may not contain `return`", hint)
             case _:
                 self._refuse_statement(node)
 
     def _refuse_statement(self, node: ast.stmt) -> NoReturn:
-        word = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
-        hint = f"a statement holds for every element; {_ALLOWED}" if word in _LOOPS else _ALLOWED
-        self.source.error(node, f"a spec may not contain `{word}`", hint)
+        keyword = self.source.quote(node).split(maxsplit=1)[0].rstrip(":")
+        hint = f"a statement works on every element; {_ALLOWED}" if keyword in _LOOPS else _ALLOWED
+        self.source.error(node, f"a spec may not contain `{keyword}`", hint)
 
     def _assign(self, node: ast.Name, value: Expr, statement: ast.stmt) -> None:
         kind = self.scope.kind(value)
-        self._check_sort(statement, value)
+        self._check_type(statement, value)
         name = self._target(node)
         self._note(name, value, kind, node)
         quote = (self.source.quote(statement),)
@@ -76,40 +76,40 @@ class Statements(Calls):
         self.scope.kinds[name] = kind
         self.scope.written.add(name)
         self.scope.items.pop(name, None)
-        if isinstance(value, Call) and value.word == "item":
+        if isinstance(value, Call) and value.op == "item":
             self.scope.items[name] = value
 
-    def _check_sort(self, statement: ast.stmt, value: Expr) -> None:
-        """A name is given to a number, a tensor or an answer."""
+    def _check_type(self, statement: ast.stmt, value: Expr) -> None:
+        """Check that an assigned value is a number, a tensor or a truth value."""
         wrong, hint = why_no_number(value, self.scope)
-        if sort_of(value, self.scope) == "truth":
+        if type_of(value, self.scope) == "truth":
             self.check_truths(value)
         elif wrong:
             whole = statement.value if isinstance(statement, ast.Assign) else statement
             self.source.error(whole, f"`{self.source.quote(whole)}` {wrong}", hint)
 
     def _note(self, name: str, value: Expr, kind: Kind, node: ast.AST) -> None:
-        """A name is a number, a tensor or an answer throughout: in one generated variable."""
+        """Check that a name keeps its shape and type: it becomes one generated variable."""
         scope = self.scope
-        answer = sort_of(value, scope) == "truth"
-        before = (scope.axes.get(name, kind.axes), name in scope.answers)
+        answer = type_of(value, scope) == "truth"
+        before = (scope.axes.get(name, kind.axes), name in scope.booleans)
         now = (kind.axes, answer)
         if name in scope.axes and before != now:
-            message = f"`{name}` is {_nature(*before)}, and this is {_nature(*now)}"
+            message = f"`{name}` is {_shape_name(*before)}, and this is {_shape_name(*now)}"
             declared = name in declared_kinds(scope.algorithm)
-            hint = f"its value is {_nature(*before)} too"
+            hint = f"its value is {_shape_name(*before)} too"
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
-            message = f"`{name}` is a state of one number, and a reduction has a say in this"
-            hint = "such a state is made of t and hyperparameters; keep a row, a column or a tensor"
+            message = f"`{name}` is a state of one number, but this value depends on a reduction"
+            hint = "compute it from t and hyperparameters; or keep a row, a column or a tensor"
             self.source.error(node, message, hint)
         scope.axes[name] = kind.axes
         if answer:
-            scope.answers.add(name)
+            scope.booleans.add(name)
 
     def _target(self, node: ast.Name) -> str:
-        """The name an assignment writes, if it may be written."""
+        """Return the variable that an assignment writes, after checking that it may be written."""
         name, scope, error = node.id, self.scope, self.source.error
         if scope.renamed is not None:
             fresh_name = scope.unused(name)
@@ -119,7 +119,7 @@ class Statements(Calls):
         if why:
             error(node, f"`{name}` {why}", "choose another name")
         if scope.algorithm.hyper(name) or name == scope.algorithm.step:
-            error(node, f"`{name}` is given, not computed", "assign to a name of your own")
+            error(node, f"`{name}` is an input and cannot be assigned", "assign to another name")
         if name in scope.constants or name in scope.helpers:
             error(node, f"`{name}` is defined in the file already", "choose another name")
         self.check_exists(node, name)
@@ -133,8 +133,8 @@ class Statements(Calls):
             self.source.error(node, "the left side of an assignment is a name or names", "a, b = …")
         for position, name in enumerate(names):
             if name.id in {other.id for other in names[:position]}:
-                hint = "assign one after the other"
-                self.source.error(name, f"`{name.id}` stands twice on the left", hint)
+                hint = "write two assignments"
+                self.source.error(name, f"`{name.id}` is on the left side twice", hint)
         values = self._items(node, value, len(names))
         later_reads = [
             {r.name for v in values[i + 1 :] for r in refs(v)} for i in range(len(values))
@@ -143,7 +143,7 @@ class Statements(Calls):
         for target, item, reads in zip(names, values, later_reads, strict=True):
             if item == Ref(target.id):
                 continue
-            if target.id in reads:  # simultaneous: a later value still needs the old one
+            if target.id in reads:  # simultaneous: a later value reads the old one
                 kept = self.scope.unused(f"{target.id}_next")
                 place = self.source.place(node)
                 self.scope.out.append(Assign(Ref(kept), item, (self.source.quote(node),), place))
@@ -156,7 +156,7 @@ class Statements(Calls):
             self._assign(target, item, node)
 
     def _items(self, node: ast.Assign, value: ast.expr, count: int) -> list[Expr]:
-        """The values of the right side, one for each name on the left."""
+        """Return the values of the right side, one for each name on the left."""
         if isinstance(value, ast.Tuple):
             if len(value.elts) != count:
                 hint = "one value for each name"
@@ -164,7 +164,7 @@ class Statements(Calls):
             return [self.number(item) for item in value.elts]
         whole = self.value(value)
         hyper = self.scope.algorithm.hyper(whole.name) if isinstance(whole, Ref) else None
-        if hyper is None or hyper.sort != "tuple":
+        if hyper is None or hyper.type != "tuple":
             hint = "beta1, beta2 = betas, or a, b = x, y"
             self.source.error(value, "only a tuple hyperparameter can be unpacked", hint)
         if hyper.size != count:
@@ -179,16 +179,16 @@ class Statements(Calls):
         condition = self.condition(node.test)
         self.check_branch(node.test, condition)
         before = dict(self.scope.kinds)
-        with self.scope.branch(truths(condition)) as then:
+        with self.scope.branch(implied(condition)) as then:
             for statement in node.body:
                 self._statement(statement)
         after_then, self.scope.kinds = self.scope.kinds, dict(before)
-        with self.scope.branch(truths(Call("not", (condition,)))) as orelse:
+        with self.scope.branch(implied(Call("not", (condition,)))) as orelse:
             for statement in node.orelse:
                 self._statement(statement)
         after_else = self.scope.kinds
         both = after_then.keys() & after_else.keys()
-        self.scope.partial |= after_then.keys() ^ after_else.keys()
+        self.scope.maybe_undefined |= after_then.keys() ^ after_else.keys()
         self.scope.kinds = {
             name: after_then[name].join(after_else[name]) for name in after_then if name in both
         }
@@ -197,11 +197,11 @@ class Statements(Calls):
         self.scope.out.append(If(condition, tuple(then), tuple(orelse), quote, place))
 
     def inline(self, node: ast.Call, name: str) -> Expr:
-        """A helper's statements join the rule; its result is the value of the call."""
+        """Append a helper's statements to the rule; return the helper's result."""
         helper = self.scope.helpers[name]
         if name in self.scope.inlining:
             self.source.error(
-                node, f"`{name}` calls itself", "a helper is written where it is called"
+                node, f"`{name}` calls itself", "a helper is inlined where it is called"
             )
         parameters = self._parameters(helper)
         if node.keywords or len(node.args) != len(parameters):
@@ -216,7 +216,7 @@ class Statements(Calls):
             body = body[1:]
         if not isinstance(last, ast.Return) or last.value is None:
             message = f"helper `{name}` must end in `return` with a value"
-            self.source.error(helper, message, "return …, the value of the call")
+            self.source.error(helper, message, "end it with: return …")
         outer = self.scope.renamed
         self.scope.renamed, self.scope.inlining = bound, (*self.scope.inlining, name)
         for statement in body:
@@ -226,7 +226,7 @@ class Statements(Calls):
         return result
 
     def _parameters(self, helper: ast.FunctionDef) -> list[str]:
-        """The names of a helper's parameters, which are plain ones."""
+        """Return the names of a helper's parameters, after checking that they are plain."""
         args = helper.args
         others = (*args.posonlyargs, *args.kwonlyargs, args.vararg, args.kwarg, *args.defaults)
         for other in others:
@@ -236,13 +236,14 @@ class Statements(Calls):
         return [a.arg for a in args.args]
 
     def _bind(self, parameter: str, argument: Expr) -> Expr:
-        """An argument that is more than a name or a number gets a name, so it is computed once."""
+        """Return an argument, assigned to a variable unless it is a name or a number."""
         return argument if isinstance(argument, Ref | Const) else self.named(parameter, argument)
 
 
-def _nature(axes: Axes, answer: bool) -> str:
-    """What a name is, in words."""
-    return NATURE[axes].replace("a number", "an answer") if answer else NATURE[axes]
+def _shape_name(axes: Axes, is_boolean: bool) -> str:
+    """Describe a variable with these axes."""
+    name = SHAPE_NAMES[axes]
+    return name.replace("a number", "a truth value") if is_boolean else name
 
 
 def _is_docstring(node: ast.stmt) -> bool:

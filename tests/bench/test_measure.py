@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, zeros
 
 from optgen.bench import measure
-from optgen.bench.measure import Budget, compare, redrawn, seconds_of
+from optgen.bench.measure import Budget, compare, compare_redrawn, seconds_of
 
 
 @dataclass
@@ -119,7 +119,7 @@ def test_what_is_drawn_anew_shares_the_time(clock: Clock) -> None:
         drawn.append(Stub(0.01 * len(drawn) + 0.01, clock, str(len(drawn)), log))
         return {"one": drawn[-1]}
 
-    found = redrawn(draw, lambda: [zeros(1)], Budget(100, most=15, clock=clock), draws=5)
+    found = compare_redrawn(draw, lambda: [zeros(1)], Budget(100, most=15, clock=clock), draws=5)
 
     assert log == [name for name in "01234" for _ in range(1 + 3)]  # one to warm up, three samples
     assert found["one"]["samples"] == 15
@@ -132,6 +132,6 @@ def test_a_draw_leaves_time_to_the_next(clock: Clock) -> None:
     def draw() -> dict[str, Stub]:
         return {"one": Stub(0.125, clock, "", log)}
 
-    found = redrawn(draw, lambda: [zeros(1)], Budget(1.25, most=50, clock=clock), draws=5)
+    found = compare_redrawn(draw, lambda: [zeros(1)], Budget(1.25, most=50, clock=clock), draws=5)
 
     assert found["one"]["samples"] == 5  # of a quarter of a second each

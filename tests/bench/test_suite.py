@@ -9,13 +9,21 @@ import pytest
 import torch
 
 import optgen.optim
-from optgen.bench import busy, cells, compiled, first_step, memory, process, report
+from optgen.bench import (
+    child_process,
+    cpu_contention,
+    first_step,
+    peak_memory,
+    report,
+    select_cells,
+    torch_compile,
+)
 from optgen.bench.first_step import COLD, WARM
-from optgen.bench.lists import LISTS, TensorList
 from optgen.bench.measure import Budget
-from optgen.bench.picture import draw
+from optgen.bench.plot import draw
 from optgen.bench.results import Cell
 from optgen.bench.suite import ONE_GROUP, PARTS, Suite
+from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.bench.variants import CLASSES, DEFAULT, FUSED, LIMIT, OURS, forms, make
 from optgen.cli.bench import limited, traffic
 
@@ -76,8 +84,8 @@ def test_momentum_is_what_sgd_is_measured_with() -> None:
 
 
 def test_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy, "_SAMPLES", 1)
-    monkeypatch.setattr(busy, "_SETTLE", 0.0)
+    monkeypatch.setattr(cpu_contention, "_SAMPLES", 1)
+    monkeypatch.setattr(cpu_contention, "_SETTLE", 0.0)
 
     found = SUITE.run(Cell("busy", "SGD", "small"))
 
@@ -86,21 +94,21 @@ def test_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_peak_is_seen_whoever_takes_the_memory() -> None:
-    libc = memory.ctypes.CDLL(None)
-    libc.malloc.restype = memory.ctypes.c_void_p
+    libc = peak_memory.ctypes.CDLL(None)
+    libc.malloc.restype = peak_memory.ctypes.c_void_p
 
     def by_malloc() -> None:
         address = libc.malloc(8_000_000)
-        memory.ctypes.memset(address, 1, 8_000_000)
-        libc.free(memory.ctypes.c_void_p(address))
+        peak_memory.ctypes.memset(address, 1, 8_000_000)
+        libc.free(peak_memory.ctypes.c_void_p(address))
 
-    assert 7e6 < memory.peak(lambda: torch.ones(2_000_000)) < 10e6
-    assert 7e6 < memory.peak(by_malloc) < 10e6
-    assert memory.peak(lambda: None) < 1e6
+    assert 7e6 < peak_memory.peak(lambda: torch.ones(2_000_000)) < 10e6
+    assert 7e6 < peak_memory.peak(by_malloc) < 10e6
+    assert peak_memory.peak(lambda: None) < 1e6
 
 
 def test_peaks_of_every_form() -> None:
-    found = memory.measured("Adam", "small", "float32", torch.get_num_threads())
+    found = peak_memory.measured("Adam", "small", "float32", torch.get_num_threads())
 
     assert set(found) == set(forms("Adam", torch.float32))
     assert found[OURS]["bytes"] < 1e6
@@ -118,7 +126,7 @@ def test_what_is_kept_counts_and_state_does_not(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(optgen.optim.SGD, "step", hoarding)
 
-    found = memory.measured("SGD", "small", "float32", torch.get_num_threads())
+    found = peak_memory.measured("SGD", "small", "float32", torch.get_num_threads())
 
     assert 7e6 < found[OURS]["bytes"] < 10e6
     assert abs(found[FUSED]["bytes"]) < 1e6
@@ -142,7 +150,7 @@ def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
         folders.append((environment or {}).get("OPTGEN_CACHE_DIR", request["title"]))
         return {"first": float(len(folders)), "again": 1.0, "plain": 1.0}
 
-    monkeypatch.setattr(process, "ask", ask)
+    monkeypatch.setattr(child_process, "ask", ask)
 
     found = first_step.first_steps(Cell("first step", "AdamW", "small"))
 
@@ -156,26 +164,26 @@ def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_new_process_answers() -> None:
     request = {"name": "SGD", "tensors": "1e6", "dtype": "float32", "threads": 1}
 
-    found = process.ask("optgen.bench.memory", request)
+    found = child_process.ask("optgen.bench.peak_memory", request)
 
     assert found[OURS]["bytes"] >= 0
 
 
 def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert process.ask("timeit", {}, limit=0.01) is None
+    assert child_process.ask("timeit", {}, limit=0.01) is None
 
-    monkeypatch.setattr(process, "ask", lambda *arguments: None)
-    found = compiled.compiled(Cell("compile", "SGD", "small"), 3.0)
-    assert found == {compiled.COMPILED: {"not_done_after_s": 3.0}}
+    monkeypatch.setattr(child_process, "ask", lambda *arguments: None)
+    found = torch_compile.compiled(Cell("compile", "SGD", "small"), 3.0)
+    assert found == {torch_compile.COMPILED: {"not_done_after_s": 3.0}}
 
 
 def test_a_process_that_fails_says_why() -> None:
     with pytest.raises(RuntimeError, match="No module named"):
-        process.ask("optgen.bench.nothing", {})
+        child_process.ask("optgen.bench.nothing", {})
 
 
 def test_what_is_published_can_be_measured() -> None:
-    found = list(cells.everything(limited))
+    found = list(select_cells.everything(limited))
 
     assert len(found) == len(set(found))
     assert {cell.part for cell in found} == set(PARTS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from optgen.bench.extract import faster, mean, of_limit
 from optgen.bench.report import misses, verdict_table
 from optgen.bench.results import Cell, Figures, Results
+from optgen.bench.target_figures import faster, mean, of_limit
 from optgen.bench.targets import DENSE, ELEMENTWISE, FACTORED, of_machine
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 from optgen.bench.verdict import Target, verdicts

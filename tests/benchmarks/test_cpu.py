@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cpu
-from optgen.bench.lists import LISTS, TensorList
 from optgen.bench.results import Cell, load
 from optgen.bench.suite import Suite
+from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.bench.variants import FUSED, LIMIT, OURS
 
 

@@ -14,7 +14,7 @@ def test_a_line_for_every_way(
         assert module == "benchmarks.in_backward"
         return in_backward.measured(**request)
 
-    monkeypatch.setattr(in_backward.process, "ask", here)
+    monkeypatch.setattr(in_backward.child_process, "ask", here)
     monkeypatch.setattr(in_backward, "ROWS", 30)
     in_backward.main(2, 16)
 

@@ -53,7 +53,7 @@ def test_unknown_name_has_a_hint() -> None:
 def test_a_path_that_is_no_python_file(outside: Path) -> None:
     (outside / "heavy.txt").write_text("a rule\n")
 
-    assert "heavy.txt is no spec file" in " ".join(run("check", "heavy.txt").output.split())
+    assert "heavy.txt is not a spec file" in " ".join(run("check", "heavy.txt").output.split())
 
 
 def test_without_the_generators_libraries(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from cli.commands import run
 
-from optgen.bench import ceiling
-from optgen.bench.lists import LISTS, TensorList
+from optgen.bench import roofline
 from optgen.bench.results import load
 from optgen.bench.suite import Suite
+from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.cli import bench
-from optgen.runtime.fused_cpu.build import compiler, library_cache
+from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,15 +36,15 @@ def test_bench_says_what_there_is() -> None:
     assert run("bench", "Adamm").exit_code == 2
     assert "no class SparseAdam to measure; there are " in run("bench", "SparseAdam").output
     assert "no list 1e7; there are " in run("bench", "SGD", "--list", "1e7").output
-    assert "no type int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
+    assert "no dtype int8; there are float32, " in run("bench", "SGD", "--dtype", "int8").output
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory's limit is a loop in C: there is nothing to compare with."""
     monkeypatch.setattr(compiler, "find", lambda: None)
-    monkeypatch.setattr(ceiling, "_library", ceiling._library.__wrapped__)
+    monkeypatch.setattr(roofline, "_library", roofline._library.__wrapped__)
     monkeypatch.setattr(library_cache, "folders", lambda: iter(()))
-    monkeypatch.setattr(Suite, "run", lambda suite, cell: ceiling._library())
+    monkeypatch.setattr(Suite, "run", lambda suite, cell: roofline._library())
 
     result = run("bench", "SGD")
 

@@ -10,7 +10,7 @@ from cli.commands import run
 from spec_texts import PLAIN, spec
 
 from optgen.bench import variants
-from optgen.bench.lists import LISTS, TensorList
+from optgen.bench.tensor_lists import LISTS, TensorList
 from optgen.cli import bench
 
 

@@ -71,7 +71,7 @@ def test_check_says_what_keeps_a_rule_from_compiling(
 ) -> None:
     """The same as a step's warning says and explain."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
-    monkeypatch.setattr("optgen.cli.compile.inline_includes", lambda text: "no C++\n")
+    monkeypatch.setattr("optgen.cli.check_compile.inline_includes", lambda text: "no C++\n")
     result = run("check", "heavy.py", "--compile")
     assert result.exit_code == 4
     says = "C++17 programs but not the source that optgen generated for `heavy`, a defect of optgen"

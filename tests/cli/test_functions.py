@@ -124,7 +124,5 @@ def test_load_makes_classes(folder: Path) -> None:
     with pytest.raises(SpecError) as raised:
         optgen.load("specs/lists.py")
 
-    assert "`nudge` is a function over lists, and load makes classes of optimizers" in str(
-        raised.value
-    )
+    assert "`nudge` is a function over lists, but load makes optimizer classes" in str(raised.value)
     assert "optgen build FILE --out DIR" in str(raised.value)

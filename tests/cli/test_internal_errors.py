@@ -64,9 +64,9 @@ def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
 
 def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The place is the statement's."""
-    from optgen.spec.calls import Calls
+    from optgen.spec.op_calls import OpCalls
 
-    monkeypatch.setattr(Calls, "_word", lambda *_: [][0])
+    monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])
     (outside / "root.py").write_text(
         RULE.replace("    p = p", "    b = sqrt(b)\n    p = p").replace("hyper,", "hyper, sqrt,")
     )

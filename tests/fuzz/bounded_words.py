@@ -25,20 +25,20 @@ from fuzz.bounded import (
     operand,
     unit_beside,
 )
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 
 Meaning = Callable[..., Any]
-PLAIN = {name: word.meaning for name, word in WORDS.items()}
+PLAIN = {name: word.meaning for name, word in OPS.items()}
 
 
 @contextmanager
 def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
     """The words mean bounded numbers in here; with `coarse_matrices` none says what matrix words
     make, which compute in 16 bits."""
-    words = {name: replace(WORDS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
+    words = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
     if coarse_matrices:
-        words["orthogonalize"] = replace(WORDS["orthogonalize"], meaning=_unknown)
-    with mock.patch.dict(WORDS, words):
+        words["orthogonalize"] = replace(OPS["orthogonalize"], meaning=_unknown)
+    with mock.patch.dict(OPS, words):
         yield
 
 

@@ -23,12 +23,12 @@ from optgen.ir.algorithm import Algorithm
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import compiler, dtype_variants, sweep_library
-from optgen.runtime.fused_cpu.build.source import inline_includes
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.stream_codes import excess
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.stream_codes import excess
+from optgen.runtime.fused_cpu.toolchain import compiler, dtype_variants, sweep_library
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 _INCLUDE = re.compile(r'#include "optgen/runtime/fused_cpu/(?:include|reader)/\w+\.h"\n')
 _OWN = re.compile(r"^struct (\w+)|\b(optgen_(?:step\w*|calls|locals|shapes|by_matrix))\b", re.M)
@@ -143,11 +143,11 @@ class _BatchKernel(Kernel):
 
     suffix = ""
 
-    def _fact(self, name: str) -> bool:
-        return super()._fact(name + self.suffix)
+    def _has(self, name: str) -> bool:
+        return super()._has(name + self.suffix)
 
     def _text(self, name: str) -> str:
-        if not self._fact(name):
+        if not self._has(name):
             return ""
         held = ctypes.c_char_p.in_dll(self._library, name + self.suffix)
         return (held.value or b"").decode()
@@ -162,10 +162,10 @@ def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
     known = {rule.cls.lowerings: rule for rule in rules}
     build = kernels._load
 
-    def load_kernel(owner: Any, module: Any, in_parts: bool, types: int) -> Any:
+    def load_kernel(owner: Any, module: Any, is_sharded: bool, types: int) -> Any:
         rule = known.get(module.__name__)
-        if rule is None or in_parts:
-            return build(owner, module, in_parts, types)
+        if rule is None or is_sharded:
+            return build(owner, module, is_sharded, types)
         return _kernel(rule, owner)
 
     with mock.patch.object(kernels, "_load", load_kernel):

@@ -15,7 +15,7 @@ from fuzz.limit import limited
 from fuzz.trial import Setting
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 Check = Callable[[str, Setting | None], bool]
 

@@ -15,10 +15,10 @@ from fuzz.draw import draw
 from fuzz.finding import Finding
 from fuzz.trial import Setting
 from optgen import emit
-from optgen.ir.words import CALLABLE
+from optgen.ir.ops import CALLABLE
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 RULE = '''from optgen.spec import *
 

@@ -20,7 +20,7 @@ from fuzz.finding import Finding, of_exception
 from fuzz.limit import limited
 from fuzz.oracle import PARAM, Step, fresh_states, kept_in, step_by_rule
 from optgen import use_lowering
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
 
@@ -242,7 +242,7 @@ def _in_full_precision(
     tensors: Sequence[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
     least = torch.tensor(eps, dtype=torch.float64)
-    meaning = WORDS["orthogonalize"].meaning
+    meaning = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, least) for x in tensors]
 
 

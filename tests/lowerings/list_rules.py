@@ -11,7 +11,7 @@ from pathlib import Path
 from optgen.emit import render_all
 from optgen.ir.algorithm import Algorithm
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 TEXT = '''
 from optgen.spec import elementwise, flag, hyper, maximum, sqrt, where

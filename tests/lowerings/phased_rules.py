@@ -19,7 +19,7 @@ from optgen.ir.evaluate import evaluate
 from optgen.lowerings import LOWERINGS
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 TESTS = Path(__file__).parent.parent
 SPECS = (TESTS.parent / "specs", TESTS / "specs")

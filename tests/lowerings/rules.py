@@ -9,7 +9,7 @@ from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.lowerings.lowering import Lowering
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 STATES = {"m": 'state("exp_avg")', "v": 'state("exp_avg_sq")', "s": 'state("n", shape="scalar")'}
 HYPERS = {

@@ -21,7 +21,7 @@ from optgen.passes.maximize import add_maximize
 from optgen.passes.plan import plans
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
 FORMS = LOWERINGS if INTERPRETED else (*LOWERINGS, "functional")

@@ -10,15 +10,15 @@ from conftest import Golden
 
 from optgen import emit
 from optgen.ir.nodes import Assign, Call, Const, If, Linear, Ref, Stmt, Term, assigns
-from optgen.ir.words import BY_ELEMENT, WORDS
+from optgen.ir.ops import BY_ELEMENT, OPS
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, folded, listed
 from optgen.passes.flatten_branches import BranchFlattener
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec import Spec
-from optgen.spec.read import read_spec, read_specs
+from optgen.spec.read_spec import read_spec, read_specs
 
 SPECS = Path(__file__).parents[2] / "specs"
 ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is None]
@@ -170,7 +170,7 @@ def test_every_word_is_printed() -> None:
         if name == "fresh":
             continue  # a condition of the sweep, not an expression
         for tensors in (False, True):
-            text = ExpressionPrinter(tensors)(Call(name, (a, b, c)[: WORDS[name].arity]))
+            text = ExpressionPrinter(tensors)(Call(name, (a, b, c)[: OPS[name].arity]))
             assert "a" in text
 
 

@@ -12,8 +12,8 @@ from lowerings.test_fused_cpu import VECTORIZED, build, printed, widest
 
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes
 from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu import _PASSES, FUSED_CPU
 from optgen.lowerings.fused_cpu.pass_schedule import (
     WHOLE_COLUMNS,
@@ -25,10 +25,10 @@ from optgen.lowerings.fused_cpu.pass_schedule import (
 )
 from optgen.lowerings.fused_cpu.phase_steps import PhaseSteps, Step
 from optgen.passes.plan import plans
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
-from optgen.runtime.fused_cpu.matrix_calls import parse_calls
-from optgen.spec.read import read_spec
+from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]
 RULE = '''

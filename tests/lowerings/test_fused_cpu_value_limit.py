@@ -9,7 +9,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.errors import RuleError
 from optgen.lowerings.fused_cpu import FUSED_CPU
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 HEAD = "from optgen.spec import *\n\n@optimizer()\ndef Many(p, g, /, {}, *, lr=hyper(0.1)):\n"
 

@@ -18,9 +18,17 @@ pytest.importorskip("triton")
 
 import triton
 
-from benchmarks.ahead import TARGETS, TYPES, Case, compiling_for, flags_of, kernels, step
-from benchmarks.ahead_figures import Figures
-from benchmarks.triton_ahead import RECORD, SLACK, cases, classes, words
+from benchmarks.triton_aot import RECORD, SLACK, cases, classes, words
+from benchmarks.triton_aot_assembly import Figures
+from benchmarks.triton_aot_compile import (
+    TARGETS,
+    TYPES,
+    Case,
+    compiling_for,
+    flags_of,
+    kernels,
+    step,
+)
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
@@ -36,7 +44,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 def chosen(name: str, target: str) -> Iterator[Case]:
     """All cases for Hopper; for the others, flags and gradient scaler only both or neither.
 
-    Where a step has many kernels, fewer. `python benchmarks/triton_ahead.py` compiles all.
+    Where a step has many kernels, fewer. `python benchmarks/triton_aot.py` compiles all.
     """
     kind = classes()[name]
     for case in cases(kind, target):

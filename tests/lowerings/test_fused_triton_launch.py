@@ -15,8 +15,8 @@ import optgen.optim
 
 pytest.importorskip("triton")
 
-from benchmarks.ahead import Launch, compiling_for
-from benchmarks.triton_ahead import classes
+from benchmarks.triton_aot import classes
+from benchmarks.triton_aot_compile import Launch, compiling_for
 
 Launches = list[Launch]
 

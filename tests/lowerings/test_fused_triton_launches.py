@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from triton.runtime.interpreter import InterpretedFunction
 
 from benchmarks.classes import accepted
-from benchmarks.triton_ahead import classes
+from benchmarks.triton_aot import classes
 
 SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40, 3)]
 ELEMENTWISE = ["scalars", "step"]

@@ -13,7 +13,7 @@ from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.runtime.rule import NONE
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 pytest.importorskip("triton")
 

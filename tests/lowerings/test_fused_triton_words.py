@@ -12,7 +12,7 @@ from interpreter import inside, outside, run_inside
 from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref
-from optgen.ir.words import BY_ELEMENT, WORDS
+from optgen.ir.ops import BY_ELEMENT, OPS
 from optgen.lowerings.fused_triton.expression_printer import (
     CALLS,
     RESERVED,
@@ -25,7 +25,7 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 pytest.importorskip("triton")
 
 X, Y, Z = (Ref(name) for name in "xyz")
-WRITTEN = [WORDS[name] for name in BY_ELEMENT if WORDS[name].sort != "fact"]
+WRITTEN = [OPS[name] for name in BY_ELEMENT if OPS[name].category != "fact"]
 SPECIAL = [0.0, -0.0, 1.0, -1.5, 2.25, torch.inf, -torch.inf, torch.nan]
 
 KERNEL = """
@@ -72,10 +72,10 @@ def sentence(word: str) -> Expr:
     """The word with as many arguments as it takes; logic gets comparisons."""
     if word == "where":
         return Call("where", (Call("<", (X, Y)), Y, Z))
-    if WORDS[word].sort == "logic":
+    if OPS[word].category == "logic":
         comparisons = (Call("<", (X, Y)), Call(">=", (Y, Const(1))))
-        return Call(word, comparisons[: WORDS[word].arity])
-    return Call(word, (X, Y, Z)[: WORDS[word].arity])
+        return Call(word, comparisons[: OPS[word].arity])
+    return Call(word, (X, Y, Z)[: OPS[word].arity])
 
 
 def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
@@ -85,7 +85,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
         case Ref(name):
             return values[name]
         case Call(word, args):
-            return WORDS[word].meaning(*(meaning(a, values) for a in args))
+            return OPS[word].meaning(*(meaning(a, values) for a in args))
     raise TypeError(expr)
 
 
@@ -183,7 +183,7 @@ def test_every_word_can_be_written() -> None:
     for word in WRITTEN:
         assert TENSORS(sentence(word.name))
         assert SCALARS(sentence(word.name))
-    assert set(CALLS) - {"copy"} <= set(WORDS)
+    assert set(CALLS) - {"copy"} <= set(OPS)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from optgen.generated.averaging.ema import ema
 from optgen.generated.averaging.swa import swa
 from optgen.ir.evaluate import evaluate_function
 from optgen.runtime.backends import backend
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SPEC = Path(__file__).parents[2] / "specs" / "averaging.py"
 AVERAGING = {a.name: a for a in read_spec(SPEC)}

@@ -12,8 +12,8 @@ from optgen.runtime.backends import backend
 
 pytest.importorskip("triton")
 
-from benchmarks.ahead import TARGETS, compiling_for
-from benchmarks.ahead_figures import figures
+from benchmarks.triton_aot_assembly import figures
+from benchmarks.triton_aot_compile import TARGETS, compiling_for
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -13,8 +13,8 @@ from lowerings import awkward_rules
 import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
-from optgen.ir.variables import is_free, plural
-from optgen.spec.read import read_spec
+from optgen.ir.generated_names import is_free, plural
+from optgen.spec.read_spec import read_spec
 
 ALGORITHMS = {a.name: a for a in read_spec(Path(awkward_rules.__file__))}
 CASES = [

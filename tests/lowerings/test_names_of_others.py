@@ -9,8 +9,8 @@ from spec_texts import LR, UPDATE, read, spec
 
 from optgen import emit
 from optgen.lowerings.fused_cpu import FUSED_CPU
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.spec.errors import SpecError
 
 MACROS = ["vector", "inline", "apart", "VECTOR", "INLINE", "APART", "NAN", "EOF", "NULL"]
@@ -48,7 +48,7 @@ def test_a_class_is_not_called_as_a_module_beside_it(name: str) -> None:
         spec().replace("Made(", f"{name}("),
         FUNCTION.format(name=name, other="a", number="b"),
     ):
-        with pytest.raises(SpecError, match="is called as a generated file is"):
+        with pytest.raises(SpecError, match="is the name of a generated file"):
             read(text)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from optgen import emit
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate, exists, facts_of
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
@@ -74,7 +74,7 @@ def in_full_precision(
     tensors: list[Tensor], coefficients: Any, steps: float, eps: float
 ) -> list[Tensor]:
     number = torch.tensor(eps, dtype=torch.float64)
-    meaning: Callable[..., Tensor] = WORDS["orthogonalize"].meaning
+    meaning: Callable[..., Tensor] = OPS["orthogonalize"].meaning
     return [meaning(x, coefficients, steps, number) for x in tensors]
 
 

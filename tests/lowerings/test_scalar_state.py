@@ -17,7 +17,7 @@ from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 STEPS = 40
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")

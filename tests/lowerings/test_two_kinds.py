@@ -12,7 +12,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 HYBRID = '''from optgen.spec import *
 

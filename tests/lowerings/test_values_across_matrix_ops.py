@@ -11,7 +11,7 @@ from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 HEADER = '''from optgen.spec import *
 

@@ -23,10 +23,10 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.words import BY_ELEMENT
+from optgen.ir.ops import BY_ELEMENT
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 USES: dict[str, tuple[str, ...]] = {
     "+": ("p + g", "p + c", "c + g", "g * (c + d)"),

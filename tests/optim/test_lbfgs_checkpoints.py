@@ -173,7 +173,7 @@ def test_a_state_of_other_parameters() -> None:
     ours = run(LBFGS, rosenbrock(4), start(4))
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
 
-    with pytest.raises(RuntimeError, match="of 3 numbers and the parameters of 4"):
+    with pytest.raises(RuntimeError, match="has 3 numbers, but the parameters have 4"):
         ours.steps(1)
 
 

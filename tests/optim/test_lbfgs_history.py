@@ -10,10 +10,10 @@ from optim.lbfgs_problems import distance, quadratic, rosenbrock, run, start
 from torch import Tensor
 
 from optgen.optim import LBFGS
-from optgen.optim.lbfgs import compiled, history
-from optgen.optim.lbfgs.flat import largest
-from optgen.optim.lbfgs.history import History
-from optgen.runtime.fused_cpu.build import library_cache
+from optgen.optim.lbfgs import compiled, inverse_hessian
+from optgen.optim.lbfgs.flat_parameters import largest
+from optgen.optim.lbfgs.inverse_hessian import History
+from optgen.runtime.fused_cpu.toolchain import library_cache
 
 SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, and several
 
@@ -21,7 +21,7 @@ SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, 
 @pytest.fixture(params=["torch", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
-        monkeypatch.setattr(history, "sweeps", lambda like: None)
+        monkeypatch.setattr(inverse_hessian, "sweeps", lambda like: None)
     return str(request.param)
 
 

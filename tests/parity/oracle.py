@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 
 @functools.cache

@@ -48,7 +48,7 @@ class Proof:
         for h in algorithm.hypers:
             parts = tuple(fraction(h.name, i) for i in range(h.size))
             single = parts[0] if h.bounds.le == 1 else number(h.name)
-            self.values[h.name] = parts if h.sort == "tuple" else single
+            self.values[h.name] = parts if h.type == "tuple" else single
 
     def run(self, program: Program) -> None:
         for stmt in program:

@@ -8,9 +8,9 @@ from passes.test_cut_phases import MATRIX, assert_same, plan_for
 from spec_texts import read, spec
 
 from optgen.ir.errors import RuleError
-from optgen.ir.kinds import Axes, Home
 from optgen.ir.nodes import Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, reads
+from optgen.ir.value_kinds import Axes, Stage
 from optgen.passes.plan import Order, plan
 
 WORD = "orthogonalize(m, k, 3, 1e-7)"
@@ -55,7 +55,7 @@ def check_that_nothing_small_crosses(plan: Plan) -> None:
             continue
         assert before.isdisjoint(r for e in expressions(phase.body) for r in reads(e))
         kinds = ((a.target, plan.kinds[a.target]) for a in assigns(phase.body))
-        made |= {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.home is Home.DEVICE}
+        made |= {ref for ref, k in kinds if k.axes is not Axes.TENSOR and k.stage is Stage.DEVICE}
 
 
 @pytest.mark.parametrize("order", ["late", "early"])

@@ -14,7 +14,7 @@ from spec_texts import read, spec
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars

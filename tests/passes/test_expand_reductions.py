@@ -12,9 +12,9 @@ from spec_texts import read, spec
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import Call, expressions, walk
-from optgen.ir.text import to_text
+from optgen.ir.ops import REDUCTIONS
+from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_algorithm
-from optgen.ir.words import REDUCTIONS
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.ssa import to_ssa
 
@@ -24,7 +24,7 @@ KEPT = {"sum", "row_sum", "col_sum", "max_abs"}
 
 def words(algorithm: Algorithm) -> set[str]:
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
-    return {node.word for node in nodes if isinstance(node, Call)}
+    return {node.op for node in nodes if isinstance(node, Call)}
 
 
 def same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:

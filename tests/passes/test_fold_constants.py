@@ -64,11 +64,36 @@ def test_a_reduction_takes_as_many_numbers_as_before() -> None:
     """The condition is False for every element of g: two of each are added up."""
     (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
     assert isinstance(stmt, Assign)
-    (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.word == "sum")
+    (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.op == "sum")
     (taken,) = total.args
     assert taken == Call(
         "where", (Call("==", (Ref("g"), Ref("g"))), *2 * [Call("where", (FALSE, ONE, TWO))])
     )
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("g > 0 and 1 > 2", call("<", Ref("g"), Ref("g"))),
+        ("g > 0 or 1 < 2", call("not", call("<", Ref("g"), Ref("g")))),
+        (
+            "(g > 0 and 1 > 2) or lr > 1",
+            call("or", call(">", LR, 1), call("<", Ref("g"), Ref("g"))),
+        ),
+        (
+            "g > p and 1 > 2",
+            call("and", call("<", Ref("g"), Ref("g")), call("<", Ref("p"), Ref("p"))),
+        ),
+    ],
+)
+def test_a_condition_of_elements_stays_a_condition_of_elements(
+    condition: str, expected: Expr
+) -> None:
+    """Every element of g and p gets an answer; no word but a condition makes True and False."""
+    rule = spec(f"low = {condition}", "p = where(low, g, p - lr * g)")
+    first, _ = fold_constants(read(rule)).rule
+    assert isinstance(first, Assign)
+    assert first.value == expected
 
 
 def test_a_branch_with_a_known_condition_is_decided() -> None:

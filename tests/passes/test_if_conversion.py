@@ -9,8 +9,8 @@ import pytest
 from lowerings.rules import read
 from lowerings.test_capturable import BRANCHES
 
-from optgen.ir.kinds import Home
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, refs
+from optgen.ir.value_kinds import Stage
 from optgen.passes.if_conversion import CAPTURABLE, if_convert
 from optgen.passes.plan import plan
 
@@ -37,7 +37,7 @@ def test_no_branch_on_a_number_is_left_in_the_second_form(name: str) -> None:
     found = [b for p in (selected.scalars, selected.sweeps[0].body) for b in twofold(p)]
 
     asked = [r for branch in found for c in conditions(branch.then) for r in refs(c)]
-    assert {selected.kinds[r].home for r in asked} <= {Home.STATIC}
+    assert {selected.kinds[r].stage for r in asked} <= {Stage.STATIC}
     assert all(any(conditions(branch.orelse)) for branch in found)
 
 

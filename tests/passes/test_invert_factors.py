@@ -29,7 +29,7 @@ def read(body: str) -> Algorithm:
 def divisions(planned: Plan) -> int:
     """How many roots and divisions the sweeps have."""
     nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
-    roots = sum(isinstance(n, Call) and n.word == "sqrt" for n in nodes)
+    roots = sum(isinstance(n, Call) and n.op == "sqrt" for n in nodes)
     terms = [term for n in nodes if isinstance(n, Linear) for term in n.terms]
     return roots + sum(len(term.divisors) for term in terms)
 

@@ -20,12 +20,12 @@ from strategies import FLAGS, specs
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_algorithm, verify_plan
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.split_scalars import is_self_copy
 from optgen.passes.ssa import to_ssa
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 STEPS = 3
 

@@ -20,7 +20,7 @@ from optgen.passes.plan import plan
 
 def roots(planned: Plan) -> int:
     bodies = [e for sweep in planned.sweeps for e in expressions(sweep.body)]
-    return sum(isinstance(e, Call) and e.word == "sqrt" for body in bodies for e in walk(body))
+    return sum(isinstance(e, Call) and e.op == "sqrt" for body in bodies for e in walk(body))
 
 
 JOINED = {

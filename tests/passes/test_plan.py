@@ -15,7 +15,7 @@ from planning import PASSES, RULES
 from spec_texts import read, spec
 
 from optgen.ir.evaluate import evaluate
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.plan import plan
@@ -98,7 +98,7 @@ def test_rule(case: str, golden: Golden) -> None:
 def test_two_hash_seeds_give_one_text() -> None:
     code = (
         "from planning import PASSES, RULES\n"
-        "from optgen.ir.text import to_text\n"
+        "from optgen.ir.print_ir import to_text\n"
         "print(*(to_text(make(rule)) for make in PASSES.values() for rule in RULES.values()))"
     )
     texts = [

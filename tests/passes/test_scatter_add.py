@@ -4,7 +4,7 @@ import pytest
 
 from optgen.passes.scatter_add import is_scatter_add
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 RULE = '''
 from optgen.spec import *

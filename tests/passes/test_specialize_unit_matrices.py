@@ -10,10 +10,10 @@ from lowerings.rules import read
 from plan_run import run_plan
 
 from optgen.ir.evaluate import evaluate
-from optgen.ir.kinds import Axes
+from optgen.ir.value_kinds import Axes
 from optgen.passes.plan import plan
 from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 (ADAFACTOR,) = read_spec(Path(__file__).parents[2] / "specs" / "adafactor.py")
 

@@ -21,7 +21,7 @@ def words(factor: str) -> set[str]:
         hoist_scalars(plan(read(spec(f"p = p - {rest} * g * ({factor})", hypers=BOUNDED))))
     )
     nodes = (n for e in (*expressions(guarded.scalars), *guarded.values()) for n in walk(e))
-    found = {n.word for n in nodes if isinstance(n, Call)}
+    found = {n.op for n in nodes if isinstance(n, Call)}
     return found & {"divide", "power", "remainder"}
 
 

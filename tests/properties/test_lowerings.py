@@ -19,7 +19,7 @@ from optgen import use_lowering
 from optgen.ir.evaluate import evaluate
 from optgen.passes.maximize import add_maximize
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 STEPS = 3
 SHAPES = ((7,), (2, 3), ())

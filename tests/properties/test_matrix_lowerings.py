@@ -25,7 +25,7 @@ from optgen.runtime import matrix_ops
 from optgen.runtime.eager import call
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 

@@ -11,10 +11,10 @@ from planning import SPECS
 from spec_texts import spec
 
 from optgen import emit
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.spec import Spec
-from optgen.spec.errors import SpecError, shown_in
-from optgen.spec.read import read_spec
+from optgen.spec.errors import SpecError, spec_errors
+from optgen.spec.read_spec import read_spec
 
 TEXTS = [path.read_text() for path in sorted(SPECS.glob("[a-z]*.py"))]
 TEXTS += [path.read_text() for path in sorted((Path(__file__).parents[1] / "specs").glob("*.py"))]
@@ -67,7 +67,7 @@ def check(error: SpecError, seed: int) -> None:
 def generate(text: str) -> None:
     """Everything `optgen check` and `optgen show` do with a text."""
     for algorithm in read_spec(Spec("made", text, "made.py", 1)):
-        with warnings.catch_warnings(), shown_in(algorithm):
+        with warnings.catch_warnings(), spec_errors(algorithm):
             to_text(algorithm)
             if algorithm.base is None:
                 emit.render_all(algorithm, None)

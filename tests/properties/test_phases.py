@@ -20,7 +20,7 @@ import optgen
 from optgen import use_lowering
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.ir.verify import VerifyError, verify_algorithm, verify_plan
 from optgen.passes.expand_reductions import expand_reductions
 from optgen.passes.fold_denominators import fold_denominators
@@ -30,7 +30,7 @@ from optgen.passes.plan import Order, plans
 from optgen.passes.ssa import to_ssa
 from optgen.runtime.eager import blocks, slices
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SHAPES = ((3, 4), (4, 1), (2, 3, 2))
 

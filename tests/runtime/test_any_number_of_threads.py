@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optgen.optim
-from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.kernel import threads
 
 # More than one thread is used from 16 MB on. No boundary of a tensor lies where threads meet.
 COUNTS = (1_900_003, 17, 900_001, 128, 1_600_063)

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from optgen.runtime.fused_cpu.build import compiler, file_lock, library_cache
+from optgen.runtime.fused_cpu.toolchain import compiler, file_lock, library_cache
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 CHILD = f"""
 import ctypes, os, sys
-from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.toolchain import library_cache
 for _ in range(int(sys.argv[1])):
     os.fork()
 path = library_cache.library("answer", {SOURCE!r})

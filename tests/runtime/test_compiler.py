@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from optgen.runtime.fused_cpu.build import compiler, compiler_process, library_cache
-from optgen.runtime.fused_cpu.build.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain import compiler, compiler_process, library_cache
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
 SOURCE = 'extern "C" int answer() { return 42; }\n'
 WRONG = 'extern "C" int answer() { return nothing; }\n'
@@ -226,7 +226,7 @@ def test_files_may_not_grow(cache: Path) -> None:
     """The system's own limit, on a compiler that works."""
     code = f"""
 import resource
-from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.toolchain import library_cache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     library_cache.library("answer", {SOURCE!r})

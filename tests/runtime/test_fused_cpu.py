@@ -10,7 +10,7 @@ from runtime.changes import give_gradients, parameters
 
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernels, prepare
-from optgen.runtime.fused_cpu.fill_table import fill_table
+from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
 def test_a_step_like_the_last_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def run(script: str) -> str:
 
 THREADS = """
 import os, torch, optgen.optim
-from optgen.runtime.fused_cpu import threads
+from optgen.runtime.fused_cpu.kernel import threads
 assert threads.current().parallel, "no OpenMP was found in the process"
 def step(count):
     torch.set_num_threads(count)

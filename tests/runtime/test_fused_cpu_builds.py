@@ -11,7 +11,7 @@ from runtime.changes import give_gradients, parameters
 import optgen
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import compiler
+from optgen.runtime.fused_cpu.toolchain import compiler
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-WORDS = {
+OPS = {
     "maximum": "maximum(x, y)",
     "minimum": "minimum(x, y)",
     "clamp": "clamp(x, y, z)",
@@ -60,7 +60,7 @@ extern "C" void several(
     }
 }
 """
-CASES = "\n".join(f"        case {n}: return {text};" for n, text in enumerate(WORDS.values()))
+CASES = "\n".join(f"        case {n}: return {text};" for n, text in enumerate(OPS.values()))
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 MACHINES = ["", "-mno-avx512f", "-mno-avx512f -mno-fma", "-mno-avx"] if X86 else [""]
@@ -87,7 +87,7 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         to = torch.empty_like(operands[0])
         addresses = (ctypes.c_void_p(t.data_ptr()) for t in (*operands, to))
         count = ctypes.c_longlong(to.numel())
-        getattr(library, way)(list(WORDS).index(word), *addresses, count)
+        getattr(library, way)(list(OPS).index(word), *addresses, count)
         return to
 
     return run
@@ -114,7 +114,7 @@ def test_words_are_the_same_for_all_kinds_of_numbers(words: Words, word: str) ->
     assert torch.equal(actual.view(torch.int32)[~nan], expected.view(torch.int32)[~nan])
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word not in EXACT])
+@pytest.mark.parametrize("word", [word for word in OPS if word not in EXACT])
 def test_a_product_and_what_it_is_added_to_are_rounded_at_most_as_often(
     words: Words, word: str
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_product_and_what_it_is_added_to_are_rounded_at_most_as_often(
     assert several.sum() <= once.sum() * 1.05
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word not in EXACT])
+@pytest.mark.parametrize("word", [word for word in OPS if word not in EXACT])
 def test_a_product_is_nan_or_infinite_where_it_would_be(words: Words, word: str) -> None:
     operands = triples([0.0, 2.0, -2.0, float("inf"), -float("inf"), float("nan")])
     expected, actual = (words(way, word, operands) for way in ("one", "several"))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import optgen.optim
-from optgen.runtime.fused_cpu.build import compiler
-from optgen.runtime.fused_cpu.build.source import inline_includes
+from optgen.runtime.fused_cpu.toolchain import compiler
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
 # Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
 # not stand in the order of memory: where each element is, small whole numbers tell.

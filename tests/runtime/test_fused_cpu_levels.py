@@ -10,9 +10,9 @@ from torch import Tensor
 from optgen import use_lowering
 from optgen.optim import SGD, Adafactor, Muon
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import dtype_variants, library_cache
-from optgen.runtime.fused_cpu.kernel import Kernel
-from optgen.runtime.fused_cpu.stream_codes import CODES
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 
 SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 

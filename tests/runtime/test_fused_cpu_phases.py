@@ -20,7 +20,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.optim import Adafactor
 from optgen.passes.maximize import add_maximize
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"

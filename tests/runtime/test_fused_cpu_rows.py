@@ -14,7 +14,7 @@ from optgen import use_lowering
 from optgen.optim import SGD, Adagrad, SparseAdam
 from optgen.runtime.batch import sparse_rows
 from optgen.runtime.fused_cpu import kernels, prepare, sparse_gradients
-from optgen.runtime.fused_cpu.build import library_cache
+from optgen.runtime.fused_cpu.toolchain import library_cache
 
 Size = tuple[int, ...]
 

@@ -18,9 +18,9 @@ from optgen.ir.algorithm import Algorithm
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import dtype_variants
-from optgen.runtime.fused_cpu.fill_table import fill_table
-from optgen.runtime.fused_cpu.shard_kernel import ShardKernel
+from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
+from optgen.runtime.fused_cpu.kernel.shard_kernel import ShardKernel
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.rule import FACTS, State
 from optgen.runtime.sharded.all_reduce import Partial
 from optgen.runtime.sharded.driver import Update

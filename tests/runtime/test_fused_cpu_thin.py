@@ -20,7 +20,7 @@ from runtime.test_fused_cpu_phases import (
 from runtime.test_fused_cpu_shards import follow_the_whole
 from torch.nn import Parameter
 
-from optgen.bench import memory
+from optgen.bench import peak_memory
 from optgen.ir.algorithm import Algorithm
 from optgen.optim import Adafactor
 from optgen.runtime.fused_cpu import kernels
@@ -119,4 +119,4 @@ def test_memory_does_not_grow_with_the_longer_side(shape: Shape, dtype: torch.dt
     optimizer = Adafactor([param])
     optimizer.init_state()
     stepped(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # which builds the kernel
-    assert memory.peak(optimizer.step, 2) < 4e6
+    assert peak_memory.peak(optimizer.step, 2) < 4e6

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim._muon import _zeropower_via_newtonschulz
 
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 from optgen.runtime.matrix_ops import orthogonalize
 
 COEFFICIENTS = (3.4445, -4.775, 2.0315)
@@ -26,7 +26,7 @@ def test_one_matrix_is_torchs_to_the_last_digit(shape: tuple[int, int]) -> None:
 
 def test_the_meaning() -> None:
     x = random(3, 12, 7).double()
-    exact = WORDS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
+    exact = OPS["orthogonalize"].meaning(x, COEFFICIENTS, 5, torch.tensor(1e-7))
     (rounded,) = orthogonalize([x], COEFFICIENTS, 5, 1e-7)
     torch.testing.assert_close(rounded.double(), exact, rtol=0, atol=0.03)
 

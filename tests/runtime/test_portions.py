@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from optgen.optim import SGD, Adafactor, Adam
 from optgen.runtime.fused_cpu import chunks, prepare
-from optgen.runtime.fused_cpu.fill_table import fill_table
+from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 Copies = list[list[int]]
 

@@ -18,7 +18,7 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.runtime import GeneratedOptimizer
 from optgen.spec import Spec
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 SPEC = '''
 from optgen.spec import *

@@ -11,10 +11,10 @@ import torch
 
 from optgen.optim import SGD, Adam
 from optgen.runtime.fused_cpu import kernels
-from optgen.runtime.fused_cpu.build import library_cache
 from optgen.runtime.fused_cpu.reader import object_layout, tensor_reader, trial
 from optgen.runtime.fused_cpu.reader.object_layout import UnknownLayoutError, measure_layout
 from optgen.runtime.fused_cpu.reader.tensor_reader import reader
+from optgen.runtime.fused_cpu.toolchain import library_cache
 
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.spec import hyper, optimizer
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 ROOT = Path(__file__).parents[2]
 BARE = '''from optgen.spec import hyper, optimizer

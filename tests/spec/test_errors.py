@@ -11,7 +11,7 @@ from spec_texts import LR, UPDATE, read, spec
 
 import optgen
 from optgen.spec.errors import SpecError
-from optgen.spec.read import read_spec, read_specs
+from optgen.spec.read_spec import read_spec, read_specs
 
 M = 'm=state("exp_avg")'
 BIG = "big=flag(False)"

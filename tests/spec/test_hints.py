@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from spec_texts import spec
 
-from optgen.ir.words import CALLABLE
+from optgen.ir.ops import CALLABLE
 from optgen.spec import Spec, hyper, optimizer
 from optgen.spec.errors import SpecError, did_you_mean
-from optgen.spec.missing import MISSING
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
+from optgen.spec.unsupported_ops import UNSUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def error_of(expression: str, spoken: str = "made.py") -> SpecError:
     return caught.value
 
 
-@pytest.mark.parametrize("name", MISSING)
+@pytest.mark.parametrize("name", UNSUPPORTED)
 def test_well_known_mathematics(name: str) -> None:
     assert name not in CALLABLE
     error = error_of(f"{name}(g)")
     assert error.message == f"the language has no `{name}`"
-    assert error.hint == (MISSING[name] or f"words: {', '.join(CALLABLE)}")
+    assert error.hint == (UNSUPPORTED[name] or f"functions: {', '.join(CALLABLE)}")
 
 
 @pytest.mark.parametrize(

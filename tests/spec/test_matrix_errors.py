@@ -129,12 +129,12 @@ def test_words_that_are_not_called_need_no_import() -> None:
     ],
 )
 def test_a_rule_does_something_with_every_parameter(body: tuple[str, ...], case: str) -> None:
-    with pytest.raises(SpecError, match=f"nothing with parameters that are {case}") as caught:
+    with pytest.raises(SpecError, match=f"nothing for parameters that are {case}") as caught:
         read(spec(*body))
     assert "let `require` refuse" in caught.value.hint
     read(spec('require(ndim(p) == 2, "matrices")', "p = p - lr * g"))
-    with pytest.raises(SpecError, match="asks what `require` says") as caught:
+    with pytest.raises(SpecError, match="`require` excludes parameters") as caught:
         read(spec('require(ndim(p) == 2, "matrices")', "if factored(p):", "    p = p - lr * g"))
-    assert caught.value.hint == "leave the if out"
+    assert caught.value.hint == "leave the if out: its condition has one answer"
     read(spec("if factored(p) or lr > 0:", "    p = p - lr * g"))
     read(spec(*body[:2], "else:" if "and" not in body[0] else "if lr:", "    p = p + g"))

@@ -13,11 +13,11 @@ from spec_texts import LR, read, spec
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import evaluate
 from optgen.ir.nodes import If, assigns
-from optgen.ir.text import to_text
+from optgen.ir.print_ir import to_text
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.files import module_name
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 
 def rule(algorithm: Algorithm) -> str:
@@ -263,13 +263,13 @@ def test_kinds_of_declarations() -> None:
     assert (m.key, m.when, m.eager, m.shape) == ("exp_avg", "big", True, "like")
     assert (s.key, s.shape, s.init) == ("mu", "scalar", 0)
     lr, big, eps = algorithm.hypers
-    assert (lr.sort, lr.default, lr.bounds.admits(0), lr.bounds.admits(1)) == (
+    assert (lr.type, lr.default, lr.bounds.admits(0), lr.bounds.admits(1)) == (
         "number",
         0.1,
         False,
         True,
     )
-    assert (big.sort, big.default, eps.sort, eps.size) == ("flag", True, "tuple", 2)
+    assert (big.type, big.default, eps.type, eps.size) == ("flag", True, "tuple", 2)
     assert not lr.bounds.admits(float("nan"))
 
 

@@ -14,7 +14,7 @@ import optgen
 from optgen.spec import Spec
 from optgen.spec.errors import SpecError
 from optgen.spec.files import LARGEST
-from optgen.spec.read import read_spec
+from optgen.spec.read_spec import read_spec
 
 CONTROLS = ["\0", "\x01", "\x07", "\x0b", "\x1b", "\x1f", "\x7f", "\x85", "\x9f"]
 BIDI = ["\u061c", "\u200e", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069"]

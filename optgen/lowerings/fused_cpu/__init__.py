@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import reduce
 
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Sweep
-from optgen.ir.variables import plural
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import constant, variable
 from optgen.lowerings.fused_cpu.line_layout import comment, declared, laid_out, listed
 from optgen.lowerings.fused_cpu.loop_ir import sweep_loop
@@ -160,7 +160,7 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
 
 def _member(hyper: Hyper) -> str:
     name = variable(hyper.name)
-    return f"{name}[{hyper.size}]" if hyper.sort == "tuple" else name
+    return f"{name}[{hyper.size}]" if hyper.type == "tuple" else name
 
 
 def _parameters(sweep: Sweep, printer: LoopPrinter) -> list[str]:

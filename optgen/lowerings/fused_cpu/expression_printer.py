@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
-from optgen.ir.variables import capitals, escaped
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
 _INFIX = {
@@ -80,7 +80,7 @@ def variable(name: str) -> str:
 
 def constant(name: str) -> str:
     """Return the C++ constant or template parameter of a stream, a cell or a flag."""
-    return variable(capitals(name))
+    return variable(upper_case_name(name))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from optgen.ir.generated_names import is_free, plural
 from optgen.ir.nodes import (
     Call,
     Const,
@@ -15,9 +16,8 @@ from optgen.ir.nodes import (
     rebuild,
     walk,
 )
+from optgen.ir.ops import CONDITIONS, PROPERTIES
 from optgen.ir.plan import Plan
-from optgen.ir.variables import is_free, plural
-from optgen.ir.words import CONDITIONS, PROPERTIES
 from optgen.lowerings.condition_names import candidate_names, is_rare
 from optgen.lowerings.fused_cpu import prefetch
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
@@ -224,7 +224,7 @@ class LoopPrinter:
     def _named(self, expr: Expr) -> str:
         """Return the name of a condition that is uniform over the tensor."""
         inner = expr
-        while isinstance(inner, Call) and inner.word == "and":
+        while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
         text = f"{'rare' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
@@ -249,7 +249,7 @@ class LoopPrinter:
         """Yield the names that a value reads outside of its named conditions."""
         if isinstance(value, Ref):
             yield value
-        asked = CONDITIONS.get(value.word, 0) if isinstance(value, Call) else 0
+        asked = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
             if position >= asked or not self._plan.kind(child).is_scalar:
                 yield from self._numbers_in(child)
@@ -259,7 +259,7 @@ class LoopPrinter:
         match expr:
             case Ref(name) if name in self._hypers:
                 text = f"hypers.{variable(name)}"
-                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+                return f"truth({text})" if self._hypers[name].type == "flag" else text
             case Call("fresh", (Ref(name),)):
                 shift = f" >> {position}" if (position := self._fresh.index(name)) else ""
                 return f"bool(fresh{shift} & 1)"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.kinds import Axes, Lookup
+from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
 from optgen.ir.plan import Finish, Plan, Sweep, is_reduction, reads
-from optgen.ir.variables import is_free
+from optgen.ir.value_kinds import Axes, Lookup
 from optgen.passes.rewrite import filter_assigns
 
 _LOOPS = {
@@ -163,7 +163,7 @@ class PhaseSteps:
     def _reduction(self, stmt: Assign, source: str, *, swept: bool) -> None:
         assert isinstance(stmt.value, Call)
         axes, name = self.plan.kinds[stmt.target].axes, stmt.target.name
-        word = "max_abs" if stmt.value.word == "max_abs" else "sum"
+        word = "max_abs" if stmt.value.op == "max_abs" else "sum"
         step = Step(name, axes, self.sweep, reads=(source,), reduction=word, swept=swept)
         if axes is Axes.NONE:
             self.numbers.append(name)
@@ -197,7 +197,7 @@ def _operand(value: Expr) -> Expr:
     """Return a reduction's operand: the summands, or absolute values for `max_abs`."""
     assert isinstance(value, Call)
     (operand,) = value.args
-    return Call("abs", (operand,)) if value.word == "max_abs" else operand
+    return Call("abs", (operand,)) if value.op == "max_abs" else operand
 
 
 def _reduces(stmt: Stmt) -> bool:

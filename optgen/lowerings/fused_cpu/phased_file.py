@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Const, Expr, Ref
 from optgen.ir.plan import MatrixCall, Phase, Plan
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.line_layout import indented, listed
 from optgen.lowerings.fused_cpu.phased_rule import PhasedRule
 from optgen.lowerings.lowering import Context
@@ -84,8 +84,8 @@ def _about(plan: Plan, calls: Sequence[MatrixCall], part: int) -> str:
     facts = (f"{'' if holds else 'not '}{fact}" for fact, holds in plan.facts.items())
     text = " and ".join(facts).replace("_", " ")
     which = f"Parameters that are {text}" if plan.facts else "All parameters"
-    before = [f"after {call.word}" for call in calls[part - 1 : part]] if part else []
-    after = [f"until {call.word}" for call in calls[part : part + 1]]
+    before = [f"after {call.op}" for call in calls[part - 1 : part]] if part else []
+    after = [f"until {call.op}" for call in calls[part : part + 1]]
     return ", ".join([which, *before, *after])
 
 
@@ -102,7 +102,7 @@ def _texts(planned: Sequence[Plan]) -> Iterator[str]:
 
 def _text(call: MatrixCall) -> str:
     """Return a matrix op as text, with names of locals and hyperparameters, and numbers."""
-    return f"{call.target.name} = {call.word}({', '.join(map(_argument, call.args))})"
+    return f"{call.target.name} = {call.op}({', '.join(map(_argument, call.args))})"
 
 
 def _argument(expr: Expr) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import assigns
 from optgen.ir.plan import Plan
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, indented, laid_out, listed
 from optgen.lowerings.fused_cpu.loop_ir import Loop, LoopArray

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from optgen.ir.nodes import Assign, Call, Expr, Ref, assigns, expressions, refs, walk
+from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Plan
-from optgen.ir.words import PROPERTIES
 from optgen.lowerings.fused_cpu.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_cpu.line_layout import declared, listed
 from optgen.lowerings.fused_cpu.statements import Statements
@@ -66,7 +66,7 @@ class ScalarProgram:
 
     def _asks(self, *words: str) -> bool:
         nodes = (node for e in expressions(self._plan.scalars) for node in walk(e))
-        return any(isinstance(node, Call) and node.word in words for node in nodes)
+        return any(isinstance(node, Call) and node.op in words for node in nodes)
 
     def _inputs(self) -> list[str]:
         """Return the hyperparameters, step and scalar states that the program or sweeps read."""
@@ -77,7 +77,7 @@ class ScalarProgram:
 
     def _loads(self) -> list[str]:
         inputs = self._inputs()
-        numbers = [n for n in inputs if n in self._hypers and self._hypers[n].sort == "number"]
+        numbers = [n for n in inputs if n in self._hypers and self._hypers[n].type == "number"]
         aliases = [f"{variable(n)} = hypers.{variable(n)}" for n in numbers]
         lines = declared("const double", aliases, _COLUMN)
         if "step" in inputs:
@@ -103,9 +103,9 @@ class ScalarProgram:
                 return f"bool(fresh >> {self.fresh.index(name)} & 1)"
             case Call(word, _) if word in PROPERTIES:
                 return f"sizes.{word}"
-            case Ref(name) if name in self._hypers and self._hypers[name].sort != "number":
+            case Ref(name) if name in self._hypers and self._hypers[name].type != "number":
                 text = f"hypers.{variable(name)}"
-                return f"truth({text})" if self._hypers[name].sort == "flag" else text
+                return f"truth({text})" if self._hypers[name].type == "flag" else text
         return None
 
     def _value(self, stmt: Assign) -> str:

@@ -18,7 +18,7 @@ from optgen.ir.nodes import (
     assigns,
     names_read,
 )
-from optgen.ir.words import WORDS
+from optgen.ir.ops import OPS
 from optgen.lowerings.fused_cpu.expression_printer import variable
 from optgen.lowerings.fused_cpu.line_layout import comment, folded, indented
 
@@ -96,7 +96,7 @@ def _is_truth(value: Expr) -> bool:
     match value:
         case Linear((Term(Const(1), (factor,), ()),)):
             value = factor
-    return isinstance(value, Call) and WORDS[value.word].sort in ("comparison", "logic")
+    return isinstance(value, Call) and OPS[value.op].category in ("comparison", "logic")
 
 
 def _assigned(stmt: If) -> list[str]:

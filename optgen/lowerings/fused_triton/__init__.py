@@ -12,8 +12,8 @@ from functools import reduce
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import plural
 from optgen.ir.plan import Plan, Stream
-from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.isolate_mixed_reductions import isolate_mixed_reductions
 from optgen.lowerings.fused_triton.kernels import ARGUMENTS

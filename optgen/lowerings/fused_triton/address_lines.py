@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from optgen.ir.kinds import Axes
+from optgen.ir.value_kinds import Axes
 
 Line = tuple[str, str]
 """Name, and the line that assigns it."""

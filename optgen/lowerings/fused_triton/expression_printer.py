@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term, walk
-from optgen.ir.variables import capitals, escaped
-from optgen.ir.words import CONDITIONS
+from optgen.ir.ops import CONDITIONS
 from optgen.lowerings.python.literals import exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
@@ -104,7 +104,7 @@ def variable(name: str) -> str:
 
 def constant(name: str) -> str:
     """Return the constexpr of a flag."""
-    return variable(capitals(name))
+    return variable(upper_case_name(name))
 
 
 @dataclass(frozen=True)

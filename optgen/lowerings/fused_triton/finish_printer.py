@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressions
+from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_reduction, reads
-from optgen.ir.variables import plural
-from optgen.ir.words import WORDS
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
@@ -238,12 +238,12 @@ class FinishPrinter:
 
 def _type(value: Expr) -> str:
     """Return the Triton dtype of a value: int1 for conditions, else float64."""
-    word = WORDS.get(value.word) if isinstance(value, Call) else None
-    return "int1" if word and word.sort in ("comparison", "logic") else "float64"
+    word = OPS.get(value.op) if isinstance(value, Call) else None
+    return "int1" if word and word.category in ("comparison", "logic") else "float64"
 
 
 def _is_largest(value: Expr) -> bool:
-    return isinstance(value, Call) and value.word == "max_abs"
+    return isinstance(value, Call) and value.op == "max_abs"
 
 
 def _argument(value: Expr) -> Expr:

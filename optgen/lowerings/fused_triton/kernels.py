@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optgen.ir.kinds import Axes
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Const, Expr, Ref, assigns, expressions
 from optgen.ir.plan import MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.variables import plural
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import (
     needed,
     tile_addresses,
@@ -142,7 +142,7 @@ class Kernels:
         return {
             "sort": "call",
             "quote": list(map(comment, call.quote)),
-            "word": call.word,
+            "word": call.op,
             "source": source.name,
             "target": call.target.name,
             "given": "".join(f"{_of_group(arg)}, " for arg in rest),
@@ -187,7 +187,7 @@ def reduction_context(stmt: Assign) -> Context:
     return {
         "name": variable(stmt.target.name),
         "more": f"more_{stmt.target.name}",
-        "largest": isinstance(stmt.value, Call) and stmt.value.word == "max_abs",
+        "largest": isinstance(stmt.value, Call) and stmt.value.op == "max_abs",
     }
 
 

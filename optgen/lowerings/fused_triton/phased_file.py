@@ -7,10 +7,10 @@ from itertools import count
 from typing import Any
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Call, Ref, expressions, walk
+from optgen.ir.ops import PROPERTIES
 from optgen.ir.plan import Finish, MatrixCall, Plan, Sweep
-from optgen.ir.words import PROPERTIES
+from optgen.ir.value_kinds import Axes
 from optgen.lowerings.fused_triton.address_lines import uses
 from optgen.lowerings.fused_triton.expression_printer import variable
 from optgen.lowerings.fused_triton.finish_kernels import FinishKernel
@@ -39,7 +39,7 @@ def addresses_of(algorithm: Algorithm) -> list[str]:
 def is_elementwise(plan: Plan) -> bool:
     """Tell whether a plan is one sweep over all its tensors, with no property of a shape."""
     exprs = (*expressions(plan.scalars), *plan.values())
-    words = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    words = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     streams = [stream for sweep in plan.sweeps for stream in sweep.streams]
     every = plan.algorithm.is_function or len(streams) == len(addresses_of(plan.algorithm))
     return len(plan.phases) == 1 and every and words.isdisjoint(PROPERTIES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -18,7 +19,6 @@ from optgen.ir.nodes import (
     walk,
 )
 from optgen.ir.plan import Plan
-from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import load_properties, read_property
@@ -140,7 +140,7 @@ class Prologue:
 
     def _number(self, value: Expr, printer: ExpressionPrinter) -> str:
         """Return a value's text, with a literal cast to float64."""
-        rounded = isinstance(value, Call) and value.word == ROUNDED
+        rounded = isinstance(value, Call) and value.op == ROUNDED
         return printer(value) if rounded else printer.argument(value)
 
     def _read_rounded(self, expr: Expr, state: str) -> str | None:
@@ -169,7 +169,7 @@ class Prologue:
                 return f"fresh_{name} != 0"
             case Call():
                 return read_property(expr)
-            case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.sort == "flag":
+            case Ref(name) if (hyper := self._plan.algorithm.hyper(name)) and hyper.type == "flag":
                 return f"{variable(name)} != 0"
         return None
 
@@ -191,7 +191,7 @@ class Prologue:
         return f"tl.store(scalars{f' + {place}' if place else ''}, {value})"
 
     def _stored_condition(self, condition: Expr) -> str:
-        if isinstance(condition, Call) and condition.word == "fresh":
+        if isinstance(condition, Call) and condition.op == "fresh":
             return self._printer(condition).removesuffix(" != 0")
         return self._printer(condition)
 

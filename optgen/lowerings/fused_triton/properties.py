@@ -21,10 +21,10 @@ _LOADS: Mapping[str, tuple[str, str]] = {
 
 def read_property(expr: Expr) -> str | None:
     """Return the variable of an expression that is a property, else None."""
-    return _LOADS[expr.word][0] if isinstance(expr, Call) and expr.word in _LOADS else None
+    return _LOADS[expr.op][0] if isinstance(expr, Call) and expr.op in _LOADS else None
 
 
 def load_properties(exprs: Iterable[Expr]) -> list[str]:
     """Return the lines that load the properties in these expressions."""
-    asked = {e.word for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    asked = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
     return [f"{name} = {value}" for word, (name, value) in _LOADS.items() if word in asked]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Assign, Expr, If, Program, Ref, assigns
 from optgen.ir.plan import Finish, Phase, Plan, Sweep, is_reduction, reads
+from optgen.ir.value_kinds import Axes
 from optgen.passes.rewrite import filter_assigns
 
 

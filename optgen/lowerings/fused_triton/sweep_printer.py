@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, assigns
 from optgen.ir.plan import Stream, is_reduction
-from optgen.ir.variables import plural
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, constant, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.python.literals import comment
@@ -106,7 +106,7 @@ def print_zeros(body: Program) -> list[str]:
     branches = [stmt for stmt in body if isinstance(stmt, If)]
     sums = {a.target.name: a.value for a in assigns(tuple(branches)) if is_reduction(a.value)}
     return [
-        f"{variable(name)} = {REDUCTIONS[value.word].format('lanes * 0')}"
+        f"{variable(name)} = {REDUCTIONS[value.op].format('lanes * 0')}"
         for name, value in sums.items()
         if isinstance(value, Call)
     ]
@@ -114,7 +114,7 @@ def print_zeros(body: Program) -> list[str]:
 
 def _value(value: Expr, printer: ExpressionPrinter) -> str:
     if is_reduction(value) and isinstance(value, Call):
-        return REDUCTIONS[value.word].format(printer.argument(value.args[0]))
+        return REDUCTIONS[value.op].format(printer.argument(value.args[0]))
     return printer(value)
 
 

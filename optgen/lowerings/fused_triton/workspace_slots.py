@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from optgen.ir.kinds import Axes
 from optgen.ir.nodes import Expr, Ref, assigns, expressions
 from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep, reads
+from optgen.ir.value_kinds import Axes
 
 LINES = (Axes.ROW, Axes.COLUMN)
 SMALL = (*LINES, Axes.MATRIX)

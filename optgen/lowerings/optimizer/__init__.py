@@ -78,7 +78,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "optional": _pairs(optional(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
-            {h.name: literal(h.choices) for h in algorithm.hypers if h.sort == "choice"}
+            {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}
         ),
         "below": _pairs(
             {h.name: literal(h.bounds.lt) for h in algorithm.hypers if h.bounds.lt is not None}
@@ -138,7 +138,7 @@ def _defaults(algorithm: Algorithm) -> dict[str, str]:
     for hyper in algorithm.hypers:
         if hyper.fixed:
             values[hyper.name] = literal(hyper.default)
-        elif hyper.sort == "tuple" and hyper.tensor != "never":
+        elif hyper.type == "tuple" and hyper.tensor != "never":
             item = "x.squeeze() if isinstance(x, Tensor) and x.ndim else x"
             values[hyper.name] = f"tuple({item} for x in {hyper.name})"
     return values

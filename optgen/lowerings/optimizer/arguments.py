@@ -47,7 +47,7 @@ def group_keys(algorithm: Algorithm) -> tuple[str, ...]:
 def backfill(algorithm: Algorithm) -> dict[str, str]:
     """Return the defaults that torch fills into groups of checkpoints older than a flag."""
     texts = {a.name: a.default for a in ADDED}
-    texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.sort == "flag"}
+    texts |= {h.name: literal(h.default) for h in algorithm.hypers if h.type == "flag"}
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
@@ -63,10 +63,10 @@ def _argument(hyper: Hyper) -> Argument:
 
 def annotation(hyper: Hyper) -> str:
     """Return the type annotation of a hyperparameter."""
-    if hyper.sort == "flag":
+    if hyper.type == "flag":
         return "bool"
-    if hyper.sort == "choice":
+    if hyper.type == "choice":
         return "str | None" if None in hyper.choices else "str"
     number = "float" if hyper.tensor == "never" else "float | Tensor"
     numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
-    return f"tuple[{', '.join(numbers)}]" if hyper.sort == "tuple" else numbers[0]
+    return f"tuple[{', '.join(numbers)}]" if hyper.type == "tuple" else numbers[0]

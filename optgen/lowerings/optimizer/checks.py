@@ -82,15 +82,15 @@ def _checked_by(base: Algorithm | None, hyper: Hyper) -> bool:
 
 def _checks(hyper: Hyper) -> Iterator[Check]:
     name = hyper.name
-    if hyper.sort == "choice":
+    if hyper.type == "choice":
         told = message(hyper.error or f"Invalid {name} value: {{}}", {"": name})
         yield Check(f"{name} not in {literal(hyper.choices)}", told)
-    elif hyper.sort == "number":
+    elif hyper.type == "number":
         yield from _tensor_checks(hyper)
         told = hyper.error or _MESSAGES.get(name, f"Invalid {name} value: {{}}")
         told = filled(told, {"index": "0", "number": "1"})
         yield from _bounds_check(hyper, 0, name, told)
-    elif hyper.sort == "tuple":
+    elif hyper.type == "tuple":
         yield from _tuple_checks(hyper)
 
 

@@ -123,11 +123,11 @@ def _type(argument: Argument) -> str:
 def _about(algorithm: Algorithm, hyper: Hyper, symbols: Symbols, is_read: bool) -> str:
     name = _NAMES.get(hyper.name, hyper.name.replace("_", " ").capitalize())
     words = hyper.about or role(algorithm, hyper) or name
-    if hyper.sort == "flag":
+    if hyper.type == "flag":
         return f"{words}."
-    if hyper.sort == "choice":
+    if hyper.type == "choice":
         return f"{words}: one of {', '.join(map(literal, hyper.choices))}."
-    bounds = _bounds(hyper.bounds, "each " if hyper.sort == "tuple" else "")
+    bounds = _bounds(hyper.bounds, "each " if hyper.type == "tuple" else "")
     text = f"{words}, {bounds}" if bounds else words
     if not is_read:
         return f"{text}."

@@ -40,9 +40,9 @@ def role(algorithm: Algorithm, hyper: Hyper) -> str:
 
 def _numbers(hyper: Hyper) -> list[Expr]:
     """Return the expressions by which a rule may read a hyperparameter's numbers."""
-    if hyper.sort == "tuple":
+    if hyper.type == "tuple":
         return [Call("item", (Ref(hyper.name), Const(i))) for i in range(hyper.size)]
-    return [Ref(hyper.name)] if hyper.sort == "number" else []
+    return [Ref(hyper.name)] if hyper.type == "number" else []
 
 
 def _readings(algorithm: Algorithm, number: Expr) -> list[Expr]:
@@ -143,7 +143,7 @@ def _places(expr: Expr, root: str, name: str) -> Iterator[tuple[list[str], str]]
     if isinstance(expr, Ref) and expr.name == name:
         yield [], root
     for place, child in enumerate(children(expr)):
-        word = expr.word if isinstance(expr, Call) else ""
+        word = expr.op if isinstance(expr, Call) else ""
         word = "divisor" if word == "/" and place == 1 else word
         yield from (([*path, word], end) for path, end in _places(child, root, name))
 
@@ -152,7 +152,7 @@ def _is_kept_share(algorithm: Algorithm, name: str) -> bool:
     """Tell whether a state is updated to itself times a number, plus something."""
     states = {state.symbol for state in algorithm.states}
     for stmt in assigns(algorithm.rule):
-        if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.word == "+":
+        if stmt.target.name in states and isinstance(stmt.value, Call) and stmt.value.op == "+":
             terms = [_factors(term) for term in stmt.value.args]
             if any(
                 sorted(map(str, t)) == sorted(map(str, (Ref(name), stmt.target))) for t in terms
@@ -175,7 +175,7 @@ def _is_left_out(algorithm: Algorithm, name: str) -> bool:
 
 
 def _products(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Call) and expr.word == "*":
+    if isinstance(expr, Call) and expr.op == "*":
         yield expr
     for child in children(expr):
         yield from _products(child)
@@ -187,7 +187,7 @@ def _keeps_the_largest(algorithm: Algorithm, name: str, averages: list[_Average]
     largest = {Ref(state.symbol) for state in algorithm.states if state.when == name}
     return any(
         isinstance(stmt.value, Call)
-        and stmt.value.word == "maximum"
+        and stmt.value.op == "maximum"
         and stmt.target in largest & set(stmt.value.args)
         and moments & set(stmt.value.args)
         for stmt in assigns(algorithm.rule)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from optgen.ir.kinds import Axes, Lookup, kind_of
 from optgen.ir.nodes import Assign, Call, Program, Ref, refs
 from optgen.ir.plan import is_reduction
+from optgen.ir.value_kinds import Axes, Lookup, kind_of
 
 _NAMES = {Axes.MATRIX: "batch", Axes.ROW & ~Axes.MATRIX: "rows", Axes.COLUMN & ~Axes.MATRIX: "cols"}
 """Name of each axis in `Collectives`."""
@@ -19,11 +19,11 @@ def collective_requests(reductions: Iterable[Assign], kinds: Lookup) -> list[str
     for reduction in reductions:
         call = reduction.value
         assert isinstance(call, Call)
-        axes = kind_of(call.args[0], kinds).axes & _SUMMED.get(call.word, Axes.TENSOR)
+        axes = kind_of(call.args[0], kinds).axes & _SUMMED.get(call.op, Axes.TENSOR)
         if axes:
             named = [f'"{name}"' for bit, name in _NAMES.items() if axes & bit]
             over = named if axes != Axes.TENSOR else []
-            word = "max" if call.word == "max_abs" else "sum"
+            word = "max" if call.op == "max_abs" else "sum"
             found.append(f"collectives.{word}({', '.join([reduction.target.name, *over])})")
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from optgen.ir.nodes import Assign, Call, Const, Expr, If, Linear, Program, Ref, Term
-from optgen.ir.words import ATOM, PRECEDENCE
+from optgen.ir.ops import ATOM, PRECEDENCE
 from optgen.lowerings.python.literals import comment, exact_literal
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.generated_names import RUNTIME
 from optgen.ir.plan import Plan
-from optgen.ir.variables import RUNTIME
 from optgen.lowerings.lowering import Context
 from optgen.lowerings.python.scalar_program import BUCKET, scalar_lines
 from optgen.lowerings.python.signature import keywords, list_names, name_fresh

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from optgen.ir.kinds import Axes, Home, Kind, kind_of
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -27,7 +27,7 @@ from optgen.ir.nodes import (
     rename_program,
 )
 from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
-from optgen.ir.variables import plural
+from optgen.ir.value_kinds import Axes, Kind, Stage, kind_of
 from optgen.lowerings.python.collectives import collective_points, collective_requests
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.function import Body, indented
@@ -242,12 +242,12 @@ class _Printer:
         target, (first, *rest) = call.target.name, (_TEXT.text(arg) for arg in call.args)
         if self.form.over_ranks:
             yield f"whole = yield collectives.gather({plural(first)})"
-            made = f"{call.word}({', '.join(['whole', *rest])})"
+            made = f"{call.op}({', '.join(['whole', *rest])})"
             yield f"{plural(target)} = yield collectives.scatter({made})"
         elif self.form.in_lists:
-            yield f"{plural(target)} = {call.word}({', '.join([plural(first), *rest])})"
+            yield f"{plural(target)} = {call.op}({', '.join([plural(first), *rest])})"
         else:
-            yield f"{target} = {matrix_call(Call(call.word, call.args))}"
+            yield f"{target} = {matrix_call(Call(call.op, call.args))}"
         if not self._is_only_added(call.target):  # some ops need equal dtypes
             same = f"{target}.to({self._like()}.dtype)"
             made = f"[{same} for {target} in {plural(target)}]" if self.form.in_lists else same
@@ -269,11 +269,11 @@ class _Printer:
         return f"{whole}[0]" if self.form.in_lists else whole
 
     def _is_late(self, expr: Expr) -> bool:
-        return kind_of(expr, self.kinds.__getitem__).home is Home.DEVICE
+        return kind_of(expr, self.kinds.__getitem__).stage is Stage.DEVICE
 
     def _is_small(self, ref: Ref) -> bool:
         kind = self.kinds[ref]
-        return kind.home is Home.DEVICE and kind.axes is not Axes.TENSOR
+        return kind.stage is Stage.DEVICE and kind.axes is not Axes.TENSOR
 
     def _listed(self, name: str) -> str:
         return plural(name) if self.form.in_lists else name
@@ -311,7 +311,7 @@ class _Printer:
 def matrix_call(call: Call) -> str:
     """Return the text of a matrix op on one tensor. The runtime's functions take lists."""
     first, *rest = (_TEXT.text(arg) for arg in call.args)
-    return f"{call.word}({', '.join([f'[{first}]', *rest])})[0]"
+    return f"{call.op}({', '.join([f'[{first}]', *rest])})[0]"
 
 
 def _always(program: Program) -> set[str]:

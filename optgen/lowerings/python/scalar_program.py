@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -19,7 +20,6 @@ from optgen.ir.nodes import (
     refs,
 )
 from optgen.ir.plan import Plan
-from optgen.ir.variables import plural
 from optgen.lowerings.python.expression_printer import PythonPrinter, statements
 from optgen.lowerings.python.literals import comment
 from optgen.passes.reuse_item_names import is_item, reuse_item_names

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm, Hyper
-from optgen.ir.kinds import PARAM
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call, Expr, Ref, rebuild
 from optgen.ir.plan import Plan
-from optgen.ir.variables import plural
+from optgen.ir.value_kinds import PARAM
 from optgen.passes.rewrite import map_expressions
 
 
@@ -42,7 +42,7 @@ def name_fresh(plan: Plan) -> Plan:
 def _annotation(hyper: Hyper) -> str:
     number = "float | Tensor" if hyper.tensor != "never" else "float"
     numbers = [number + " | None" * hyper.may_be_none(i) for i in range(hyper.size)]
-    match hyper.sort:
+    match hyper.type:
         case "flag":
             return "bool"
         case "choice":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from optgen.ir.generated_names import plural
 from optgen.ir.nodes import Call
-from optgen.ir.variables import plural
 from optgen.lowerings.python.expression_printer import PythonPrinter
 from optgen.lowerings.python.literals import comment
 from optgen.passes.instructions import Alias, Branch, Instruction, Op, Operand, Ops, Reduce, Step

@@ -1,7 +1,8 @@
-"""The mirror of torch.optim.lbfgs: the one optimizer that is not an update rule, written by hand.
+"""The mirror of torch.optim.lbfgs, written by hand, because it is not an update rule.
 
-`optimizer` is the class, `descent` the iterations of a step, `history` the inverse Hessian, and
-`line_search` the search along a direction; `objective` knows closures, `flat` knows parameters.
+`optimizer` defines the class, `descent` the iterations of a step, `inverse_hessian` the history of
+curvature pairs and the direction, and `line_search` the search along a direction. `objective` calls
+closures. `flat_parameters` joins parameters into one vector. `cpu_kernels` builds the C++.
 """
 
 from optgen.optim.lbfgs.optimizer import LBFGS

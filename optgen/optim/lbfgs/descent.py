@@ -1,4 +1,4 @@
-"""The iterations of one step: from the state it finds to the state it leaves."""
+"""Run the iterations of one step, from the state before it to the state after it."""
 
 import math
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.line_search import Search, Trial, ratio
 from optgen.optim.lbfgs.objective import Evaluation, Objective
 
-CURVED = 1e-10  # a pair enters the history if the curvature along it is more than this
+MIN_CURVATURE = 1e-10  # a pair enters the history if its curvature is larger
 
 
 class Descent:
-    """The iterations of one step, in the order and with the stops of torch's.
+    """The iterations of one step, in torch's order and with torch's stopping criteria.
 
-    Unlike torch's, they end where the gradient or a direction is not finite, before it harms the
-    parameters; and a closure that raises leaves a state from which the next step can go on.
+    Unlike torch's, they stop if the gradient or a direction is not finite, before the parameters
+    change. If a closure raises, the state is still valid for the next step.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Descent:
         self._t = float(state.get("t", 0.0))
 
     def run(self) -> None:
-        """Iterate until one of the stops is reached, and write the state."""
+        """Iterate until a stopping criterion holds, and write the state."""
         while self._iterations < self._group["max_iter"]:
             self._iterations += 1
             self._state["n_iter"] += 1
-            self._turn()
+            self._next_direction()
             if not -math.inf < self._slope <= -self._group["tolerance_change"]:
                 break
             try:
@@ -57,15 +57,15 @@ class Descent:
                 break
         self._write()
 
-    def _turn(self) -> None:
-        """Take in what the last step has taught; choose the next direction, and how far to go."""
+    def _next_direction(self) -> None:
+        """Add the last step to the history; choose the next direction and the step length."""
         gradient, direction = self._here.gradient, self._direction
         first = self._state["n_iter"] == 1
         if not first:
             curvature, square = self._history.observe(
                 gradient, self._previous.gradient, direction, self._t
             )
-            if curvature > CURVED:
+            if curvature > MIN_CURVATURE:
                 self._history.accept(curvature / square)
         self._slope, self._reach = self._history.direction(gradient, direction, self._rest)
         self._previous = self._here
@@ -83,7 +83,7 @@ class Descent:
             return
         self._objective.flat.add(self._direction, self._t)
         if self._iterations != self._group["max_iter"]:
-            # After the last iteration the next step evaluates anyway, perhaps on other data.
+            # After the last iteration, the next step evaluates first anyway, perhaps on other data.
             self._here = self._objective()
 
     def _search(self) -> None:
@@ -97,7 +97,7 @@ class Descent:
 
         here = Trial(0.0, self._here.loss, self._slope, self._here.gradient)
         search = Search(function, here, self._group["max_eval"] - self._objective.calls)
-        t, self._t = self._t, 0.0  # where a closure that raises leaves the parameters
+        t, self._t = self._t, 0.0  # if a closure raises, the parameters go back to t = 0
         try:
             best = search.minimum(t, self._reach, self._group["tolerance_change"])
         except BaseException:
@@ -131,7 +131,7 @@ class Descent:
 
 
 def _vector(known: Tensor | None, like: Tensor) -> Tensor:
-    """A copy of a vector of the state, in the dtype and on the device of the gradient."""
+    """Return a copy of a vector of the state, in the dtype and on the device of the gradient."""
     if known is None:
         return torch.empty_like(like)
     return known.to(like, copy=True)

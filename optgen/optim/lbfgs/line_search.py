@@ -1,8 +1,9 @@
-"""A search along a direction for a point that satisfies the strong Wolfe conditions.
+"""Search along a direction for a point that satisfies the strong Wolfe conditions.
 
-Nocedal and Wright, Numerical Optimization, 2nd edition: algorithm 3.5 widens a bracket until such a
-point lies in it, algorithm 3.6 narrows it, both by cubic interpolation (equation 3.59). How far a
-trial may go, and when a bracket counts as stuck, follows torch and so minFunc, trial for trial.
+Nocedal and Wright, Numerical Optimization, 2nd edition: algorithm 3.5 widens a bracket until it
+contains such a point, and algorithm 3.6 narrows it, both by cubic interpolation (equation 3.59).
+The bounds of trials, and the test for a bracket that does not shrink, are those of torch, and so
+of minFunc.
 """
 
 import math
@@ -11,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-SUFFICIENT = 1e-4  # c1: the part of the promised decrease that a step must bring
-FLAT = 0.9  # c2: the part of the slope that may be left
+SUFFICIENT_DECREASE = 1e-4  # c1 of the sufficient decrease condition
+CURVATURE = 0.9  # c2 of the curvature condition
 
 
 @dataclass(frozen=True)
 class Trial:
-    """The function along the direction, at the distance t."""
+    """The function and its slope along the direction, at step length t."""
 
     t: float
     loss: float
@@ -25,14 +26,14 @@ class Trial:
     gradient: Tensor
 
     def guarded(self) -> "Trial":
-        """This trial, as far too high where the function or its slope is not a number."""
+        """Return the trial, with an infinite loss if its loss or slope is not finite."""
         if math.isfinite(self.loss) and math.isfinite(self.slope):
             return self
         return replace(self, loss=math.inf)
 
 
 class Bracket:
-    """Two trials with a point that satisfies the conditions between them."""
+    """Two trials, between which lies a point that satisfies the conditions."""
 
     def __init__(self, one: Trial, other: Trial) -> None:
         self._ends = [one, other]
@@ -51,19 +52,19 @@ class Bracket:
         return self._ends[1 - self._low]
 
     def lower_high_end(self, trial: Trial) -> None:
-        """Put a trial in the place of the higher end; it may be the lower one then."""
+        """Replace the end with the higher loss by a trial, which may become the lower end."""
         self._ends[1 - self._low] = trial
         self._order()
 
     def lower_low_end(self, trial: Trial) -> None:
-        """Put a lower trial in the place of the lower end, on the side where the minimum is."""
+        """Replace the lower end by a trial, and keep the end that brackets the minimum."""
         if trial.slope * (self.high.t - self.low.t) >= 0:
             self._ends[1 - self._low] = self.low
         self._ends[self._low] = trial
 
 
 class Search:
-    """One search: how it judges a trial, and how many it has made after the first."""
+    """One line search, with the number of trials made after the first."""
 
     def __init__(self, function: Callable[[float], Trial], start: Trial, most: int) -> None:
         self._function = function
@@ -72,12 +73,12 @@ class Search:
         self._made = 0
 
     def minimum(self, t: float, reach: float, tolerance: float) -> Trial:
-        """The accepted trial, t at first; the best one if no more may be made.
+        """Return the accepted trial, or the best one if no more may be made.
 
         Args:
-            t: Where to look first.
-            reach: How far the fastest parameter goes at t = 1.
-            tolerance: Give up when it goes less than this from one end of the bracket to the other.
+            t: The first step length to try.
+            reach: The largest change of a parameter at t = 1.
+            tolerance: Stop if no parameter changes more than this across the bracket.
         """
         bracket = self._widen(t)
         return bracket if isinstance(bracket, Trial) else self._narrow(bracket, reach, tolerance)
@@ -123,14 +124,14 @@ class Search:
         return self._function(t).guarded()
 
     def _too_high(self, trial: Trial) -> bool:
-        return trial.loss > self._start.loss + SUFFICIENT * trial.t * self._start.slope
+        return trial.loss > self._start.loss + SUFFICIENT_DECREASE * trial.t * self._start.slope
 
     def _flat_enough(self, trial: Trial) -> bool:
-        return abs(trial.slope) <= -FLAT * self._start.slope
+        return abs(trial.slope) <= -CURVATURE * self._start.slope
 
 
 def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
-    """Where the cubic through both trials has its minimum, as far as that is within the bounds."""
+    """Return the minimum of the cubic through two trials, limited to the bounds."""
     left, right = (one, other) if one.t <= other.t else (other, one)
     d1 = left.slope + right.slope - ratio(3 * (left.loss - right.loss), left.t - right.t)
     discriminant = d1 * d1 - left.slope * right.slope
@@ -144,7 +145,7 @@ def cubic_minimum(one: Trial, other: Trial, least: float, most: float) -> float:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """A quotient of floating-point arithmetic: by zero it is infinite, or not a number."""
+    """Return the IEEE quotient: infinite or NaN for a denominator of zero."""
     if denominator:
         return numerator / denominator
     return numerator * math.copysign(math.inf, denominator)

@@ -1,4 +1,4 @@
-"""What a closure says about the parameters as they are."""
+"""Evaluate a closure at the current parameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,26 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.flat import FlatParameters, largest
+from optgen.optim.lbfgs.flat_parameters import FlatParameters, largest
 
 Closure = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is minimized, and its gradient, at one point."""
+    """The minimized function and its gradient at one point."""
 
     loss: float
     gradient: Tensor
 
     @property
     def steepest(self) -> float:
-        """The greatest absolute value in the gradient."""
+        """The largest absolute value in the gradient."""
         return largest(self.gradient)
 
 
 class Objective:
-    """A closure as a function to minimize: it counts its calls, and keeps the first loss."""
+    """A closure as a function to minimize. It counts calls, and keeps the first loss."""
 
     def __init__(self, flat: FlatParameters, closure: Closure, maximize: bool) -> None:
         self.flat = flat

@@ -1,4 +1,4 @@
-"""The class: arguments, groups, state and checkpoints as torch's."""
+"""Define the class LBFGS, with torch's arguments, groups, state and checkpoints."""
 
 import math
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from optgen.optim.lbfgs.descent import Descent
-from optgen.optim.lbfgs.flat import FlatParameters
-from optgen.optim.lbfgs.history import History
+from optgen.optim.lbfgs.flat_parameters import FlatParameters
+from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.objective import Objective
 from optgen.runtime.light_optimizer import LightOptimizer, hooked
 from optgen.runtime.rule import asked
@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 _TORCHS = signature(torch.optim.LBFGS).parameters
 _ABSENT = {key: default for key, default in _OPTIONS.items() if key not in _TORCHS}
-"""The keys that torch's group lacks, and what they mean where they are absent.
+"""Keys that torch's group lacks, with the values that their absence means.
 
 Groups hold `maximize` since torch 2.14.
 """
@@ -47,38 +47,38 @@ class LBFGS(LightOptimizer):
             &\theta_{k+1} \leftarrow \theta_k + t_k d_k
         \end{aligned}
 
-    with :math:`t_k = \gamma`, the learning rate, or what the line search finds from there.
+    with :math:`t_k = \gamma`, the learning rate, or the result of a line search from there.
 
-    All parameters are one vector, in one group and on one device. The history takes
-    `2 * history_size` times their memory, once there are so many iterations.
+    All parameters are one vector, in one group and on one device. After `history_size` iterations,
+    the history takes `2 * history_size` times their memory.
 
     Args:
-        params: Parameters to optimize, or one dict that makes a group of them; they may have names.
+        params: Parameters to optimize, or one dict for a group of them; they may have names.
         lr (float or Tensor): Learning rate, at least 0. Default: 1.
         max_iter (int): The most iterations in a step. Default: 20.
-        max_eval (int or None): The most calls of the closure in a step, not counting those of a
-            line search that has begun; None makes it 1.25 * max_iter. Default: None.
-        tolerance_grad (float): Stop where no element of the gradient is greater. Default: 1e-7.
-        tolerance_change (float): Stop where the loss or the parameters change less. Default: 1e-9.
-        history_size (int): How many pairs to keep, at least 1. Default: 100.
+        max_eval (int or None): No iteration begins, and no line search continues, after this many
+            calls of the closure in a step. None is 1.25 * max_iter. Default: None.
+        tolerance_grad (float): Stop if no element of the gradient is larger. Default: 1e-7.
+        tolerance_change (float): Stop if the loss or the parameters change less. Default: 1e-9.
+        history_size (int): The number of curvature pairs to keep, at least 1. Default: 100.
         line_search_fn (str or None): None or "strong_wolfe". Default: None.
-        maximize (bool): Climb the objective instead of descending. Default: False.
+        maximize (bool): Maximize the objective. Default: False.
         foreach (bool or None): No effect: the parameters are one vector. Default: None.
         fused (bool or None): No effect. Default: None.
-        capturable (bool): Not supported: where to go next is decided on the host. Default: False.
+        capturable (bool): Not supported: steps depend on decisions of the host. Default: False.
         differentiable (bool): Not supported. Default: False.
 
     Raises:
         ValueError: An argument is outside its range, or there is more than one group.
-        RuntimeError: `fused` together with `foreach`; `capturable` or `differentiable`; a step on
-            parameters of several devices, or on sharded ones.
+        RuntimeError: `fused` and `foreach` are both True; `capturable` or `differentiable` is True;
+            or a step has parameters on several devices, or sharded ones.
 
     State, all of it under the first parameter:
-        func_evals, n_iter (int): How many there were in all steps.
-        d, t: The last direction, and how far along it the parameters went.
-        old_dirs, old_stps (list of Tensor): :math:`y` and :math:`s`, the oldest first.
-        ro, al (list of Tensor), H_diag: Numbers of the last direction.
-        prev_flat_grad, prev_loss: The gradient and the loss where the last direction began.
+        func_evals, n_iter (int): The numbers of evaluations and iterations in all steps.
+        d, t: The last direction and step length.
+        old_dirs, old_stps (list of Tensor): :math:`y` and :math:`s`, oldest first.
+        ro, al (list of Tensor), H_diag: Coefficients of the last direction.
+        prev_flat_grad, prev_loss: The gradient and the loss at the start of the last direction.
 
     Paper: https://link.springer.com/article/10.1007/BF01589116
     """
@@ -153,26 +153,30 @@ class LBFGS(LightOptimizer):
         here = objective()
         state["func_evals"] += 1
         if group["tolerance_grad"] < here.steepest < math.inf:
-            history = self._recall(state, group["history_size"], here.gradient)
+            history = self._restore_history(state, group["history_size"], here.gradient)
             Descent(group, state, objective, history, here).run()
         return objective.returned
 
-    def _recall(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
-        """The history that a state presents: the one at hand, if it is that."""
+    def _restore_history(self, state: dict[str, Any], capacity: int, like: Tensor) -> History:
+        """Return the history that a state holds; reuse the current one if it is the same."""
         if state["n_iter"] == 0:
             self._history = History(capacity, like)
             return self._history
         if state["d"].shape != like.shape:
             raise RuntimeError(
-                f"the state of LBFGS is of {state['d'].numel()} numbers and the parameters of "
-                f"{like.numel()}: clear optimizer.state, or give it the parameters it was made with"
+                f"the state of LBFGS has {state['d'].numel()} numbers, but the parameters have "
+                f"{like.numel()}: clear optimizer.state, or restore the parameters it was made with"
             )
         if self._history is None or not self._history.presented_in(state, capacity, like):
             self._history = History.restored(capacity, like, state)
         return self._history
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the one group of parameters there may be."""
+        """Add the group of parameters. There may be only one.
+
+        Raises:
+            ValueError: There already is a group.
+        """
         super().add_param_group(param_group)
         if len(self.param_groups) > 1:
             self.param_groups.pop()
@@ -180,25 +184,25 @@ class LBFGS(LightOptimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state as torch's LBFGS would."""
-        self._settle()
+        self._copy_history()
         return super().state_dict()
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()
+        self._copy_history()
         return super().__getstate__()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
-        self.defaults = asked(self.defaults, _ABSENT)  # torch's adds one that it has come to have
+        self.defaults = asked(self.defaults, _ABSENT)  # torch's method adds keys of newer versions
         self._history = None
         checkpoint.backfill(self, previous, {}, _ABSENT)
 
-    def _settle(self) -> None:
-        """Give every vector of the history memory of its own, as a checkpoint needs it.
+    def _copy_history(self) -> None:
+        """Copy every vector of the history into its own memory, as a checkpoint needs it.
 
-        The next step makes the history anew from these, as a step after a load does: what goes on
-        from here and what goes on from the checkpoint take the same steps to the last bit.
+        The next step rebuilds the history from these copies, as a step after a load does. So this
+        run and one resumed from the checkpoint take bitwise equal steps.
         """
         self._history = None
         for state in self.state.values():
@@ -222,6 +226,6 @@ def _check_support(group: dict[str, Any]) -> None:
     for name in ("capturable", "differentiable"):
         if group.get(name):
             raise RuntimeError(
-                f"LBFGS does not support `{name}`: it decides on the host, from numbers that its "
-                "closure computes, where to evaluate next"
+                f"LBFGS does not support `{name}`: it decides on the host where to evaluate next, "
+                "from the results of its closure"
             )

@@ -1,5 +1,5 @@
-// What a processor does with blocks of vectors, in registers of 64 bytes, or as many smaller ones.
-// Functions are not inlined, so that each is compiled once and not for every trip that calls it.
+// Operations on blocks of vectors, in SIMD registers of 64 bytes or in several smaller ones.
+// The functions are not inlined, so each is compiled once and not for every caller.
 
 using i64 = long long;
 
@@ -25,7 +25,7 @@ struct Vector {
     }
 };
 
-// The greatest absolute value of a block, or `greatest` if that is more.
+// Returns the largest magnitude in a block, or `greatest` if it is larger.
 template <class T>
 [[gnu::noinline]] double farthest(const T* at, i64 n, double greatest) {
     using V = Vector<T>;
@@ -63,7 +63,7 @@ template <int N, int K, class T>
         }
 }
 
-// vector -= the weighted sum of N rows, one after another.
+// Subtracts N weighted rows from a vector, one after the other.
 template <int N, class T>
 [[gnu::noinline]] void subtract(T* const* rows, const double* weights, i64 n, T* vector) {
     using V = Vector<T>;

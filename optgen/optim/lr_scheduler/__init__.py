@@ -1,7 +1,7 @@
-"""The mirror of torch.optim.lr_scheduler, written by hand: drop-ins that drive any optimizer.
+"""The mirror of torch.optim.lr_scheduler, written by hand. The schedulers drive any optimizer.
 
-A schedule is a pure function of the step (`shaped`), a scheduler its bookkeeping (`base`): which
-step it is, what the rates were at first, what a checkpoint holds. Composites compose schedulers.
+A schedule is a pure function of the step (`shaped`). A scheduler keeps its state (`base`): the
+step, the initial rates, the checkpoint. Composites combine schedulers.
 """
 
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING as EPOCH_DEPRECATION_WARNING
@@ -11,13 +11,13 @@ from optgen.optim.lr_scheduler.composites import ChainedScheduler, SequentialLR
 from optgen.optim.lr_scheduler.cosine import CosineAnnealingLR, CosineAnnealingWarmRestarts
 from optgen.optim.lr_scheduler.cyclic import CyclicLR
 from optgen.optim.lr_scheduler.decay import ExponentialLR, MultiStepLR, StepLR
-from optgen.optim.lr_scheduler.functions import LambdaLR, MultiplicativeLR
 from optgen.optim.lr_scheduler.one_cycle import OneCycleLR
 from optgen.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from optgen.optim.lr_scheduler.preview import preview
 from optgen.optim.lr_scheduler.ramps import ConstantLR, LinearLR, PolynomialLR
 from optgen.optim.lr_scheduler.shaped import ShapedLR
-from optgen.optim.lr_scheduler.stable import WarmupStableDecayLR
+from optgen.optim.lr_scheduler.user_functions import LambdaLR, MultiplicativeLR
+from optgen.optim.lr_scheduler.warmup_stable_decay import WarmupStableDecayLR
 
 __all__ = [
     "ChainedScheduler",

@@ -1,4 +1,4 @@
-"""The bookkeeping of a schedule: which step it is, what the rates were at first, what they are."""
+"""Define LRScheduler, which keeps the step and the initial rates, and sets the rates."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeVar
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import order
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, copied, read, write
+from optgen.optim.lr_scheduler import step_order
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, copied, read, write
 
 T = TypeVar("T")
 
@@ -31,22 +31,22 @@ NOT_RESUMABLE = (
 
 
 class LRScheduler(torchs.LRScheduler):
-    """Sets the learning rates of an optimizer's groups, anew in each `step`.
+    """Base of schedulers: sets the learning rates of an optimizer's groups in each `step`.
 
-    A scheduler of your own has `get_lr`, which returns the rate of each group at `last_epoch`, from
-    `base_lrs` or from what stands in `optimizer.param_groups`. If the rate is a function of the
-    step alone, derive from `ShapedLR`.
+    A subclass defines `get_lr`, which returns the rate of each group at `last_epoch`, computed from
+    `base_lrs` or from the rates in `optimizer.param_groups`. If the rate is a function of the step
+    alone, derive from `ShapedLR`.
 
-    A scheduler changes the rates when it is made. To resume, make optimizer and scheduler, then
-    load the state of both.
+    The constructor changes the rates. To resume, make optimizer and scheduler, then load the
+    state of both.
 
     Args:
-        optimizer (Optimizer): Whose rates to set. Its groups get a key `initial_lr`.
-        last_epoch (int): -1 to begin; otherwise the last step that was taken: the groups must hold
-            `initial_lr`, and the rate that is due now. Default: -1.
+        optimizer (Optimizer): The optimizer. Its groups get a key `initial_lr`.
+        last_epoch (int): -1 to begin; otherwise the last step that was taken, and then the groups
+            must hold `initial_lr` and the current rate. Default: -1.
 
     Raises:
-        TypeError: `optimizer` is no Optimizer.
+        TypeError: `optimizer` is not an Optimizer.
         KeyError: A group has no `initial_lr`, and `last_epoch` is not -1.
     """
 
@@ -69,11 +69,11 @@ class LRScheduler(torchs.LRScheduler):
                 raise KeyError(NOT_RESUMABLE.format(index))
         self.base_lrs = read(optimizer, "initial_lr")
         self.last_epoch = last_epoch
-        order.watch(optimizer)
+        step_order.watch(optimizer)
         self._initial_step()
 
     def _initial_step(self) -> None:
-        """Begin: the step from `last_epoch` that no training precedes."""
+        """Take the first step, which the constructor takes before any training."""
         self._step_count = 0
         self._is_initial = True
         try:
@@ -82,20 +82,20 @@ class LRScheduler(torchs.LRScheduler):
             self._is_initial = False
 
     def step(self, epoch: int | None = None) -> None:
-        """Go one step on, after the optimizer's own.
+        """Advance by one step. Call it after the optimizer's step.
 
         Args:
             epoch (int, optional): Deprecated: the step to go to, in closed form if there is one.
         """
         if self._step_count == 1:
-            order.check(self.optimizer, stacklevel=2)
+            step_order.check(self.optimizer, stacklevel=2)
         self._step_count += 1
         if epoch is not None:
             warnings.warn(EPOCH_DEPRECATION_WARNING, UserWarning, stacklevel=2)
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        """Go to a step, the next one by default, and set its rates."""
+        """Go to a step, by default the next one, and set its rates."""
         rates = self.get_lr
         if epoch is not None:
             rates = getattr(self, "_get_closed_form_lr", self.get_lr)
@@ -138,17 +138,17 @@ class LRScheduler(torchs.LRScheduler):
         return zip(groups, values, strict=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes but the optimizer, whose state must be saved as well."""
+        """Return all attributes except the optimizer, whose state must be saved separately."""
         return {key: value for key, value in vars(self).items() if key not in self._unsaved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` of this class, or of torch's of the same name, returned."""
+        """Load a `state_dict` of this class, or of torch's class of the same name."""
         vars(self).update(state_dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_step_count" in state:
-            order.watch(self.optimizer)  # a copy of an optimizer has the step of its class
+            step_order.watch(self.optimizer)  # a copied optimizer has the plain step of its class
 
 
 class _LRScheduler(LRScheduler, torchs._LRScheduler):

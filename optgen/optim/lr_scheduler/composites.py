@@ -1,7 +1,7 @@
-"""Schedulers made of schedulers: one after the other, or all at once.
+"""Combine schedulers: one after the other, or all at once.
 
-What a composite asks of its parts is what it offers to a composite around it: `_initial_step` does
-what making it did, `_update_lr(0)` begins anew from the initial rates, `step` goes on.
+A composite has the same interface as its members, so composites can be nested: `_initial_step`
+repeats the first step, `_update_lr(0)` restarts from the initial rates, `step` advances.
 """
 
 from bisect import bisect_right
@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import order
+from optgen.optim.lr_scheduler import step_order
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.rates import read, write
+from optgen.optim.lr_scheduler.group_rates import read, write
 
 
 class _Composite(LRScheduler):
@@ -21,7 +21,7 @@ class _Composite(LRScheduler):
     _schedulers: Sequence[torchs.LRScheduler]
 
     def _check(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
-        """Raise an error for what cannot be stepped without arguments, or belongs elsewhere."""
+        """Raise an error for members that need arguments to step, or have another optimizer."""
         name = type(self).__name__
         for index, scheduler in enumerate(schedulers):
             if not hasattr(scheduler, "optimizer"):
@@ -42,7 +42,7 @@ class _Composite(LRScheduler):
                 )
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        """Begin anew from the initial rates: what a composite does with a part whose turn comes."""
+        """Restart from the initial rates, as a composite does with a member whose turn comes."""
         if epoch != 0:
             raise NotImplementedError(f"{type(self).__name__} can go to step 0 only")
         reset(self.optimizer)
@@ -50,17 +50,17 @@ class _Composite(LRScheduler):
         self._initial_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes but the optimizer, with the states of the schedulers."""
+        """Return all attributes except the optimizer, with the states of the schedulers."""
         states = [scheduler.state_dict() for scheduler in self._schedulers]
         return {**super().state_dict(), "_schedulers": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` of this class, or of torch's of the same name, returned."""
+        """Load a `state_dict` of this class, or of torch's class of the same name."""
         state = dict(state_dict)
         states = state.pop("_schedulers")
         if len(states) != len(self._schedulers):
             raise ValueError(
-                f"the state is that of {len(states)} schedulers, and this {type(self).__name__} "
+                f"the state is of {len(states)} schedulers, but this {type(self).__name__} "
                 f"has {len(self._schedulers)}"
             )
         for scheduler, part in zip(self._schedulers, states, strict=True):
@@ -69,12 +69,12 @@ class _Composite(LRScheduler):
 
 
 def reset(optimizer: Optimizer) -> None:
-    """Set the rates to what they were before any scheduler."""
+    """Set the rates to the initial ones, before any scheduler."""
     write(zip(optimizer.param_groups, read(optimizer, "initial_lr"), strict=True))
 
 
 def leaves(scheduler: Any) -> Iterator[Any]:
-    """What a composite is made of in the end, or a scheduler itself."""
+    """Yield the plain schedulers in a composite, or a plain scheduler itself."""
     for part in getattr(scheduler, "_schedulers", ()):
         yield from leaves(part)
     if not hasattr(scheduler, "_schedulers") and hasattr(scheduler, "last_epoch"):
@@ -82,7 +82,7 @@ def leaves(scheduler: Any) -> Iterator[Any]:
 
 
 def rewind(scheduler: Any) -> None:
-    """Go back to before the first step."""
+    """Return to the state before the first step."""
     for leaf in leaves(scheduler):
         leaf.last_epoch = -1
 
@@ -91,7 +91,7 @@ class SequentialLR(_Composite):
     """Runs one scheduler after the other, each from its own step 0 and the initial rates.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         schedulers (list): The schedulers, composites too; each was made for this optimizer.
         milestones (list of int): The steps at which the second, third, … scheduler takes over.
         last_epoch (int): -1 to begin, else the last step that was taken: the schedulers, made as
@@ -127,7 +127,7 @@ class SequentialLR(_Composite):
         self.optimizer = optimizer
         rewind(self) if last_epoch >= 0 else self.recursive_undo()
         self._initial_step()
-        with order.in_order(optimizer):
+        with step_order.in_order(optimizer):
             while self.last_epoch <= last_epoch:
                 self.step()
 
@@ -146,7 +146,7 @@ class SequentialLR(_Composite):
         return bisect_right(self._milestones, self.last_epoch)
 
     def step(self) -> None:  # type: ignore[override]
-        """Go one step on in the scheduler whose turn it is, or begin the next one."""
+        """Advance the current scheduler by one step, or begin the next one."""
         self.last_epoch += 1
         turn = self._turn()
         scheduler = self._schedulers[turn]
@@ -192,7 +192,7 @@ class ChainedScheduler(_Composite):
         self._last_lr = read(self.optimizer, "lr")
 
     def step(self) -> None:  # type: ignore[override]
-        """Go one step on in every scheduler, in their order."""
+        """Advance every scheduler by one step, in order."""
         for scheduler in self._schedulers:
             scheduler.step()
         self._last_lr = read(self.optimizer, "lr")

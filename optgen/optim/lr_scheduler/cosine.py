@@ -5,25 +5,25 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_finite
-from optgen.optim.lr_scheduler.rates import Value
+from optgen.optim.lr_scheduler.group_rates import Value
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 def half_cosine(part: float, whole: float) -> float:
-    """Go from 1 to 0 as a part goes from 0 to the whole, level at both ends."""
+    """Return half a cosine: from 1 at 0 to 0 at the whole."""
     return (1 + math.cos(math.pi * part / whole)) / 2
 
 
 class CosineAnnealingLR(ShapedLR):
-    r"""Anneals the learning rate along half a cosine, and back up along the next half.
+    r"""Anneal the learning rate along half a cosine, and back up along the next half.
 
     .. math::
         \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, \frac{1 + \cos(\pi t / T_{\max})}{2}
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         T_max (int): Steps until the rate is `eta_min`.
         eta_min (float): The least rate, at least 0. Default: 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
@@ -45,20 +45,20 @@ class CosineAnnealingLR(ShapedLR):
 
     @property
     def floor(self) -> float:
-        """The rate that is never undercut."""
+        """The lowest rate."""
         return self.eta_min
 
     def shape(self, epoch: int) -> float:
-        """Return a point of the cosine, between 0 and 1."""
-        return half_cosine(epoch, self.T_max) if epoch else 1.0  # as far as it gets with no steps
+        """Return the value of the cosine, between 0 and 1."""
+        return half_cosine(epoch, self.T_max) if epoch else 1.0  # T_max may be 0
 
     def _from_nothing(self, epoch: int) -> float:
-        # 1 + cos loses digits beside its zero; these are torch's, and later steps multiply them.
+        # 1 + cos loses digits near its zero. torch loses the same, and later steps multiply them.
         return (1 - math.cos(math.pi / self.T_max)) / 2
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    r"""Anneals the learning rate along half a cosine, again and again from the top.
+    r"""Anneal the learning rate along half a cosine, with warm restarts.
 
     .. math::
         \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, \frac{1 + \cos(\pi T_{cur} / T_i)}{2}
@@ -66,9 +66,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     with :math:`T_{cur}` the steps since the last restart, and :math:`T_i` those to the next.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         T_0 (int): Steps until the first restart, at least 1.
-        T_mult (int): How many times longer each cycle is than the last, at least 1. Default: 1.
+        T_mult (int): Factor by which each cycle is longer than the last, at least 1. Default: 1.
         eta_min (float): The least rate. Default: 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -103,7 +103,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def step(self, epoch: Any = None) -> None:
-        """Go one step on, or to a point in time, as `epoch + batch / batches` after each batch.
+        """Advance by one step, or to a point in time: `epoch + batch / batches` after each batch.
 
         Args:
             epoch (float, optional): The point in time, at least 0, in the unit of `T_0`.

@@ -1,4 +1,4 @@
-"""Triangles between two rates, and momentum against them."""
+"""Cycle the learning rate between two bounds, and momentum inversely."""
 
 import math
 from collections.abc import Callable
@@ -7,45 +7,45 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler import cycled_momentum
+from optgen.optim.lr_scheduler.argument_checks import check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.functions import saved
-from optgen.optim.lr_scheduler.ranges import check_finite
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group, write
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group, write
+from optgen.optim.lr_scheduler.user_functions import saved
 
 MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
 """By what each mode scales its triangles: the number of the cycle, or of the step."""
 
 
 class CyclicLR(LRScheduler):
-    r"""Lets the learning rate go up and down between two bounds, batch by batch.
+    r"""Move the learning rate up and down between two bounds, batch by batch.
 
     .. math::
         \eta_t = \eta_{base} + (\eta_{\max} - \eta_{base}) \, h(t) \, f(x)
 
-    with :math:`h` going from 0 to 1 in `step_size_up` steps and back in `step_size_down`. The scale
+    where :math:`h` goes from 0 to 1 in `step_size_up` steps and back in `step_size_down`. The scale
     :math:`f` of `mode` is 1 (triangular), :math:`2^{1-c}` in cycle :math:`c = 1, 2, \ldots`
-    (triangular2), or :math:`\gamma^t` (exp_range). Momentum goes the other way.
+    (triangular2), or :math:`\gamma^t` (exp_range). Momentum moves inversely.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         base_lr (float or list): The lower bound, for all groups or one for each.
         max_lr (float or list): The upper bound.
-        step_size_up (int): Batches of the way up. Default: 2000.
-        step_size_down (int, optional): Batches of the way down. Default: `step_size_up`.
+        step_size_up (int): Batches from the lower to the upper bound. Default: 2000.
+        step_size_down (int, optional): Batches back. Default: `step_size_up`.
         mode (str): "triangular", "triangular2" or "exp_range". Default: "triangular".
         gamma (float): :math:`\gamma` of "exp_range". Default: 1.
-        scale_fn (function, optional): :math:`f`, instead of the mode's.
-        scale_mode (str): Whether `scale_fn` takes the number of the "cycle" or the "iterations" so
-            far. Default: "cycle".
+        scale_fn (function, optional): :math:`f`, instead of that of `mode`.
+        scale_mode (str): The argument of `scale_fn`: the number of the "cycle", or of the
+            "iterations" so far. Default: "cycle".
         cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
-        base_momentum (float or list): Where momentum is when the rate is highest. Default: 0.8.
-        max_momentum (float or list): Where momentum is when the rate is lowest. Default: 0.9.
+        base_momentum (float or list): The momentum at the highest rate. Default: 0.8.
+        max_momentum (float or list): The momentum at the lowest rate. Default: 0.9.
         last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
 
     Raises:
-        ValueError: An argument is outside its range, a list has not one value for each group,
-            `mode` is unknown, or the optimizer has no momentum to cycle.
+        ValueError: An argument is outside its range; a list does not have one value for each group;
+            `mode` is unknown; or the optimizer has no momentum to cycle.
 
     Paper: https://arxiv.org/abs/1506.01186
     """
@@ -89,26 +89,26 @@ class CyclicLR(LRScheduler):
         if last_epoch == -1:
             write(zip(optimizer.param_groups, base_lrs, strict=True))
         super().__init__(optimizer, last_epoch)
-        # The initial_lr of the groups may be that of a scheduler before this one.
+        # The groups' initial_lr may come from an earlier scheduler.
         self.base_lrs = base_lrs
         self._update_lr(self.last_epoch)
 
     def _init_momentum(self, cycle: bool, least: Any, most: Any, begins: bool) -> None:
         self.cycle_momentum = cycle
         if cycle:
-            self.use_beta1 = momentum.is_beta(self.optimizer)
+            self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
             self.base_momentums = per_group("base_momentum", self.optimizer, least)
             self.max_momentums = per_group("max_momentum", self.optimizer, most)
             check_finite("base_momentum", self.base_momentums)
             check_finite("max_momentum", self.max_momentums)
             if begins:
-                momentum.begin(
+                cycled_momentum.begin(
                     self.optimizer, self.use_beta1, self.max_momentums, self.base_momentums
                 )
 
     @property
     def _scale_fn_ref(self) -> Callable[[float], float]:
-        """The scale of the mode."""
+        """The scale function of the mode."""
         if self.mode == "exp_range":
             return partial(self._exp_range_scale_fn, self.gamma)
         return {
@@ -129,12 +129,12 @@ class CyclicLR(LRScheduler):
         return float(gamma**x)
 
     def scale_fn(self, x: float) -> float:
-        """Return the scale of a cycle, or of a step, as `scale_mode` says."""
+        """Return the scale at a cycle or a step, depending on `scale_mode`."""
         custom: Callable[[float], float] | None = self._scale_fn_custom
         return self._scale_fn_ref(x) if custom is None else custom(x)
 
     def _heights(self) -> tuple[float, float]:
-        """Return how high the triangle is at `last_epoch`, and the scale of it."""
+        """Return the height of the triangle at `last_epoch`, and its scale."""
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         part = 1.0 + self.last_epoch / self.total_size - cycle
         down = part > self.step_ratio
@@ -152,14 +152,14 @@ class CyclicLR(LRScheduler):
             height, scale = self._heights()
             bounds = zip(self.base_momentums, self.max_momentums, strict=True)
             values = [high - (high - low) * height * scale for low, high in bounds]
-            momentum.write(self.optimizer, self.use_beta1, values)
+            cycled_momentum.write(self.optimizer, self.use_beta1, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all attributes but the optimizer; of `scale_fn`, what a callable object holds."""
+        """Return all attributes except the optimizer; for `scale_fn`, those of an object."""
         return {**super().state_dict(), "_scale_fn_custom": saved(self._scale_fn_custom)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; `scale_fn` stays that of the constructor."""
+        """Load a `state_dict`. `scale_fn` stays that of the constructor."""
         state = dict(state_dict)
         attributes = state.pop("_scale_fn_custom")
         super().load_state_dict(state)

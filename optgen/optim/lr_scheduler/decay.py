@@ -1,4 +1,4 @@
-"""Decay by a factor: gamma to the power of how many decays there have been."""
+"""Decay the learning rate by a factor, at certain steps."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.ranges import check, check_finite
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
@@ -28,14 +28,14 @@ class _DecayLR(ShapedLR):
 
 
 class StepLR(_DecayLR):
-    r"""Decays the learning rate by gamma every `step_size` steps.
+    r"""Decay the learning rate by gamma every `step_size` steps.
 
     .. math::
         \eta_t = \eta_0 \, \gamma^{\lfloor t / \text{step\_size} \rfloor}
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
-        step_size (int): Steps between two decays; with 0 no step can be taken.
+        optimizer (Optimizer): The optimizer whose rates are set.
+        step_size (int): Steps between two decays. With 0, a step raises an error.
         gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -57,15 +57,15 @@ class StepLR(_DecayLR):
 
 
 class MultiStepLR(_DecayLR):
-    r"""Decays the learning rate by gamma at each milestone.
+    r"""Decay the learning rate by gamma at each milestone.
 
     .. math::
         \eta_t = \eta_0 \, \gamma^{|\{m \in \text{milestones} : m \le t\}|}
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
-        milestones (iterable of int): The steps of the decays; one that stands there twice counts
-            twice, one that is no whole number, or negative, is never come by.
+        optimizer (Optimizer): The optimizer whose rates are set.
+        milestones (iterable of int): The steps of the decays. A repeated one counts repeatedly.
+            One that is negative or not a whole number has no effect.
         gamma (float): Factor of a decay, at least 0. Default: 0.1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
@@ -94,13 +94,13 @@ class MultiStepLR(_DecayLR):
 
 
 class ExponentialLR(_DecayLR):
-    r"""Decays the learning rate by gamma in each step.
+    r"""Decay the learning rate by gamma in each step.
 
     .. math::
         \eta_t = \eta_0 \, \gamma^t
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         gamma (float): Factor of a decay, at least 0.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 

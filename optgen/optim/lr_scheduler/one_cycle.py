@@ -1,17 +1,17 @@
-"""One cycle: up to the highest rate, and down to almost nothing."""
+"""Raise the learning rate to its maximum and anneal it to almost 0, in one cycle."""
 
 import math
 from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler import momentum
+from optgen.optim.lr_scheduler import cycled_momentum
+from optgen.optim.lr_scheduler.argument_checks import check, check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_finite
-from optgen.optim.lr_scheduler.rates import Value, check_optimizer, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, check_optimizer, per_group
 
 Phase = dict[str, Any]
-"""The group keys that a phase goes from and to, and the step that ends it."""
+"""The group keys of a phase's start and end values, and the step that ends it."""
 
 
 def _phase(end_step: float, lr: tuple[str, str], momentum: tuple[str, str]) -> Phase:
@@ -55,14 +55,14 @@ def _check_shape(pct_start: float, anneal_strategy: str) -> None:
 
 
 class OneCycleLR(LRScheduler):
-    r"""Takes the learning rate up to its highest and down to almost nothing, batch by batch.
+    r"""Raise the learning rate to its maximum, then anneal it to almost 0, batch by batch.
 
     From `max_lr / div_factor` to `max_lr`, then to `max_lr / div_factor / final_div_factor`; with
     `three_phase`, as in the paper, back to where it began before the last descent. Momentum goes
     the other way. This scheduler assigns its rates, whatever the rate was.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         max_lr (float or list): The highest rate, for all groups or one for each.
         total_steps (int, optional): Batches of the whole cycle, unless the next two are given.
         epochs (int, optional): Epochs of the whole cycle.
@@ -70,16 +70,16 @@ class OneCycleLR(LRScheduler):
         pct_start (float): The share of the way up, in [0, 1]. Default: 0.3.
         anneal_strategy (str): "cos" or "linear". Default: "cos".
         cycle_momentum (bool): Cycle `momentum`, or the first of `betas`, too. Default: True.
-        base_momentum (float or list): Where momentum is when the rate is highest. Default: 0.85.
-        max_momentum (float or list): Where momentum is when the rate is lowest. Default: 0.95.
+        base_momentum (float or list): The momentum at the highest rate. Default: 0.85.
+        max_momentum (float or list): The momentum at the lowest rate. Default: 0.95.
         div_factor (float): The highest rate over the first. Default: 25.
         final_div_factor (float): The first rate over the last. Default: 1e4.
         three_phase (bool): Go down in two phases, the first as steep as the way up. Default: False.
         last_epoch (int): -1 to begin, else the last batch that was taken. Default: -1.
 
     Raises:
-        ValueError: An argument is outside its range, a list has not one value for each group, the
-            optimizer has no momentum to cycle; or, in `step`, the cycle is over.
+        ValueError: An argument is outside its range; a list does not have one value for each group;
+            the optimizer has no momentum to cycle; or, in `step`, the cycle is over.
 
     Paper: https://arxiv.org/abs/1708.07120
     """
@@ -118,15 +118,15 @@ class OneCycleLR(LRScheduler):
                 group["max_lr"] = highest
                 group["min_lr"] = group["initial_lr"] / final_div_factor
             if bounds:
-                momentum.begin(optimizer, self.use_beta1, *bounds)
+                cycled_momentum.begin(optimizer, self.use_beta1, *bounds)
         super().__init__(optimizer, last_epoch)
 
     def _momentums(self, cycle: bool, most: Any, least: Any) -> tuple[list[Any], ...]:
-        """Return the highest and the lowest momentum of each group, if momentum is to cycle."""
+        """Return the highest and the lowest momentum of each group, or () if momentum is fixed."""
         self.cycle_momentum = cycle
         if not cycle:
             return ()
-        self.use_beta1 = momentum.is_beta(self.optimizer)
+        self.use_beta1 = cycled_momentum.is_beta(self.optimizer)
         upper = per_group("max_momentum", self.optimizer, most)
         lower = per_group("base_momentum", self.optimizer, least)
         check_finite("max_momentum", upper)
@@ -135,7 +135,7 @@ class OneCycleLR(LRScheduler):
 
     def _anneal_func(self, start: Any, end: Any, pct: float) -> Any:
         kind = getattr(self, "_anneal_func_type", None)
-        if kind is None:  # a pickle of long ago holds the function
+        if kind is None:  # a pickle of an old torch holds the function
             return self.anneal_func(start, end, pct)  # type: ignore[attr-defined]
         if kind not in ("cos", "linear"):
             raise ValueError(f"Unknown _anneal_func_type: {kind}")
@@ -152,7 +152,7 @@ class OneCycleLR(LRScheduler):
         return (end - start) * pct + start
 
     def _place(self) -> tuple[Phase, float]:
-        """Return the phase of `last_epoch`, and which share of it is over."""
+        """Return the phase of `last_epoch`, and the fraction of it that is over."""
         step, start = self.last_epoch, 0.0
         if step > self.total_steps:
             raise ValueError(
@@ -179,4 +179,4 @@ class OneCycleLR(LRScheduler):
     def _update_lr(self, epoch: int | None = None) -> None:
         super()._update_lr(epoch)
         if self.cycle_momentum:
-            momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))
+            cycled_momentum.write(self.optimizer, self.use_beta1, self._values("momentum"))

@@ -1,4 +1,4 @@
-"""Reduce the rate when a metric no longer improves: the one schedule that must be told one."""
+"""Reduce the learning rate when a metric, passed to `step`, no longer improves."""
 
 import math
 import warnings
@@ -7,13 +7,13 @@ from typing import Any, Literal, SupportsFloat
 import torch.optim.lr_scheduler as torchs
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check, check_counts
 from optgen.optim.lr_scheduler.base import EPOCH_DEPRECATION_WARNING, LRScheduler
-from optgen.optim.lr_scheduler.ranges import check, check_counts
-from optgen.optim.lr_scheduler.rates import check_optimizer, read, write
+from optgen.optim.lr_scheduler.group_rates import check_optimizer, read, write
 
 
 class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
-    r"""Reduces the learning rate when a metric has stopped improving.
+    r"""Reduce the learning rate when a metric has stopped improving.
 
     .. math::
         \eta \leftarrow \max(\eta \cdot \text{factor}, \eta_{\min})
@@ -22,7 +22,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
     Frameworks look for torch's class to hand over the metric, so this class is derived from it.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         mode (str): "min" if less is better, "max" if more is. Default: "min".
         factor (float): Factor of a reduction, below 1. Default: 0.1.
         patience (int): How many steps without improvement are borne. Default: 10.
@@ -33,9 +33,9 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         eps (float): A reduction by no more than this is not made. Default: 1e-8.
 
     Raises:
-        ValueError: `factor`, `mode` or `threshold_mode` is outside its range, or `min_lr` has not
-            one value for each group.
-        TypeError: `optimizer` is no Optimizer.
+        ValueError: `factor`, `mode` or `threshold_mode` is outside its range, or `min_lr` does not
+            have one value for each group.
+        TypeError: `optimizer` is not an Optimizer.
         RuntimeError: In `step`: groups were added, and `min_lr` was a list.
     """
 
@@ -94,10 +94,10 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
         self.num_bad_epochs = 0
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Take notice of a metric, and reduce the rates if it is time.
+        """Record a metric, and reduce the rates if it has not improved for too long.
 
         Args:
-            metrics (float or Tensor): What should improve.
+            metrics (float or Tensor): The metric that should improve.
             epoch (int, optional): Deprecated: the number of the step.
         """
         current = float(metrics)
@@ -141,7 +141,7 @@ class ReduceLROnPlateau(LRScheduler, torchs.ReduceLROnPlateau):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether a reduction was so short ago that nothing is counted."""
+        """Tell whether the cooldown after a reduction still runs, in which nothing is counted."""
         return self.cooldown_counter > 0
 
     def _is_better(self, metric: float, best: float) -> bool:

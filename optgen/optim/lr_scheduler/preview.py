@@ -1,4 +1,4 @@
-"""See a schedule before training: the rates that a scheduler will set, without an optimizer."""
+"""Preview the rates that a scheduler will set, without an optimizer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
@@ -10,12 +10,12 @@ from optgen.runtime.light_optimizer import LightOptimizer
 
 
 class _Stage(LightOptimizer):
-    """An optimizer with all that schedulers change, and nothing to optimize."""
+    """Stand-in optimizer with the groups that schedulers change, and no parameters."""
 
     def __init__(self, rates: Sequence[float]) -> None:
         groups: list[dict[str, Any]] = [{"params": [torch.zeros(0)], "lr": lr} for lr in rates]
         super().__init__(groups, {"lr": 0.0, "momentum": 0.0})
-        self._opt_called = True  # no training is out of order here
+        self._opt_called = True  # suppresses the warning about the order of steps
 
 
 @overload

@@ -1,19 +1,19 @@
-"""Ramps: a constant, a line and a power, each over `total_iters` steps and level afterwards."""
+"""Scale the rate by a constant, a line or a power over `total_iters` steps."""
 
 from torch.optim import Optimizer
 
-from optgen.optim.lr_scheduler.ranges import check
+from optgen.optim.lr_scheduler.argument_checks import check
 from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 class ConstantLR(ShapedLR):
-    r"""Multiplies the learning rate by a factor for the first steps.
+    r"""Multiply the learning rate by a factor for the first steps.
 
     .. math::
         \eta_t = \eta_0 \cdot (\text{factor} \text{ if } t < \text{total\_iters} \text{ else } 1)
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         factor (float): The factor, in [0, 1]. Default: 1/3.
         total_iters (int): For how many steps it holds. Default: 5.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
@@ -37,18 +37,18 @@ class ConstantLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the factor, and 1 from `total_iters` on."""
+        """Return the factor; 1 from `total_iters` on."""
         return self.factor if epoch < self.total_iters else 1.0
 
 
 class LinearLR(ShapedLR):
-    r"""Multiplies the learning rate by a factor that goes from one number to another in a line.
+    r"""Multiply the learning rate by a factor that changes linearly from one number to another.
 
     .. math::
         \eta_t = \eta_0 \left(f_0 + (f_1 - f_0) \min(1, t / \text{total\_iters})\right)
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         start_factor (float): :math:`f_0`, in (0, 1]. Default: 1/3.
         end_factor (float): :math:`f_1`, in [0, 1]. Default: 1.
         total_iters (int): Steps from one to the other; 0 begins at the end. Default: 5.
@@ -80,20 +80,20 @@ class LinearLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return a point of the line, and its end from `total_iters` on."""
+        """Return the factor on the line; its end value from `total_iters` on."""
         if epoch >= self.total_iters:
             return self.end_factor
         return self.start_factor + (self.end_factor - self.start_factor) * epoch / self.total_iters
 
 
 class PolynomialLR(ShapedLR):
-    r"""Decays the learning rate to 0 by a power of what is left.
+    r"""Decay the learning rate to 0 by a power of the remaining fraction.
 
     .. math::
         \eta_t = \eta_0 \left(1 - \min(1, t / \text{total\_iters})\right)^\text{power}
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         total_iters (int): Steps until the rate is 0; 0 leaves it as it is. Default: 5.
         power (float): The power, at least 0. Default: 1.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
@@ -112,7 +112,7 @@ class PolynomialLR(ShapedLR):
         super().__init__(optimizer, last_epoch)
 
     def shape(self, epoch: int) -> float:
-        """Return the power of the share of the steps that is left."""
+        """Return the power of the fraction of steps that remains."""
         if self.total_iters == 0:
             return 1.0
         left = 1.0 - min(self.total_iters, epoch) / self.total_iters

@@ -1,38 +1,38 @@
-"""The idea: a rate is a pure function of the step, and a scheduler multiplies its way along it."""
+"""Define ShapedLR, the base of schedules that are a pure function of the step."""
 
 from typing import Any
 
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.rates import Value, read
+from optgen.optim.lr_scheduler.group_rates import Value, read
 
 
 class ShapedLR(LRScheduler):
-    r"""A learning rate whose distance to a floor follows a shape, a pure function of the step.
+    r"""Base of schedules whose distance to a floor follows a shape, a pure function of the step.
 
     .. math::
         \eta_t = \eta_{\min} + (\eta_0 - \eta_{\min}) \, s(t)
 
-    Derive from it and write `shape`; that is a whole scheduler. A step does not assign this value:
-    it multiplies what the rate is by :math:`s(t) / s(t - 1)`, so that several schedulers of one
-    optimizer multiply, and a rate that was changed by hand stays changed. Where :math:`s(t - 1)` is
-    0, nothing is left to multiply, and :math:`(\eta_0 - \eta_{\min}) \, s(t)` is added.
+    A subclass only has to define `shape`. A step does not assign this value. It multiplies the
+    current rate by :math:`s(t) / s(t - 1)`. So the effects of several schedulers of one optimizer
+    multiply, and a change by hand persists. Where :math:`s(t - 1)` is 0,
+    :math:`(\eta_0 - \eta_{\min}) \, s(t)` is added instead.
 
     Args:
-        optimizer (Optimizer): Whose rates to set.
+        optimizer (Optimizer): The optimizer whose rates are set.
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
     """
 
     @property
     def floor(self) -> float:
-        """The rate that the shape is measured from."""
+        """The rate where the shape is 0."""
         return 0.0
 
     def shape(self, epoch: int) -> float:
-        """Return s(t): 1 where the rate is the base rate, 0 where it is at the floor."""
+        """Return s(t): 1 at the base rate, 0 at the floor."""
         raise NotImplementedError
 
     def ratio(self, epoch: int) -> float | None:
-        """Return s(t) / s(t - 1), or s(t) at the first step; None if s(t) comes after 0."""
+        """Return s(t) / s(t - 1), or s(t) at the first step; None if s(t - 1) is 0."""
         before, now = self.shape(epoch - 1) if epoch > 0 else 1.0, self.shape(epoch)
         if before == now:
             return 1.0

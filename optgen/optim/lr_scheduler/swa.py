@@ -1,33 +1,33 @@
-"""Anneal from whatever the rate is to that of stochastic weight averaging."""
+"""Anneal the learning rate from its current value to that of stochastic weight averaging."""
 
 import math
 from typing import Literal
 
 from torch.optim import Optimizer
 
+from optgen.optim.lr_scheduler.argument_checks import check_finite
 from optgen.optim.lr_scheduler.base import LRScheduler
-from optgen.optim.lr_scheduler.ranges import check_finite
-from optgen.optim.lr_scheduler.rates import Value, per_group
+from optgen.optim.lr_scheduler.group_rates import Value, per_group
 
 
 class SWALR(LRScheduler):
-    r"""Anneals the learning rate to the one at which weights are averaged, and stays there.
+    r"""Anneal the learning rate to the one at which weights are averaged, and keep it there.
 
     .. math::
         \eta_k = \eta_{swa} + (\eta_0 - \eta_{swa}) \, (1 - a(k / \text{anneal\_epochs}))
 
-    with :math:`a` a line or half a cosine from 0 to 1, and :math:`k` the steps of this scheduler.
-    It finds :math:`\eta_0` from the rate at hand, so it begins at whatever rate another has left.
+    where :math:`a` is a line or half a cosine from 0 to 1, and :math:`k` the steps of this
+    scheduler. :math:`\eta_0` is derived from the current rate, so another scheduler may run before.
 
     Args:
-        optimizer (Optimizer): Whose rates to set. Its groups get a key `swa_lr`.
-        swa_lr (float or list): The rate to go to, for all groups or one for each.
-        anneal_epochs (int): Steps until then, at least 0. Default: 10.
+        optimizer (Optimizer): The optimizer whose rates are set. Its groups get a key `swa_lr`.
+        swa_lr (float or list): The final rate, for all groups or one for each.
+        anneal_epochs (int): Steps until the final rate, at least 0. Default: 10.
         anneal_strategy (str): "cos" or "linear". Default: "cos".
         last_epoch (int): -1 to begin, else the last step that was taken. Default: -1.
 
     Raises:
-        ValueError: An argument is outside its range, or `swa_lr` has not one value for each group.
+        ValueError: An argument is outside its range, or `swa_lr` has no value for some group.
 
     Paper: https://arxiv.org/abs/1803.05407
     """
@@ -55,11 +55,11 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def anneal_func(self, t: float) -> float:
-        """Return which share of the way is behind at a share of the time."""
+        """Return the annealed fraction at a fraction of the time."""
         return t if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 
     def _share(self, step: int) -> float:
-        """Return which share of the way is behind at a step."""
+        """Return the annealed fraction at a step."""
         return self.anneal_func(max(0, min(1, step / max(1, self.anneal_epochs))))
 
     def _next_lr(self) -> list[Value]:
@@ -70,7 +70,7 @@ class SWALR(LRScheduler):
         rates = []
         for group in self.optimizer.param_groups:
             end = start = group["swa_lr"]
-            if before < 1:  # what the rate at hand began as
+            if before < 1:  # the initial rate, derived from the current one
                 start = (group["lr"] - before * end) / (1 - before)
             rates.append(end * share + start * (1 - share))
         return rates

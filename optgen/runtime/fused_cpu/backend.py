@@ -12,14 +12,14 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import CachedStep, Stepping
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.fused_cpu import first_step, sparse_gradients
-from optgen.runtime.fused_cpu.build import dtype_variants
 from optgen.runtime.fused_cpu.cached_call import CachedCall
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep, whole_groups
 from optgen.runtime.fused_cpu.cached_sparse_step import CachedSparseStep
 from optgen.runtime.fused_cpu.chunks import single_chunk
 from optgen.runtime.fused_cpu.kernels import kernel_or_reason, load_kernel
 from optgen.runtime.fused_cpu.prepare import prepare_chunks, prepare_dense, prepare_sparse
-from optgen.runtime.fused_cpu.stream_codes import CODES
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 

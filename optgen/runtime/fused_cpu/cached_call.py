@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
-from optgen.runtime.fused_cpu.table import Table
 
 
 class CachedCall:

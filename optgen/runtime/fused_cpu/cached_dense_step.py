@@ -21,12 +21,12 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.dispatch_key import OPTIONS, decisive_kind
 from optgen.runtime.forced import forced
-from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.reader.dtensor_specs import first_dtensor, specs_of
 from optgen.runtime.fused_cpu.reader.tensor_reader import Reader, reader
-from optgen.runtime.fused_cpu.stream_codes import CODES
-from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.state.create import Created
 

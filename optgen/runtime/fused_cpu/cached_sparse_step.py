@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.forced import forced
-from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.cached_dense_step import GroupGetter, is_constant
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.sparse_gradients import Rows
-from optgen.runtime.fused_cpu.stream_codes import CODES, in_stream
-from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import truth
 from optgen.runtime.torch_private import is_contiguous, is_neg

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.fused_cpu.fill_table import check
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.fill_table import check
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.tensors import layout
 from optgen.runtime.torch_private import is_contiguous, is_neg
 

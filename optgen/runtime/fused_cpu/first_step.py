@@ -12,7 +12,7 @@ from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.protocols import Group
 from optgen.runtime.state.create import ensure

@@ -8,12 +8,17 @@ from types import ModuleType
 from weakref import WeakKeyDictionary
 
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.build import compiler, dtype_variants, library_cache, sweep_library
-from optgen.runtime.fused_cpu.build.compiler_process import end_all
-from optgen.runtime.fused_cpu.build.source import inline_includes
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.stream_codes import excess
 from optgen.runtime.fused_cpu.reader import tensor_reader
-from optgen.runtime.fused_cpu.stream_codes import excess
+from optgen.runtime.fused_cpu.toolchain import (
+    compiler,
+    dtype_variants,
+    library_cache,
+    sweep_library,
+)
+from optgen.runtime.fused_cpu.toolchain.compiler_process import end_all
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 from optgen.runtime.protocols import Lowered
 
 # Kernels, or reasons, by whether they are for sharded parameters and by the dtypes asked for.
@@ -95,6 +100,6 @@ def _kernel_class(is_sharded: bool) -> tuple[type[Kernel], str]:
     """Return the class of a kernel, and the define that its source begins with."""
     if not is_sharded:
         return Kernel, ""
-    from optgen.runtime.fused_cpu.shard_kernel import MACRO, ShardKernel
+    from optgen.runtime.fused_cpu.kernel.shard_kernel import MACRO, ShardKernel
 
     return ShardKernel, f"#define {MACRO}\n"

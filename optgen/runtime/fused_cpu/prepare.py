@@ -7,12 +7,12 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import touched
 from optgen.runtime.fused_cpu import sparse_gradients
-from optgen.runtime.fused_cpu.build import dtype_variants
 from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks
-from optgen.runtime.fused_cpu.fill_table import CopyPairs, fill_table
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, fill_table
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.fused_cpu.kernels import load_kernel
-from optgen.runtime.fused_cpu.table import Table
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.protocols import Lowered
 
 PreparedCall = Callable[[], bool]

@@ -21,10 +21,10 @@ from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.sparse_rows import named_beyond
-from optgen.runtime.fused_cpu import threads
-from optgen.runtime.fused_cpu.build import compiler, library_cache
-from optgen.runtime.fused_cpu.fill_table import fill_table
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.tensors.layout import is_plain
 from optgen.runtime.tensors.real_views import reals

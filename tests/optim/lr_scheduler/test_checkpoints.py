@@ -119,7 +119,7 @@ def test_a_state_of_another_composite() -> None:
     scheduler = ALL["a-product"](OURS, optimizer_of())
     other = ALL["warm-up-and-cosine"](OURS, optimizer_of())
 
-    with pytest.raises(ValueError, match=r"of 2 schedulers, and this ChainedScheduler has 3"):
+    with pytest.raises(ValueError, match=r"of 2 schedulers, but this ChainedScheduler has 3"):
         scheduler.load_state_dict(other.state_dict())
 
 

@@ -22,7 +22,7 @@ from struct import unpack
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.stream_codes import CODES
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.torch_private import local_tensor, spec
 
 _INLINE = 5  # up to so many dimensions, an implementation stores the sizes inline

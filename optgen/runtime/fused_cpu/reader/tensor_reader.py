@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.runtime.fused_cpu.build import library_cache
-from optgen.runtime.fused_cpu.build.source import inline_includes
-from optgen.runtime.fused_cpu.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.table import Columns, Table
 from optgen.runtime.fused_cpu.reader import trial
 from optgen.runtime.fused_cpu.reader.object_layout import (
     Layout,
@@ -28,7 +27,8 @@ from optgen.runtime.fused_cpu.reader.object_layout import (
     find_dtensor_fields,
     measure_layout,
 )
-from optgen.runtime.fused_cpu.table import Columns, Table
+from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
 _TRIED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # versions of torch
 

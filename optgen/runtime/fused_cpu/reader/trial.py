@@ -19,7 +19,7 @@ from torch import Tensor
 
 from optgen.runtime.cache import files
 from optgen.runtime.cache.folders import folders
-from optgen.runtime.fused_cpu.build.file_lock import exclusive
+from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
 
 _SECONDS = 120.0  # a trial takes about five, of which torch's import is most
 _PASSED, _FAILED = b"passed\n", b"failed\n"

@@ -1,0 +1,109 @@
+"""Compile every Triton kernel of the catalogue ahead of time for three GPUs, and record figures.
+
+    python benchmarks/triton_aot.py [--jobs N]
+
+It covers each kernel, target and set of dtypes, with and without optional states and a gradient
+scaler. It writes registers per thread and shared memory to results/triton-registers.json. It exits
+with 1 if a kernel spills, rounds inexactly, or accesses a whole block in less than 16 bytes at a
+time. The tests compile the same kernels and compare: registers may grow by SLACK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import triton
+
+import optgen.optim
+from benchmarks.triton_aot_compile import TARGETS, TYPES, Case, flags_of, kernels
+from optgen.generated.row_wise_adagrad import RowWiseAdagrad
+from optgen.runtime.rule import Rule
+
+RECORD = Path(__file__).parent / "results" / "triton-registers.json"
+SLACK = 8
+"""Registers that a kernel may use beyond the record, because assemblers differ."""
+
+Entries = dict[str, dict[str, list[int]]]
+"""Registers and shared bytes of a kernel, by target and name of a case."""
+
+
+def classes() -> dict[str, Any]:
+    """Return one class for each file of kernels; AdamW uses those of Adam."""
+    found: dict[str, Any] = {}
+    for kind in (*(getattr(optgen.optim, name) for name in optgen.optim.__all__), RowWiseAdagrad):
+        if isinstance(getattr(kind, "rule", None), Rule):
+            found.setdefault(kind.lowerings, kind)
+    return {kind.__name__: kind for kind in found.values()}
+
+
+def cases(kind: Any, target: str) -> Iterator[Case]:
+    """Yield every case in which the kernels of a class are compiled for a target."""
+    flags = (False, True) if flags_of(kind) else (False,)
+    yield from (Case(target, *case) for case in product(TYPES, flags, (False, True)))
+
+
+def words(case: Case) -> str:
+    """Return the name under which a case is recorded for its target."""
+    found = [case.types, "flags" if case.flags else "", "scaled" if case.scaled else ""]
+    return " ".join(filter(None, found))
+
+
+def compiled(name: str, case: Case, cache: str) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the record of the kernels of a class, and their faults."""
+    found = kernels(classes()[name], case, cache)
+    wrong = [
+        f"{kernel}, {case.target} {words(case)}: {figures}"
+        for kernel, figures in found.items()
+        if figures.spilled or figures.inexact or not figures.is_wide
+    ]
+    return {kernel: [one.registers, one.shared] for kernel, one in found.items()}, wrong
+
+
+def main() -> int:
+    """Compile everything, write the record, and print faults."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=2)
+    record: dict[str, Entries] = {}
+    wrong: list[str] = []
+    todo = [
+        (name, case)
+        for name, target in product(classes(), TARGETS)
+        for case in cases(classes()[name], target)
+    ]
+    with TemporaryDirectory() as cache, ProcessPoolExecutor(parser.parse_args().jobs) as pool:
+        runs = [(case, pool.submit(compiled, name, case, cache)) for name, case in todo]
+        for number, (case, run) in enumerate(runs, 1):
+            found, bad = run.result()
+            for kernel, figures in found.items():
+                record.setdefault(kernel, {}).setdefault(case.target, {})[words(case)] = figures
+            wrong += bad
+            if sys.stderr.isatty():
+                print(f"\r{number} of {len(runs)}", end="", file=sys.stderr, flush=True)
+    write(record)
+    total = sum(len(found) for entries in record.values() for found in entries.values())
+    print(f"{total} kernels, {len(wrong)} of them wrong", *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+def write(record: dict[str, Entries]) -> None:
+    """Write a line for each kernel and target, so that diffs are readable."""
+    head = {"triton": triton.__version__, "entries": "registers of a thread, bytes of a block"}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    for kernel, targets in sorted(record.items()):
+        inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in targets.items())
+        lines.append(f"{json.dumps(kernel)}: {{\n{inner}\n  }}")
+    RECORD.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Compile the Triton kernels of a step ahead of time, for GPUs that this machine lacks.
+
+The runtime itself chooses buckets, arguments and options. Only the driver is a stand-in, which
+names the target device. Nothing is launched. With TRITON_INTERPRET set, nothing is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from benchmarks.classes import accepted
+from benchmarks.triton_aot_assembly import Figures, figures
+from optgen import use_lowering
+from optgen.runtime.fused_triton import backend
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+TYPES = {
+    "float32": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "float16": (torch.float16, torch.float16),
+    "mixed": (torch.bfloat16, torch.float32),
+    "float64": (torch.float64, torch.float64),
+}
+"""The dtype of parameters and gradients, and that of their states."""
+SHAPES = ((64, 256), (30, 40, 3, 3), (256, 64, 1, 1), (5000,))
+"""Shapes of parameters. A rule on matrices has a different tile for each of them."""
+
+
+class Launch(NamedTuple):
+    """A launch that a step would make."""
+
+    name: str
+    grid: tuple[int, ...]
+    options: dict[str, Any]
+    compiled: Any
+
+
+class Case(NamedTuple):
+    """Settings with which a class is compiled."""
+
+    target: str
+    types: str = "float32"
+    flags: bool = False  # with all optional states
+    scaled: bool = False  # with a gradient scaler
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Driver of a device that does not exist."""
+
+    target: str
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGETS[self.target]
+
+    def get_current_device(self) -> int:
+        return list(TARGETS).index(self.target)  # Triton caches kernels by device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def compiling_for(target: str, cache: str) -> Iterator[list[Launch]]:
+    """Make fused Triton steps of CPU tensors compile for a target; yield a list of their launches.
+
+    `cache` is a folder for Triton's files. Make the optimizer inside the context.
+    """
+    seen: list[Launch] = []
+
+    def prepare(kernel: Any, grid: tuple[int, ...]) -> Any:
+        def launch(*args: Any, **options: Any) -> None:
+            compiled = kernel.run(*args, grid=grid, warmup=True, **options)
+            seen.append(Launch(compiled.name, grid, options, compiled))
+
+        return launch
+
+    stand_ins = (
+        (JITFunction, "__getitem__", prepare),
+        (backend, "device_obstacle", lambda device: ""),
+        (driver, "_active", Absent(target)),
+        (torch.version, "hip", "any" if TARGETS[target].backend == "hip" else None),
+    )
+    with ExitStack() as stack, knobs.cache.scope(), use_lowering("fused_triton"):
+        for owner, name, stand_in in stand_ins:
+            stack.enter_context(patch.object(owner, name, stand_in))
+        knobs.cache.dir = cache
+        yield seen
+
+
+def kernels(kind: Any, case: Case, cache: str) -> dict[str, Figures]:
+    """Return the figures of every kernel that a step of a class launches, by kernel name."""
+    with compiling_for(case.target, cache) as seen:
+        step(kind, case)
+    return {one.name: figures(one.compiled, one.options) for one in seen}
+
+
+def step(kind: Any, case: Case) -> None:
+    """Take a step with parameters and states of a case's dtypes."""
+    dtype, kept = TYPES[case.types]
+    params = accepted(kind, [torch.ones(size, dtype=dtype, requires_grad=True) for size in SHAPES])
+    for param in params:
+        ones = torch.ones_like(param)
+        param.grad = ones.to_sparse(1) if kind.rule.gradient == "sparse_only" else ones
+    optimizer = kind(params, **(flags_of(kind) if case.flags else {}))
+    optimizer.init_state()
+    for values in optimizer.state.values():
+        values |= {k: v.to(kept) for k, v in values.items() if k != "step" and v.ndim}
+    if case.scaled:
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+    optimizer.step()
+
+
+def flags_of(kind: Any) -> dict[str, Any]:
+    """Return the arguments with which a class has all its optional states."""
+    group = kind([torch.zeros(2, 2)]).param_groups[0]
+    named = {state.when.removeprefix("not ") for state in kind.rule.states if state.when}
+    return {n: True if isinstance(group[n], bool) else 0.9 for n in sorted(named & set(group))}

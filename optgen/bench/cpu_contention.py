@@ -1,0 +1,57 @@
+"""Measure a step while another process keeps one core busy, and without that process.
+
+The other process is stopped and continued for each sample, so one process measures both times.
+"""
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from optgen.bench.measure import seconds_of
+from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.variants import FUSED, OURS, Stepper, forms, gradients, suited
+
+_SAMPLES = 15
+_SETTLE = 0.05  # seconds until the other process runs, or has stopped
+
+
+def quiet_and_busy(cell: Cell) -> Figures:
+    """Return milliseconds of a step, quiet and busy, for our class and torch's fused form."""
+    tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    figures: Figures = {}
+    for title in (OURS, FUSED):
+        if title in forms(cell.name, dtype):
+            stepper = Stepper(cell.name, title, tensors, dtype)
+            stepper.take(gradients(tensors, dtype))
+            for _ in range(3):
+                stepper.step()
+            figures[title] = _figures(stepper)
+    return figures
+
+
+def _figures(stepper: Stepper) -> dict[str, float]:
+    times: dict[str, list[float]] = {"quiet": [], "busy": []}
+    with _neighbour() as neighbour:
+        for _ in range(_SAMPLES):
+            for state, sign in (("quiet", signal.SIGSTOP), ("busy", signal.SIGCONT)):
+                os.kill(neighbour.pid, sign)
+                time.sleep(_SETTLE)
+                times[state].append(seconds_of(stepper.step) * 1e3)
+    return {state: statistics.median(found) for state, found in times.items()}
+
+
+@contextmanager
+def _neighbour() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            yield child
+        finally:
+            child.kill()

@@ -1,0 +1,97 @@
+"""Summarize results in Markdown, for the README."""
+
+from collections.abc import Iterator
+from textwrap import fill
+
+from optgen.bench.first_step import COLD, WARM
+from optgen.bench.report import fastest, ratio
+from optgen.bench.results import Cell, Figures, Results
+from optgen.bench.target_figures import faster, mean
+from optgen.bench.targets import DENSE, MEAN
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.torch_compile import COMPILED
+from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
+
+_ROWS = (
+    Cell("step", "AdamW", "resnet50"),
+    Cell("step", "AdamW", "gpt2"),
+    Cell("step", "AdamW", "2.5e7", "bfloat16"),
+    Cell("step", "AdamW", "2000x256"),
+    Cell("step", "RAdam", "resnet50"),
+    Cell("step", "Adafactor", "resnet50"),
+    Cell("step", "Rprop", "gpt2"),
+)
+_FIRST = Cell("first step", "AdamW", "2000x256")
+_BUSY = Cell("busy", "AdamW", "2000x256", threads=2)
+_HEADER = (
+    "a step of",
+    "optgen",
+    "optgen's speed, in % of the memory limit",
+    "torch's fastest form",
+    "torch's default form",
+)
+
+
+def markdown(results: Results) -> str:
+    """Return a table of some steps, and list items on means, first steps and a busy machine."""
+    found = [row for cell in _ROWS if (row := _row(cell, results.get(cell)))]
+    lines = [_HEADER, ("---",) * len(_HEADER), *found]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    points = (fill(f"- {point}", 100, subsequent_indent="  ") for point in _points(results))
+    return "\n".join([table, "", *points]).strip()
+
+
+def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
+    if not figures:
+        return None
+    ours, theirs = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
+    return (
+        f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
+        f"{_digits(ours)} ms",
+        f"{ratio(figures, LIMIT) or 0:.0%}",
+        *(f"{_digits(ours * (times or 0))} ms" for times in theirs),
+    )
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def _points(results: Results) -> Iterator[str]:
+    count = len(DENSE) * len(MEAN)
+    whole = f"{count} of {count}"
+    means = [mean(faster(DENSE, MEAN, form), count)(results) for form in (None, DEFAULT)]
+    if all(whole in each for each in means):
+        best, usual = (each[whole] for each in means)
+        lists = ", ".join(LISTS[name].title for name in MEAN)
+        yield (
+            f"On {len(DENSE)} algorithms and three lists of tensors ({lists}), torch's fastest "
+            f"form takes {best:.1f} times as long as optgen, and torch's default form {usual:.1f} "
+            "times as long (geometric means)."
+        )
+    if first := results.get(_FIRST):
+        yield (
+            "The first step of a new process on 2,000 tensors takes "
+            f"{first[COLD]['first'] / 1e3:.1f} s if the kernel has to be built, and "
+            f"{first[WARM]['first']:.0f} ms if the kernel is in the cache. "
+            f"torch's default form takes {first[DEFAULT]['first']:.0f} ms."
+        )
+    if (busy := results.get(_BUSY)) and FUSED in busy:
+        ours, theirs = (
+            f"takes {_digits(busy[form]['quiet'])} ms alone, and {_digits(busy[form]['busy'])} ms "
+            for form in (OURS, FUSED)
+        )
+        yield (
+            f"On two threads, a step of 2,000 tensors {ours}while another process keeps one of the "
+            f"cores busy. torch's fused form {theirs}beside that process."
+        )
+    builds = [
+        f"{figures[COMPILED]['first_s']:.0f} s ({LISTS[cell.tensors].title})"
+        for cell, figures in sorted(results.items())
+        if cell.part == "compile" and cell.name == "AdamW" and "first_s" in figures[COMPILED]
+    ]
+    if builds:
+        yield (
+            "With `torch.compile(optimizer.step)`, the first step of torch's AdamW takes "
+            f"{', '.join(builds)}."
+        )

@@ -1,0 +1,44 @@
+"""Describe which tensors a step reads and writes, sweep by sweep, for the roofline."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from optgen.runtime.rule import FACTS, State, truth
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor that a sweep reads, and writes back if `stored`.
+
+    `key` is "param", "grad" or the key of a state. Any other key is memory that exists during a
+    step only.
+    """
+
+    key: str
+    stored: bool = False
+    shape: str = "like"  # "like" the parameter, or one number per "row" or "col"
+    when: str | None = None  # the group value that it depends on
+
+    def shape_for(self, param: Tensor) -> list[int]:
+        """Return the shape of the tensor for a parameter."""
+        return State(self.key, shape=self.shape).shape_for(param)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The accesses of each sweep of a step, for parameters with these shape predicates."""
+
+    sweeps: tuple[tuple[Access, ...], ...]
+    facts: Mapping[str, bool] = field(default_factory=dict)
+
+    def suits(self, param: Tensor) -> bool:
+        """Tell whether a parameter has these shape predicates."""
+        return all(FACTS[fact](param) is holds for fact, holds in self.facts.items())
+
+    def present(self, group: Mapping[str, object]) -> Iterator[list[Access]]:
+        """Yield the accesses of each sweep for the values of a group, stored tensors first."""
+        for sweep in self.sweeps:
+            accessed = [t for t in sweep if t.when is None or truth(group[t.when])]
+            yield sorted(accessed, key=lambda access: not access.stored)

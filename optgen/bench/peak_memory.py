@@ -1,0 +1,75 @@
+"""Measure the peak memory of a step beyond parameters, gradients and state.
+
+Linux records the peak resident memory of a process (VmHWM) and can reset the record. The record
+counts all pages, allocated by torch, by a kernel or by Python. Memory freed earlier would hide new
+allocations, so it is returned to the system first, and Python allocates objects with malloc too.
+The first steps are measured, so that memory kept from one step to the next counts.
+"""
+
+import ctypes
+import re
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import torch
+
+from optgen.bench import child_process
+from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.variants import Stepper, forms, gradients, suited
+from optgen.runtime import GeneratedOptimizer
+
+_STATUS, _PEAK = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STEPS = 5
+
+
+def peaks(cell: Cell) -> Figures:
+    """Return the extra bytes of a step of each form of a class, and their ratio to parameters."""
+    request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
+    found: Figures = child_process.ask(
+        __name__, request | {"threads": cell.threads}, {"PYTHONMALLOC": "malloc"}
+    )
+    return found
+
+
+def measured(name: str, tensors: str, dtype: str, threads: int) -> Figures:
+    """Return the peak of the first steps of each form. Runs in a separate process."""
+    torch.set_num_threads(threads)
+    taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
+    figures: Figures = {}
+    for title in forms(name, kind):  # `forms` takes steps, so everything is loaded
+        stepper = Stepper(name, title, taken, kind)
+        stepper.take(gradients(taken, kind))
+        if isinstance(stepper.optimizer, GeneratedOptimizer):
+            stepper.optimizer.init_state()
+        had = _state_bytes(stepper)
+        found = peak(stepper.step, _STEPS) - (_state_bytes(stepper) - had)
+        params = sum(param.nbytes for param in stepper.params)
+        figures[title] = {"bytes": found, "of_params": found / params}
+    return figures
+
+
+def peak(function: Callable[[], object], times: int = 1) -> int:
+    """Return by how many bytes the process grows, at its peak, while it calls a function."""
+    ctypes.CDLL(None).malloc_trim(0)
+    _PEAK.write_text("5")
+    before = _status("VmRSS")
+    for _ in range(times):
+        function()
+    return _status("VmHWM") - before
+
+
+def _state_bytes(stepper: Stepper) -> int:
+    values = chain.from_iterable(state.values() for state in stepper.optimizer.state.values())
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", _STATUS.read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+if __name__ == "__main__":
+    child_process.answer(measured)

@@ -1,0 +1,108 @@
+"""Plot the time of a step as a multiple of the memory limit.
+
+Each algorithm has a line on a logarithmic scale, from our time to that of torch's default form.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from optgen.bench.report import fastest, ratio
+from optgen.bench.results import Cell, Figures, Results
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.variants import DEFAULT, LIMIT
+
+PANELS = {
+    "resnet50": "ResNet-50: 25 million parameters",
+    "gpt2": "GPT-2 small: 124 million parameters",
+    "2000x256": "2,000 tensors of 256",
+}
+_GREEN, _ORANGE, _GREY = "#0b6e4f", "#f28e2b", "#b8bcc2"
+
+
+def draw(results: Results, path: Path, dtype: str = "float32", threads: int = 1) -> bool:
+    """Draw the panels for which there are results; return False if there are none to draw."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        return False
+    panels = {
+        tensors: found
+        for tensors in PANELS
+        if (found := _of_list(results, tensors, dtype, threads))
+    }
+    if not panels:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = sorted({n for found in panels.values() for n in found}, key=str.lower, reverse=True)
+    width, height = 3.7 * len(panels), 1.3 + 0.28 * len(names)
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(width, height), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, (tensors, found) in zip(axes[0], panels.items(), strict=True):
+        _panel(axis, names, found)
+        axis.set_title(PANELS[tensors], fontsize=10, loc="left")
+    axes[0][0].set_yticks(range(len(names)), names)
+    title = f"Time of a step as a multiple of the memory limit: CPU, {dtype}, {threads} thread"
+    figure.suptitle(title + "s" * (threads > 1), fontsize=11, fontweight="bold")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    handles.append(matplotlib.lines.Line2D([], [], linestyle=""))
+    labels.append("3.0×: torch's fastest takes 3.0 times as long as optgen")
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return True
+
+
+def _of_list(results: Results, tensors: str, dtype: str, threads: int) -> dict[str, Figures]:
+    assert tensors in LISTS
+    return {
+        cell.name: figures
+        for cell, figures in results.items()
+        if cell == Cell("step", cell.name, tensors, dtype, threads)
+        and LIMIT in figures
+        and DEFAULT in figures
+    }
+
+
+def _panel(axis: Any, names: Sequence[str], found: dict[str, Figures]) -> None:
+    """Draw one list of tensors, with a line for each algorithm."""
+    places = [place for place, name in enumerate(names) if name in found]
+    rows = [_times_the_limit(found[name]) for name in names if name in found]
+    ours, best, default = zip(*rows, strict=True)
+    axis.axvline(1, color="#444444", linewidth=1, zorder=1, label="memory limit")
+    axis.hlines(places, ours, default, color="#dfe2e6", linewidth=3, zorder=1)
+    for values, color, label, size in (
+        (default, _GREY, "torch's default", 30),
+        (best, _ORANGE, "torch's fastest", 34),
+        (ours, _GREEN, "optgen", 44),
+    ):
+        axis.scatter(values, places, s=size, color=color, label=label, zorder=3)
+    for place, mine, theirs, last in zip(places, ours, best, default, strict=True):
+        axis.annotate(
+            _times(theirs / mine),
+            (max(last, theirs), place),
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            fontweight="bold",
+            color="#333333",
+        )
+    axis.set_xscale("log")
+    axis.set_xlim(0.7, 2.2 * max(default))
+    axis.xaxis.set_major_formatter(lambda value, place: f"{value:g}×")
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.tick_params(axis="y", length=0)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}×" if ratio < 10 else f"{ratio:.0f}×"
+
+
+def _times_the_limit(figures: Figures) -> tuple[float, float, float]:
+    """Return the times of ours, torch's fastest form and its default, in units of the limit."""
+    limit = ratio(figures, LIMIT) or 1
+    return 1 / limit, (fastest(figures) or 0) / limit, (ratio(figures, DEFAULT) or 0) / limit

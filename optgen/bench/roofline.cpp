@@ -1,0 +1,101 @@
+// The memory limit (roofline): loops over the streams of a step, with hardly any arithmetic. Values
+// are written back unchanged, so the streams may be an optimizer's own tensors of any dtype.
+#include <cstdint>
+#include <utility>
+
+namespace {
+
+using i64 = std::int64_t;
+using u32 = std::uint32_t;
+
+constexpr int MOST = 6; // streams in one loop; the same as in roofline.py
+
+// Streams of one size that a sweep reads together; the first `stored` of them are written back.
+struct Sweep {
+    i64 words, first, elements; // 32-bit words of a stream; first element and size of its parameter
+    i64 read, stored;
+    u32* at[MOST];
+};
+
+struct Roofline {
+    i64 sweeps, elements; // of the whole list
+    const Sweep* sweep;
+    u32 zero; // always 0, which the compiler cannot know
+    u32 seen; // result of all reads, so that the compiler cannot drop them
+};
+
+// Functions of the process's libgomp, with the same fields as in the runtime's kernels.
+struct Threads {
+    int count;
+    void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+    int (*id)();
+    int (*team)();
+};
+
+template <int STORED, int... K, class... Stream>
+u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict... at) {
+    u32 sum = 0;
+    for (i64 i = 0; i < n; ++i) {
+        const u32 seen = (at[i] | ...);
+        if constexpr (STORED == 0) sum |= seen;
+        ((K < STORED ? void(at[i] ^= seen & zero) : void()), ...);
+    }
+    return sum;
+}
+
+template <int STORED, int... K>
+u32 spread(const Sweep& s, i64 low, i64 n, u32 zero, std::integer_sequence<int, K...> places) {
+    return loop<STORED>(n, zero, places, (s.at[K] + low)...);
+}
+
+template <int READ, int STORED>
+u32 streams(const Sweep& s, i64 low, i64 n, u32 zero) {
+    return spread<STORED>(s, low, n, zero, std::make_integer_sequence<int, READ>());
+}
+
+using Streams = u32 (*)(const Sweep&, i64, i64, u32);
+
+template <int... I>
+Streams variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
+    static constexpr Streams variants[] = {streams<1 + I / (MOST + 1), I % (MOST + 1)>...};
+    return variants[(read - 1) * (MOST + 1) + stored];
+}
+
+// Processes the elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so
+// that small tensors stay in the caches.
+u32 range(const Roofline& roofline, i64 low, i64 high) {
+    u32 seen = 0;
+    for (i64 i = 0; i < roofline.sweeps; ++i) {
+        const Sweep& s = roofline.sweep[i];
+        const i64 begin = low > s.first ? low - s.first : 0;
+        const i64 end = high - s.first < s.elements ? high - s.first : s.elements;
+        if (begin >= end) continue;
+        const i64 from = s.words * begin / s.elements, to = s.words * end / s.elements;
+        const std::make_integer_sequence<int, MOST*(MOST + 1)> all;
+        seen |= variant(s.read, s.stored, all)(s, from, to - from, roofline.zero);
+    }
+    return seen;
+}
+
+struct Region {
+    Roofline& roofline;
+    const Threads& threads;
+
+    static void work(void* at) {
+        const Region& region = *static_cast<Region*>(at);
+        const i64 n = region.roofline.elements;
+        const i64 id = region.threads.id(), team = region.threads.team();
+        const u32 seen = range(region.roofline, n * id / team, n * (id + 1) / team);
+        __atomic_or_fetch(&region.roofline.seen, seen, __ATOMIC_RELAXED);
+    }
+};
+
+}  // namespace
+
+extern "C" void optgen_roofline(Roofline* roofline, const Threads* threads) {
+    Region region{*roofline, *threads};
+    if (threads->count > 1)
+        threads->parallel(Region::work, &region, unsigned(threads->count), 0);
+    else
+        roofline->seen |= range(*roofline, 0, roofline->elements);
+}

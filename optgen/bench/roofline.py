@@ -1,0 +1,116 @@
+"""Run the memory limit (roofline): a C loop over the streams of a step, on the same tensors."""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from ctypes import c_int64, c_uint32, c_void_p
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.bench.memory_traffic import Access, Traffic
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.toolchain import library_cache
+
+_MOST = 6  # the most streams in one loop; the same as in roofline.cpp
+
+
+class _Sweep(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("words", "first", "elements", "read", "stored")),
+        ("at", c_void_p * _MOST),
+    ]
+
+
+class _Roofline(ctypes.Structure):
+    _fields_ = [
+        ("sweeps", c_int64),
+        ("elements", c_int64),
+        ("sweep", ctypes.POINTER(_Sweep)),
+        ("zero", c_uint32),
+        ("seen", c_uint32),
+    ]
+
+
+class Roofline:
+    """Loop that reads and writes what a step of an optimizer must, and changes no value."""
+
+    def __init__(self, traffics: Sequence[Traffic], optimizer: torch.optim.Optimizer) -> None:
+        self._passing: dict[tuple[int, str, str], Tensor] = {}
+        self._grads: list[tuple[_Sweep, int, Tensor]] = []
+        params = [(p, group) for group in optimizer.param_groups for p in group["params"]]
+        found: list[_Sweep] = []
+        first = 0
+        for param, group in params:
+            (traffic,) = (each for each in traffics if each.suits(param))
+            for accesses in traffic.present(group):
+                found += self._sweeps(accesses, param, optimizer.state[param], first)
+            first += param.numel()
+        self._table = (_Sweep * len(found))(*found)
+        self._point_at_table(found)
+        self._struct = _Roofline(len(found), first, self._table)
+        self._run = _library().optgen_roofline
+
+    @property
+    def traffic(self) -> int:
+        """Bytes read and written in a step."""
+        return sum(4 * s.words * (s.read + s.stored) for s in self._table)
+
+    def take_gradients(self) -> None:
+        """Update the addresses of the parameters' gradients."""
+        for sweep, place, param in self._grads:
+            assert param.grad is not None
+            sweep.at[place] = param.grad.data_ptr()
+
+    def step(self) -> None:
+        """Run all sweeps over all tensors once."""
+        self._run(ctypes.byref(self._struct), ctypes.byref(threads.current()))
+
+    def _sweeps(
+        self, accesses: list[Access], param: Tensor, state: dict[str, Any], first: int
+    ) -> Iterator[_Sweep]:
+        """Yield one sweep for the streams of each size; rows and columns have their own sizes."""
+        streams = [(access, self._tensor(access, param, state)) for access in accesses]
+        for words, found in groupby(sorted(streams, key=_words), _words):
+            same = list(found)
+            if len(same) > _MOST:
+                raise ValueError(f"a roofline reads at most {_MOST} streams together")
+            stored = sum(access.stored for access, _ in same)
+            sweep = _Sweep(words, first, param.numel(), len(same), stored)
+            for place, (access, tensor) in enumerate(same):
+                sweep.at[place] = tensor.data_ptr()
+                if access.key == "grad":
+                    self._grads.append((sweep, place, param))
+            yield sweep
+
+    def _tensor(self, access: Access, param: Tensor, state: dict[str, Any]) -> Tensor:
+        if access.key == "param":
+            return param
+        if access.key == "grad":
+            assert param.grad is not None
+            return param.grad
+        if access.key in state:
+            found: Tensor = state[access.key]
+            return found
+        key = (id(param), access.key, access.shape)
+        if key not in self._passing:
+            self._passing[key] = param.new_zeros(access.shape_for(param))
+        return self._passing[key]
+
+    def _point_at_table(self, made: list[_Sweep]) -> None:
+        """Point `_grads` at the structures in the array, which are copies of those made."""
+        places = {id(sweep): place for place, sweep in enumerate(made)}
+        self._grads = [(self._table[places[id(s)]], at, p) for s, at, p in self._grads]
+
+
+def _words(stream: tuple[Access, Tensor]) -> int:
+    return stream[1].nbytes // 4
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    source = Path(__file__).with_name("roofline.cpp").read_text(encoding="utf-8")
+    return ctypes.CDLL(str(library_cache.library("roofline", source)))

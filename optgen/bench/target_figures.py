@@ -1,0 +1,63 @@
+"""Extract from results the figures that targets bound, by class and list."""
+
+from collections.abc import Callable, Sequence
+from math import exp, log
+from statistics import fmean
+
+from optgen.bench.report import fastest, ratio
+from optgen.bench.results import Cell, Figures, Results
+from optgen.bench.variants import LIMIT
+from optgen.bench.verdict import Values
+
+Extract = Callable[[Results], Values]
+Measure = Callable[[Figures], float | None]
+
+
+def steps(
+    measure: Measure, names: Sequence[str], lists: Sequence[str], dtype: str = "float32"
+) -> Extract:
+    """Return an extract of one figure from the steps of classes on lists, on one thread."""
+
+    def extract(results: Results) -> Values:
+        cells = (Cell("step", name, tensors, dtype) for tensors in lists for name in names)
+        found = {_label(c): measure(results[c]) for c in cells if c in results}
+        return {label: value for label, value in found.items() if value is not None}
+
+    return extract
+
+
+def part(name: str, measure: Callable[[Figures], float], names: Sequence[str]) -> Extract:
+    """Return an extract of one figure from all cells of another part of the benchmark."""
+
+    def extract(results: Results) -> Values:
+        cells = sorted(cell for cell in results if cell.part == name and cell.name in names)
+        return {_label(cell): measure(results[cell]) for cell in cells}
+
+    return extract
+
+
+def of_limit(names: Sequence[str], lists: Sequence[str], dtype: str = "float32") -> Extract:
+    """Return an extract of the fraction of the memory limit that steps reach."""
+    return steps(lambda figures: ratio(figures, LIMIT), names, lists, dtype)
+
+
+def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) -> Extract:
+    """Return an extract of torch's time over ours, in its fastest form or in a given form."""
+    if form is None:
+        return steps(fastest, names, lists)
+    return steps(lambda figures: ratio(figures, form), names, lists)
+
+
+def mean(several: Extract, count: int) -> Extract:
+    """Return an extract of the geometric mean of `count` figures."""
+
+    def extract(results: Results) -> Values:
+        values = several(results).values()
+        return {f"{len(values)} of {count}": exp(fmean(map(log, values)))} if values else {}
+
+    return extract
+
+
+def _label(cell: Cell) -> str:
+    threads = f", {cell.threads} threads" if cell.threads > 1 else ""
+    return f"{cell.name}, {cell.tensors}{threads}"

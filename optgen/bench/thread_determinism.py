@@ -1,0 +1,27 @@
+"""Check that a step gives the same bits for any number of threads."""
+
+import torch
+
+from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.variants import OURS, Stepper, gradients, suited
+
+_STEPS = 3
+
+
+def same_bits(cell: Cell) -> Figures:
+    """Count the parameters and states that differ from those of one thread, after a few steps."""
+    alone, together = (_after(cell, threads) for threads in (1, cell.threads))
+    pairs = zip(alone, together, strict=True)
+    return {OURS: {"different": sum(not torch.equal(a, b) for a, b in pairs)}}
+
+
+def _after(cell: Cell, threads: int) -> list[torch.Tensor]:
+    torch.set_num_threads(threads)
+    tensors, dtype = suited(cell.name, LISTS[cell.tensors]), getattr(torch, cell.dtype)
+    stepper = Stepper(cell.name, OURS, tensors, dtype)
+    stepper.take(gradients(tensors, dtype))
+    for _ in range(_STEPS):
+        stepper.step()
+    states = (stepper.optimizer.state[param] for param in stepper.params)
+    return [*stepper.params, *(value for state in states for value in state.values())]

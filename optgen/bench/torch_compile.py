@@ -1,0 +1,54 @@
+"""Measure `torch.compile(optimizer.step)`: its build time, and its steps beside ours.
+
+It runs in a separate process with empty caches. The process is killed after a time limit, because
+for many tensors a build takes minutes.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from optgen.bench import child_process
+from optgen.bench.measure import Budget, compare
+from optgen.bench.results import Cell, Figures
+from optgen.bench.tensor_lists import LISTS
+from optgen.bench.variants import FOREACH, OURS, Stepper, gradients, renewal, suited
+
+COMPILED = "torch.compile"
+
+
+def compiled(cell: Cell, limit: float) -> Figures:
+    """Return seconds of the first two steps and times of later steps, or the limit exceeded."""
+    request = {"name": cell.name, "tensors": cell.tensors, "dtype": cell.dtype}
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
+        found = child_process.ask(__name__, request | {"threads": cell.threads}, caches, limit)
+    return found or {COMPILED: {"not_done_after_s": limit}}
+
+
+def measured(name: str, tensors: str, dtype: str, threads: int) -> Mapping[str, Any]:
+    """Build, then compare. Runs in a separate process."""
+    torch.set_num_threads(threads)
+    taken, kind = suited(name, LISTS[tensors]), getattr(torch, dtype)
+    both = {OURS: Stepper(name, OURS, taken, kind)}
+    theirs = both[COMPILED] = Stepper(name, FOREACH, taken, kind)
+    for stepper in both.values():
+        stepper.take(gradients(taken, kind))
+    theirs.step = torch.compile(theirs.optimizer.step)
+    seconds = [_seconds(theirs), _seconds(theirs)]  # SGD compiles again once it has momentum
+    figures: Figures = compare(both, renewal(taken, kind), Budget())
+    figures[COMPILED] |= {"first_s": seconds[0], "second_s": seconds[1]}
+    return figures
+
+
+def _seconds(stepper: Stepper) -> float:
+    begin = time.perf_counter()
+    stepper.step()
+    return time.perf_counter() - begin
+
+
+if __name__ == "__main__":
+    child_process.answer(measured)

@@ -1,0 +1,51 @@
+"""Implement `optgen check --compile`, which builds the C++ of rules as a first step does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from optgen import emit
+from optgen.cli.locate_specs import spec_path
+from optgen.emit import ToolchainError
+from optgen.ir.algorithm import Algorithm
+from optgen.lowerings import LOWERINGS
+from optgen.runtime.fused_cpu.kernel import shard_kernel
+from optgen.runtime.fused_cpu.toolchain import dtype_variants, library_cache, sweep_library
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+from optgen.spec.read_spec import read_spec
+
+(_CPP,) = (lowering for lowering in LOWERINGS if lowering.name == "fused_cpu")
+
+
+def compiled(names: Iterable[str]) -> Iterator[str]:
+    """Build the C++ of specs into the cache, and yield a line for each that compiles.
+
+    Raises:
+        ToolchainError: there is no compiler, or it failed; the message says why.
+    """
+    for path in dict.fromkeys(spec_path(name) for name in names):
+        for algorithm in filter(_CPP.applies, read_spec(path)):
+            try:
+                _build(algorithm)
+            except (library_cache.NoCompilerError, CompileError) as error:
+                raise ToolchainError(f"{algorithm.name}: {error}") from None
+            yield f"{algorithm.name}: compiles"
+
+
+def _build(algorithm: Algorithm) -> None:
+    """Build the libraries for float32 parameters, and those that other dtypes may need."""
+    source = inline_includes(emit.render(algorithm, _CPP, None))
+    sources = {source: dtype_variants.bits_of_dtypes([torch.float32])}
+    if shard_kernel.MACRO in source:
+        sources[f"#define {shard_kernel.MACRO}\n{source}"] = dtype_variants.ALL
+    with ThreadPoolExecutor(1) as beside:
+        for text, types in [*sources.items(), (source, dtype_variants.ALL)]:
+            swept = sweep_library.start_build(beside, text, types)
+            dtype_variants.library(
+                algorithm.module, text, types, dtype_variants.matrix_op_dtypes(text)
+            )
+            swept()

@@ -1,0 +1,43 @@
+"""Implement `optgen list`, which prints the catalogue as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from optgen.cli.locate_specs import catalogue
+from optgen.ir.algorithm import Algorithm, State
+from optgen.spec.read_spec import read_specs
+
+_HEADER = ("name", "class", "state", "paper")
+_FUNCTIONS = ("name", "function", "lists")
+
+
+def table() -> str:
+    """Return a table of the optimizers, and below it a table of the functions over lists."""
+    algorithms = read_specs(catalogue().values())
+    parts = [columns([_HEADER, *(_row(a) for a in algorithms if not a.is_function)])]
+    functions = [(a.module, a.name, ", ".join(a.lists)) for a in algorithms if a.is_function]
+    parts += [columns([_FUNCTIONS, *functions])] if functions else []
+    return "\n\n".join(parts)
+
+
+def _row(algorithm: Algorithm) -> tuple[str, ...]:
+    states = ", ".join(_state(s) for s in algorithm.states) or "-"
+    if algorithm.base:
+        states = f"as {algorithm.base}"
+    return (algorithm.module, algorithm.name, states, algorithm.paper)
+
+
+def _state(state: State) -> str:
+    return f"{state.key} (if {state.when})" if state.when else state.key
+
+
+def columns(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return rows as aligned text columns, with a line of dashes below the first row."""
+    lines = list(rows)
+    widths = [max(len(row[i]) for row in lines) for i in range(len(lines[0]))]
+    lines.insert(1, tuple("-" * width for width in widths))
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    )

@@ -1,0 +1,76 @@
+"""Derive from an algorithm's plans which tensors a step reads and writes, for the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.bench.memory_traffic import Access, Traffic
+from optgen.bench.variants import OWN
+from optgen.cli.locate_specs import spec_path, specs_folder
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import assigns, expressions
+from optgen.ir.plan import Finish, MatrixCall, Plan, Stream, Sweep, reads
+from optgen.ir.value_kinds import Axes
+from optgen.passes.derive import derive
+from optgen.passes.plan import plans
+from optgen.spec.base_spec import read_base
+from optgen.spec.read_spec import read_spec
+
+_SHAPES = {Axes.ROW: "row", Axes.COLUMN: "col"}
+
+
+def traffic(name: str) -> tuple[Traffic, ...] | None:
+    """Return the memory traffic of a class's step, one for each plan of its rule.
+
+    Return None if the rule multiplies matrices, because memory does not limit such a step.
+    """
+    source = OWN[name].spec if name in OWN else spec_path(name)
+    (algorithm,) = (each for each in read_spec(source) if each.name == name)
+    base = read_base(algorithm, specs_folder())
+    return traffic_of(algorithm if base is None else derive(algorithm, base))
+
+
+def traffic_of(algorithm: Algorithm) -> tuple[Traffic, ...] | None:
+    """Return the memory traffic of a step of an algorithm, or None if it multiplies matrices."""
+    found = plans(algorithm)
+    if any(isinstance(phase, MatrixCall) for plan in found for phase in plan.phases):
+        return None
+    return tuple(Traffic(tuple(_accesses(plan)), plan.facts) for plan in found)
+
+
+def _accesses(plan: Plan) -> Iterator[tuple[Access, ...]]:
+    """Yield the tensors that each phase accesses.
+
+    A sweep reads streams, rows and columns. A finish updates row and column states. Sums, and
+    values that only the next sweep reads, need not go through memory.
+    """
+    for phase in plan.phases:
+        if isinstance(phase, Sweep):
+            yield (*map(_stream, phase.streams), *_factors(plan, phase))
+        elif isinstance(phase, Finish) and (accessed := tuple(_updated(plan, phase))):
+            yield accessed
+
+
+def _stream(stream: Stream) -> Access:
+    key = (
+        stream.state.key if stream.state else stream.name if stream.role == "local" else stream.role
+    )
+    return Access(key, stream.stored, when=stream.when)
+
+
+def _factors(plan: Plan, sweep: Sweep) -> Iterator[Access]:
+    """Yield the rows and columns that a sweep reads."""
+    made = {stmt.target.name for stmt in assigns(sweep.body)}
+    read = (ref for expr in expressions(sweep.body) for ref in reads(expr))
+    axes = {ref.name: plan.kinds[ref].axes for ref in read if ref.name not in made}
+    keys = {state.symbol: state.key for state in plan.algorithm.factor_states()}
+    for name, its in axes.items():
+        if its in _SHAPES:
+            yield Access(keys.get(name, name), shape=_SHAPES[its])
+
+
+def _updated(plan: Plan, finish: Finish) -> Iterator[Access]:
+    stored = {stmt.target.name for stmt in assigns(finish.body)}
+    for state in plan.algorithm.factor_states():
+        if state.symbol in stored:
+            yield Access(state.key, True, state.shape)

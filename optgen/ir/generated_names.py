@@ -1,0 +1,101 @@
+"""Define the names in generated code: those derived from a variable, and those it reserves."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Collection, Iterable
+
+_BUILT_IN: tuple[str, ...] = (
+    "ValueError",
+    "all",
+    "float",
+    "isinstance",
+    "len",
+    "list",
+    "max",
+    "min",
+    "range",
+)
+_BUILT_IN += ("self", "sum", "super", "tuple", "zip")
+RUNTIME: dict[str, tuple[str, ...]] = {
+    "eager.blocks": (
+        "one_block",
+        "blocks",
+        "needs_blocks",
+        "list_chunks",
+        "list_blocks",
+        "one_list_block",
+        "sublists",
+    ),
+    "eager.foreach_ops": ("scale_",),
+    "matrix_ops": ("orthogonalize",),
+    "tensors.matrix_shape": ("cols", "rows"),
+    "eager.reductions": (
+        *("col_sum", "col_sum_of_squares", "max_abs", "max_abses", "no_col_sum", "no_row_sum"),
+        *("no_sum", "number", "row_sum", "row_sum_of_squares", "sum_of_squares", "total", "totals"),
+        "write",
+    ),
+    "eager.scalars": (
+        *("advance", "advance_one", "both", "clamp", "divide", "either", "exp", "holds"),
+        *("in_type_of", "lerp", "log", "maximum", "minimum", "opposite", "power", "read_one"),
+        *("remainder", "sign", "sqrt", "store", "store_one", "where"),
+    ),
+    "sharded.driver": ("Update",),
+    "sharded.collectives": ("Collectives",),
+    "eager.slices": ("chunks", "slices"),
+}
+"""Modules of optgen.runtime, and the names that generated Python imports from them."""
+
+PYTHON = frozenset(
+    (
+        *(name for names in RUNTIME.values() for name in names),
+        *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
+        *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
+    )
+)
+"""Names that generated Python uses besides the ops of the language."""
+
+
+def plural(name: str) -> str:
+    """Return the name of a list of such values."""
+    several = f"{name}s"
+    return f"{name}_list" if name.endswith("s") or keyword.iskeyword(several) else several
+
+
+def upper_case_name(name: str) -> str:
+    """Return the upper-case name of the constant or template parameter of a variable."""
+    upper = name.upper()
+    return upper if upper != name else f"{upper}_"
+
+
+def escaped(name: str, reserved: Collection[str]) -> str:
+    """Return the name, with an underscore appended if it is reserved."""
+    return f"{name}_" if name.rstrip("_") in reserved else name
+
+
+def derived_names(name: str) -> frozenset[str]:
+    """Return the names that printers derive from a variable, for its list, old value and type."""
+    sides = (f"{name}{suffix}" for suffix in ("_then", "_else", "_unscaled"))
+    own = (
+        plural(name),
+        f"old_{name}",
+        f"fresh_{name}",
+        upper_case_name(name),
+        f"{name.upper()}_T",
+        *sides,
+        f"{name}_block",
+        plural(f"{name}_block"),
+    )
+    return frozenset(own) - {name}
+
+
+def is_free(name: str, others: Iterable[str]) -> bool:
+    """Tell whether a new variable may have this name beside the others."""
+    names = set(others)
+    if keyword.iskeyword(name) or not {name, *derived_names(name)}.isdisjoint(names | PYTHON):
+        return False
+    return not any(name in derived_names(other) or _meet(name, other) for other in names)
+
+
+def _meet(name: str, other: str) -> bool:
+    return not derived_names(name).isdisjoint(derived_names(other))

@@ -1,0 +1,180 @@
+"""Define the ops of the language: for each its arity, category, meaning on tensors, and LaTeX.
+
+A meaning uses tensor methods only. So it holds for 0-dim tensors (scalars) and for tensors of any
+shape, with torch's NaN, signed zero and infinity. Each lowering prints ops in its own way; a test
+requires an entry for every pair of op and lowering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OpCategory = Literal[
+    "arithmetic", "comparison", "logic", "function", "fact", "reduction", "property", "matrix"
+]
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """One op: `meaning` is a function of tensors; `latex` is a format string of `{0}`, `{1}`."""
+
+    name: str
+    arity: int
+    category: OpCategory
+    meaning: Callable[..., Any]
+    latex: str
+
+
+def _power(a: Any, b: Any) -> Any:
+    """Return a power. A 0-dim exponent becomes a float, because torch computes x**0.5 as sqrt."""
+    return a ** (b if b.ndim else b.item())
+
+
+def _lerp(start: Any, end: Any, weight: Any) -> Any:
+    return start + weight * (end - start)
+
+
+def _clamp(x: Any, low: Any, high: Any) -> Any:
+    return x.clamp(low, high)
+
+
+def _max_abs(x: Any) -> Any:
+    """Return the largest magnitude; 0 for an empty tensor, NaN if any element is NaN."""
+    return x.abs().amax() if x.numel() else x.new_zeros(())
+
+
+def _orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+    """Drive all singular values towards 1, by the odd quintic of Newton-Schulz."""
+    a, b, c = coefficients
+    tall = x.shape[-2] > x.shape[-1]
+    y = x.mT if tall else x
+    y = y / (y * y).sum((-2, -1), keepdim=True).sqrt().clamp(min=eps.item())
+    for _ in range(int(steps)):
+        gram = y @ y.mT
+        y = a * y + (b * gram + c * (gram @ gram)) @ y
+    return y.mT if tall else y
+
+
+def _row(name: str) -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\rightarrow}}}}({{0}})"
+
+
+def _col(name: str) -> str:
+    return rf"\operatorname{{{{{name}}}}}_{{{{\downarrow}}}}({{0}})"
+
+
+_ROWS = (
+    OpInfo("+", 2, "arithmetic", lambda a, b: a + b, "{0} + {1}"),
+    OpInfo("-", 2, "arithmetic", lambda a, b: a - b, "{0} - {1}"),
+    OpInfo("*", 2, "arithmetic", lambda a, b: a * b, "{0} {1}"),
+    OpInfo("/", 2, "arithmetic", lambda a, b: a / b, r"\frac{{{0}}}{{{1}}}"),
+    OpInfo("**", 2, "arithmetic", _power, "{0}^{{{1}}}"),
+    OpInfo("%", 2, "arithmetic", lambda a, b: a % b, r"{0} \bmod {1}"),
+    OpInfo("neg", 1, "arithmetic", lambda a: -a, "-{0}"),
+    OpInfo("<", 2, "comparison", lambda a, b: a < b, "{0} < {1}"),
+    OpInfo("<=", 2, "comparison", lambda a, b: a <= b, r"{0} \le {1}"),
+    OpInfo(">", 2, "comparison", lambda a, b: a > b, "{0} > {1}"),
+    OpInfo(">=", 2, "comparison", lambda a, b: a >= b, r"{0} \ge {1}"),
+    OpInfo("==", 2, "comparison", lambda a, b: a == b, "{0} = {1}"),
+    OpInfo("!=", 2, "comparison", lambda a, b: a != b, r"{0} \ne {1}"),
+    OpInfo("and", 2, "logic", lambda a, b: a & b, r"{0} \wedge {1}"),
+    OpInfo("or", 2, "logic", lambda a, b: a | b, r"{0} \vee {1}"),
+    OpInfo("not", 1, "logic", lambda a: ~a, r"\neg {0}"),
+    OpInfo("sqrt", 1, "function", lambda x: x.sqrt(), r"\sqrt{{{0}}}"),
+    OpInfo("exp", 1, "function", lambda x: x.exp(), r"e^{{{0}}}"),
+    OpInfo("log", 1, "function", lambda x: x.log(), r"\log {0}"),
+    OpInfo("abs", 1, "function", lambda x: x.abs(), r"\left|{0}\right|"),
+    OpInfo("sign", 1, "function", lambda x: x.sign(), r"\operatorname{{sign}}({0})"),
+    OpInfo("maximum", 2, "function", lambda a, b: a.maximum(b), r"\max({0}, {1})"),
+    OpInfo("minimum", 2, "function", lambda a, b: a.minimum(b), r"\min({0}, {1})"),
+    OpInfo(
+        "where",
+        3,
+        "function",
+        lambda condition, a, b: a.where(condition, b),
+        r"({0} \;?\; {1} : {2})",
+    ),
+    OpInfo("clamp", 3, "function", _clamp, r"\operatorname{{clamp}}({0}, {1}, {2})"),
+    OpInfo("lerp", 3, "function", _lerp, r"\operatorname{{lerp}}({0}, {1}, {2})"),
+    # Facts are not computed: the runtime knows them, and the evaluator receives them.
+    OpInfo("truth", 1, "fact", lambda x: x != 0, "{0}"),
+    OpInfo("item", 2, "fact", lambda values, i: values[i], "{0}_{{{1}}}"),
+    OpInfo("is_none", 1, "fact", lambda x: x is None, r"{0} = \varnothing"),
+    OpInfo("copy", 1, "fact", lambda x: x.clone(), "{0}"),
+    OpInfo("fresh", 1, "fact", lambda x: x, r"{0} \text{{ is new}}"),
+    # Properties of the parameter are known before a step begins, and not computed either.
+    OpInfo("factored", 1, "property", lambda x: x, r"\dim {0} > 1"),
+    OpInfo("ndim", 1, "property", lambda x: x, r"\dim {0}"),
+    OpInfo("numel", 1, "property", lambda x: x, r"\left|{0}\right|"),
+    OpInfo("rows", 1, "property", lambda x: x, r"\operatorname{{rows}}({0})"),
+    OpInfo("cols", 1, "property", lambda x: x, r"\operatorname{{cols}}({0})"),
+    OpInfo("machine_eps", 1, "property", lambda x: x, r"\varepsilon_{{\text{{mach}}}}({0})"),
+    # A reduction of rows keeps the last axis with size 1, one of columns the last axis but one.
+    OpInfo("row_sum", 1, "reduction", lambda x: x.sum(-1, keepdim=True), _row("sum")),
+    OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
+    OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
+    OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col("mean")),
+    OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
+    OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
+    OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
+    OpInfo("rms", 1, "reduction", lambda x: (x * x).mean().sqrt(), r"\operatorname{{rms}}({0})"),
+    OpInfo("max_abs", 1, "reduction", _max_abs, r"\left\|{0}\right\|_\infty"),
+    # A matrix op takes whole matrices: the last two axes of a tensor, batched over the others.
+    OpInfo(
+        "orthogonalize",
+        4,
+        "matrix",
+        _orthogonalize,
+        r"\operatorname{{NewtonSchulz}}_{{{2}}}({0};\, {1}, {3})",
+    ),
+)
+
+OPS: dict[str, OpInfo] = {op.name: op for op in _ROWS}
+FUNCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "function")
+"""Functions that work element by element."""
+
+PROPERTIES: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "property")
+FACTS: tuple[str, ...] = ("factored",)
+"""Shape predicates: `when=` may name them, and plans are specialised for their values."""
+REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
+MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
+BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"))
+"""Ops whose result for a row depends on that row only."""
+CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
+"""Functions that a spec may call."""
+
+CONDITIONS = {"where": 1, "and": 2, "or": 2, "not": 1}
+"""The number of leading operands of an op that are conditions."""
+
+BY_ELEMENT: tuple[str, ...] = tuple(
+    w for w in OPS if w not in (*PROPERTIES, *REDUCTIONS, *MATRIX_OPS)
+)
+"""Ops that every lowering prints inside a sweep: they work element by element."""
+
+PRECEDENCE = {
+    "or": 1,
+    "and": 2,
+    "not": 3,
+    "<": 4,
+    "<=": 4,
+    ">": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "%": 6,
+    "*": 7,
+    "/": 7,
+    "neg": 8,
+    "**": 9,
+}
+"""Precedence of operators, as in Python; names and calls bind tightest, at `ATOM`.
+
+In Python `%` binds as tightly as `*`. Here it binds less, so that `-(a % b)` keeps its
+parentheses.
+"""
+
+ATOM = 10

@@ -1,0 +1,99 @@
+"""Print algorithms and plans as text, for `optgen show NAME --ir` and golden tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Assign, Call, Const, Expr, Linear, Program, Ref, Term
+from optgen.ir.ops import ATOM, OPS, PRECEDENCE
+from optgen.ir.plan import Finish, MatrixCall, Phase, Plan, Sweep
+
+
+def to_text(what: Algorithm | Plan) -> str:
+    """Return the text of an algorithm or plan: one statement a line, versions as `name.version`."""
+    if isinstance(what, Algorithm):
+        return "\n".join([_header(what), *_statements(what.rule, "  ")]) + "\n"
+    lines = [f"plan {what.algorithm.name}", "scalars", *_statements(what.scalars, "  ")]
+    number = 0
+    for phase in what.phases:
+        number += isinstance(phase, Sweep)
+        lines += _phase(phase, number)
+    return "\n".join(lines) + "\n"
+
+
+def _phase(phase: Phase, number: int) -> Iterator[str]:
+    match phase:
+        case Sweep(streams, body):
+            names = ", ".join(s.name + ("*" if s.stored else "") for s in streams)
+            yield f"sweep {number}: {names}"
+            yield from _statements(body, "  ")
+        case Finish(body):
+            yield f"finish {number}"
+            yield from _statements(body, "  ")
+        case MatrixCall(target, op, args):
+            yield f"call {expr_text(target)} = {expr_text(Call(op, args))}"
+
+
+def _header(algorithm: Algorithm) -> str:
+    if algorithm.is_function:
+        hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
+        return f"function {algorithm.name}({', '.join(algorithm.lists)} * {hypers})"
+    inputs = ", ".join(n for n in (algorithm.param, algorithm.grad, algorithm.step) if n)
+    states = ", ".join(f"{s.symbol}={s.key}" for s in algorithm.states)
+    hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
+    return f"algorithm {algorithm.name}({inputs} / {states} * {hypers})"
+
+
+def _statements(program: Program, indent: str) -> Iterator[str]:
+    for stmt in program:
+        if isinstance(stmt, Assign):
+            yield f"{indent}{expr_text(stmt.target)} = {expr_text(stmt.value)}"
+            continue
+        yield f"{indent}if {expr_text(stmt.condition)}:"
+        yield from _statements(stmt.then, indent + "  ")
+        if stmt.orelse:
+            yield f"{indent}else:"
+            yield from _statements(stmt.orelse, indent + "  ")
+
+
+def expr_text(expr: Expr) -> str:
+    """Return an expression in the syntax of the spec language."""
+    return _text(expr)[0]
+
+
+def _text(expr: Expr) -> tuple[str, int]:
+    match expr:
+        case Const(value):
+            return repr(value), ATOM if not _negative(value) else PRECEDENCE["neg"]
+        case Ref(name, version):
+            return (f"{name}.{version}" if version else name), ATOM
+        case Linear(terms):
+            return "[" + " + ".join(_term(t) for t in terms) + "]", ATOM
+        case Call("item", (values, Const(index))):
+            return f"{expr_text(values)}[{index}]", ATOM
+        case Call("neg" | "not" as op, (a,)):
+            sign = "-" if op == "neg" else "not "
+            return sign + _inside(a, PRECEDENCE[op]), PRECEDENCE[op]
+        case Call(op, (a, b)) if OPS[op].category in ("arithmetic", "comparison", "logic"):
+            level = PRECEDENCE[op]
+            left, right = (level + 1, level) if op == "**" else (level, level + 1)
+            return f"{_inside(a, left)} {op} {_inside(b, right)}", level
+        case Call(op, args):
+            return f"{op}({', '.join(expr_text(a) for a in args)})", ATOM
+
+
+def _negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
+
+
+def _inside(expr: Expr, level: int) -> str:
+    text, own = _text(expr)
+    return text if own >= level else f"({text})"
+
+
+def _term(term: Term) -> str:
+    parts = [_inside(term.coefficient, PRECEDENCE["*"] + 1)]
+    parts += [_inside(f, PRECEDENCE["*"] + 1) for f in term.factors]
+    text = " * ".join(parts)
+    return text + "".join(f" / {_inside(d, ATOM)}" for d in term.divisors)

@@ -1,0 +1,118 @@
+"""Infer the kind of every value: the stage at which it is known, and its axes.
+
+The kind of a result is the latest stage and the union of the axes of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Call, Const, Expr, Ref, children
+from optgen.ir.ops import FACTS, PROPERTIES, REDUCTIONS
+
+
+class Stage(IntEnum):
+    """Time at which a value is known (its binding time), from early to late."""
+
+    STATIC = 0  # flags, choices, whether a hyperparameter is 0 or None: known before the step
+    GROUP = 1  # a number of the param group
+    PARAM = 2  # a number of one parameter: computed from its step count and scalar states
+    DEVICE = 3  # a tensor, or computed from one by a reduction: it stays on the device
+
+
+class Axes(IntEnum):
+    """Axes along which a value varies, as bits: its shape up to broadcasting.
+
+    One bit is for the batch of matrices, one for each of the last two axes. A ROW value has one
+    number per row (size 1 in the last axis), a COLUMN value one per column (size 1 in the last
+    axis but one). Their union is TENSOR, their intersection MATRIX: one number per matrix.
+    """
+
+    NONE = 0
+    MATRIX = 1
+    ROW = 3
+    COLUMN = 5
+    TENSOR = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Stage and axes of a value."""
+
+    stage: Stage
+    axes: Axes = Axes.NONE
+
+    @property
+    def is_tensor(self) -> bool:
+        """Tell whether there may be more than one number of it per parameter."""
+        return self.axes is not Axes.NONE
+
+    @property
+    def is_scalar(self) -> bool:
+        """Tell whether it is one number per parameter, known without reading any tensor."""
+        return self.axes is Axes.NONE and self.stage < Stage.DEVICE
+
+    def join(self, other: Kind) -> Kind:
+        """Return the kind of a value computed from both."""
+        return Kind(Stage(max(self.stage, other.stage)), Axes(self.axes | other.axes))
+
+
+STATIC = Kind(Stage.STATIC)
+GROUP = Kind(Stage.GROUP)
+PARAM = Kind(Stage.PARAM)
+TENSOR = Kind(Stage.DEVICE, Axes.TENSOR)
+
+Lookup = Callable[[Ref], Kind]
+
+_STATE_KINDS = {
+    "like": TENSOR,
+    "row": Kind(Stage.DEVICE, Axes.ROW),
+    "col": Kind(Stage.DEVICE, Axes.COLUMN),
+    "scalar": PARAM,
+}
+_REDUCED = {
+    name: Axes.ROW if name.startswith("row_") else Axes.COLUMN if name.startswith("col_") else 0
+    for name in REDUCTIONS
+}
+"""Mask of the axes that each reduction keeps."""
+
+
+def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
+    """Return the kinds of the names in a rule's signature."""
+    kinds = {algorithm.param: TENSOR, algorithm.grad: TENSOR}
+    if algorithm.step:
+        kinds[algorithm.step] = PARAM
+    for state in algorithm.states:
+        kinds[state.symbol] = _STATE_KINDS[state.shape]
+    for hyper in algorithm.hypers:
+        kinds[hyper.name] = STATIC if hyper.type in ("flag", "choice") else GROUP
+    return kinds
+
+
+def kind_of(expr: Expr, kinds: Lookup) -> Kind:
+    """Return the kind of an expression, given the kinds of the names it reads."""
+    match expr:
+        case Const():
+            return STATIC
+        case Ref():
+            return kinds(expr)
+        case Call(op, _) if op in FACTS:
+            return STATIC
+        case Call("fresh", _):
+            return PARAM
+        case Call(op, _) if op in PROPERTIES:
+            return PARAM
+        case Call(op, (arg,)) if op in _REDUCED:
+            return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _REDUCED[op]))
+        case Call("truth" | "is_none", (Ref() | Call("item") as asked,)) if (
+            kind_of(asked, kinds).stage <= Stage.GROUP
+        ):
+            return STATIC
+        case _:
+            result = STATIC
+            for child in children(expr):
+                result = result.join(kind_of(child, kinds))
+            return result

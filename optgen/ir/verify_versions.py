@@ -1,0 +1,209 @@
+"""Check, on every path of a program, that each read sees the version it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
+from optgen.ir.ops import PROPERTIES
+from optgen.ir.print_ir import expr_text
+from optgen.ir.value_kinds import Kind, kind_of
+
+Versions = dict[str, int]
+_EITHER = -1  # the version after a branch whose arms left different ones
+Assumed = Mapping[Expr, bool]
+
+
+class VerifyError(Exception):
+    """An algorithm or plan that breaks an invariant of the IR."""
+
+
+class StaleReadError(VerifyError):
+    """A name that is read after a later version of it was written."""
+
+
+@dataclass(frozen=True)
+class _Past:
+    """The programs that ran before a statement; `again` reruns them with more known conditions."""
+
+    again: Callable[[Assumed], Versions]
+    conditions: frozenset[Expr]
+
+
+@dataclass
+class Paths:
+    """Walk over every path of a program, with the current version of each name.
+
+    With `copies`, both arms of a branch end in the same version of a name. A plan leaves such
+    copies out, so without `copies` a version that is not in `written` is the one before.
+    """
+
+    kinds: Mapping[Ref, Kind]
+    written: set[Ref]
+    copies: bool = False
+    found: dict[tuple[object, ...], Versions] = field(default_factory=dict, init=False)
+    """Versions found so far, by place and path."""
+
+    def run(
+        self,
+        program: Program,
+        before: Versions,
+        assumed: Assumed | None = None,
+        done: list[tuple[Assign, Assumed]] | None = None,
+        past: _Past | None = None,
+        stop: int | None = None,
+    ) -> Versions:
+        """Check a program, and return the versions after it.
+
+        Args:
+            program: the statements.
+            before: the versions before the program.
+            assumed: the conditions known on this path.
+            done: the assignments so far with their paths; extended here.
+            past: the programs that ran before.
+            stop: the number of statements to run; None for all.
+        """
+        now, path, done = dict(before), dict(assumed or {}), [] if done is None else done
+        past = past or _Past(lambda path: dict(before), frozenset())
+        for place, stmt in enumerate(program[:stop]):
+            if isinstance(stmt, Assign):
+                self.read(stmt.value, now, path)
+                for other, there in done:
+                    again = other.target == stmt.target and other.value != stmt.value
+                    if again and not _exclude(path, there):
+                        fail("assigned two values on one path", stmt.target)
+                now[stmt.target.name] = stmt.target.version
+                done.append((stmt, path))
+            else:
+                here = self._here(program, place, past)
+                starts = {True: now, False: now}
+                if stmt.condition in here.conditions and stmt.condition not in path:
+                    for holds in starts:  # an earlier branch on the same condition went this way
+                        starts[holds] = here.again({**path, stmt.condition: holds})
+                now = self._branch(stmt, now, path, done, starts, here)
+        return now
+
+    def _here(self, program: Program, place: int, past: _Past) -> _Past:
+        """Return the past of the statement at an index of a program."""
+
+        def again(path: Assumed) -> Versions:
+            key = (id(program), place, frozenset(path.items()))
+            if key not in self.found:
+                self.found[key] = self.run(program, past.again(path), path, past=past, stop=place)
+            return self.found[key]
+
+        return _Past(again, past.conditions | set(_conditions(program[:place])))
+
+    def _branch(
+        self,
+        stmt: If,
+        before: Versions,
+        path: Assumed,
+        done: list[tuple[Assign, Assumed]],
+        starts: Mapping[bool, Versions],
+        past: _Past,
+    ) -> Versions:
+        self.read(stmt.condition, before, path)
+        if kind_of(stmt.condition, self.kinds.__getitem__).is_tensor:
+            fail("an if on a tensor", stmt.condition)
+        taken = path.get(stmt.condition)
+        if taken is not None:  # an outer branch on the same condition: the other arm is dead
+            live, dead = (stmt.then, stmt.orelse) if taken else (stmt.orelse, stmt.then)
+            return _on_taken(before, self.run(live, before, path, done, past), dead)
+        then = self.run(stmt.then, starts[True], {**path, stmt.condition: True}, done, past)
+        orelse = self.run(stmt.orelse, starts[False], {**path, stmt.condition: False}, done, past)
+        return self._joined(before, then, orelse)
+
+    def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
+        """Return the versions after both arms of a branch.
+
+        An arm without an assignment keeps the old version. Where the arms leave different versions,
+        reading either is an error, except the version of a join that a plan has left out.
+        """
+        after: Versions = {}
+        for name in then.keys() & orelse.keys():
+            a, b, old = then[name], orelse[name], before.get(name)
+            if a == b or (old in (a, b) and not self.copies):
+                after[name] = b if a == old else a
+            elif not self.copies:
+                after[name] = _EITHER
+        return after
+
+    def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
+        """Check that each name an expression reads has that version here, except in properties."""
+        match expr:
+            case Ref():
+                self.read_ref(expr, now, path)
+            case Call(op, _) if op == "fresh" or op in PROPERTIES:
+                return
+            case _:
+                for child in children(expr):
+                    self.read(child, now, path)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name."""
+        if ref not in self.kinds:
+            fail("a name without a kind", ref)
+        if ref.name not in now:
+            fail("undefined on this path", ref)
+        left_out = not self.copies and ref.version > 0 and ref not in self.written
+        if now[ref.name] != ref.version and not left_out:
+            said = f"read after version {now[ref.name]} was written: {expr_text(ref)}"
+            raise StaleReadError(said)
+
+
+@dataclass
+class SweepPaths(Paths):
+    """Paths of a sweep. The scalar program ran before it, under the same conditions."""
+
+    before: Paths = field(default_factory=lambda: Paths({}, set()))
+    scalars: Program = ()
+    given: Versions = field(default_factory=dict)
+
+    def read_ref(self, ref: Ref, now: Versions, path: Assumed) -> None:
+        """Check one name. A scalar must have the version that the scalar program leaves."""
+        if ref in self.kinds and self.kinds[ref].is_scalar:
+            self.before.read_ref(ref, self._scalars_on(path), path)
+        else:
+            super().read_ref(ref, now, path)
+
+    def _scalars_on(self, path: Assumed) -> Versions:
+        """Return the versions after the scalar program on a path."""
+        key = ("scalars", frozenset(path.items()))
+        if key not in self.found:
+            self.found[key] = self.before.run(self.scalars, self.given, path)
+        return self.found[key]
+
+
+def _conditions(program: Program) -> Iterator[Expr]:
+    """Yield every condition of a program, including those inside branches."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            yield stmt.condition
+            yield from _conditions((*stmt.then, *stmt.orelse))
+
+
+def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
+    """Return the versions after a taken arm; names only the dead arm assigns get its versions."""
+    joined = {a.target.name: a.target.version for a in assigns(dead)}
+    return {
+        name: joined.get(name, version) if version == before.get(name) else version
+        for name, version in taken.items()
+    }
+
+
+def _exclude(path: Assumed, other: Assumed) -> bool:
+    """Tell whether no run can take both paths."""
+    return any(other.get(condition) is (not holds) for condition, holds in path.items())
+
+
+def written_in(program: Program) -> set[Ref]:
+    """Return every name, with its version, that a program assigns."""
+    return {a.target for a in assigns(program)}
+
+
+def fail(message: str, expr: Expr) -> NoReturn:
+    """Raise a `VerifyError` that shows an expression."""
+    raise VerifyError(f"{message}: {expr_text(expr)}")

@@ -1,0 +1,144 @@
+"""Compute the norm of all gradients of a model, sharded over ranks or not.
+
+Gradients are sorted by the process groups over which they are sharded. Those with the same groups
+are summed locally first, so the ranks exchange one number for each set of groups. An unsharded
+gradient has no groups and is counted once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.eager.slices import slices
+from optgen.runtime.tensors.dtensor import is_dtensor, local, redistributed
+from optgen.runtime.tensors.sharding import sharding_of
+from optgen.runtime.torch_private import group_tensors, plain
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Groups = tuple["ProcessGroup", ...]
+ParamGroups = Mapping[Tensor, Sequence["ProcessGroup"]]
+
+
+class Gradients:
+    """Local shards of the gradients of some parameters, without empty ones.
+
+    A gradient is replaced by an equal one where its memory does not hold its value yet: a DTensor
+    of partial sums is reduced, and a sparse gradient is coalesced.
+
+    Args:
+        params: The parameters, in the same order on all ranks.
+        param_to_pgs: The process groups of parameters that are shards but plain tensors. A
+            DTensor knows its groups. Default: there are none.
+    """
+
+    def __init__(self, params: Iterable[Tensor], param_to_pgs: ParamGroups | None = None) -> None:
+        self.parts: dict[Groups, list[Tensor]] = {}
+        self._devices: dict[Groups, torch.device] = {}
+        known = param_to_pgs or {}
+        for param in params:
+            groups = tuple(known.get(param, ())) if known else ()
+            if not groups and not plain(type(param)):
+                groups = _groups(param)
+            part = self.parts.setdefault(groups, [])  # also on a rank without gradients
+            self._devices.setdefault(groups, param.device)
+            if param.grad is not None:
+                values = _values(param)
+                if values.numel():
+                    part.append(values)
+
+    @property
+    def all(self) -> list[Tensor]:
+        """All local gradients, in the order in which they are summed."""
+        return [values for _, part in self._ordered() for values in part]
+
+    @property
+    def exist(self) -> bool:
+        """Tell whether there are gradients, here or possibly on other ranks."""
+        return any(part or groups for groups, part in self.parts.items())
+
+    def total_norm(self, norm_type: float, in_double: bool) -> Tensor:
+        """Return the norm over all ranks, as a 0-dim tensor of float32 or float64.
+
+        Ranks that share parameters must call this together. There is one all_reduce for each group.
+
+        Args:
+            norm_type: The p of the norm, above 0; or inf.
+            in_double: Whether to accumulate in float64 from the first element.
+        """
+        largest = norm_type == torch.inf
+        ordered = self._ordered()
+        found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
+        found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
+        if any(found):
+            from optgen.runtime.sharded.all_reduce import Partial, complete
+
+            complete(Partial(power, groups, largest) for groups, power in found.items() if groups)
+        if not found:
+            return torch.zeros(())
+        first, *_ = found.values()
+        powers = torch.stack([power.to(first.device) for power in found.values()])
+        total = powers.amax() if largest else powers.sum() ** (1 / norm_type)
+        dtypes = {grad.dtype for grad in self.all}
+        return total.to(torch.float64 if torch.float64 in dtypes else torch.float32)
+
+    def scale(self, coefficient: Tensor) -> None:
+        """Multiply all local gradients by a 0-dim tensor of at most 1, in place."""
+        for (device, _), (tensors,) in group_tensors([self.all]).items() if self.all else ():
+            if device.type != "cpu":
+                torch._foreach_mul_(tensors, coefficient.to(device, tensors[0].dtype))
+            elif not coefficient.item() >= 1:
+                torch._foreach_mul_(tensors, coefficient.item())
+
+    def clamp(self, limit: float) -> None:
+        """Clamp every element to [-limit, limit], in place."""
+        for (tensors,) in group_tensors([self.all]).values() if self.all else ():
+            torch._foreach_clamp_min_(tensors, -limit)
+            torch._foreach_clamp_max_(tensors, limit)
+
+    def _ordered(self) -> list[tuple[Groups, list[Tensor]]]:
+        """Return gradients by groups, sorted by group names, because ranks may differ in order."""
+        return sorted(self.parts.items(), key=lambda item: [g.group_name for g in item[0]])
+
+
+def _groups(param: Tensor) -> Groups:
+    """The groups over whose ranks a parameter, and so its gradient, is spread."""
+    where = sharding_of(param)
+    return () if where is None else tuple(cut.group for cut in where.cuts())
+
+
+def _values(param: Tensor) -> Tensor:
+    """Return the local memory of a parameter's gradient, after reducing or coalescing it."""
+    grad = param.grad
+    assert grad is not None
+    if not (plain(type(param)) and plain(type(grad))):
+        (settled,) = redistributed([param], [grad])
+        if settled is not grad:
+            param.grad = settled
+        grad = local(settled) if is_dtensor(type(settled)) else settled
+    if grad.is_sparse:
+        if not grad.is_coalesced():
+            param.grad = grad = grad.coalesce()
+        return grad._values()
+    return grad
+
+
+def _power(part: list[Tensor], norm_type: float, in_double: bool) -> Tensor:
+    """Return the norm of gradients to the power of its p, or the largest magnitude, in float64."""
+    if not part:
+        return torch.zeros((), dtype=torch.float64)
+    stacked = []
+    for (_, dtype), (tensors,) in group_tensors([part]).items():
+        pieces = [piece for (piece,) in slices(tensors)]
+        norms = torch._foreach_norm(pieces, norm_type, dtype=_wide(dtype, in_double))
+        stacked.append(torch.stack(norms).double().to(part[0].device))
+    found = torch.cat(stacked)
+    return found.amax() if norm_type == torch.inf else (found**norm_type).sum()
+
+
+def _wide(dtype: torch.dtype, in_double: bool) -> torch.dtype:
+    """Return the dtype to accumulate in: at least float32, also for 16-bit gradients."""
+    return torch.promote_types(dtype, torch.float64 if in_double else torch.float32)

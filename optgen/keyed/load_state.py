@@ -1,0 +1,135 @@
+"""Load state and groups by name, in place, after checking everything."""
+
+from collections.abc import Collection, Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.keyed.errors import Refused
+from optgen.keyed.load_tensors import Path, TensorCopy, copies, kind, path_text
+
+Groups = Collection[Mapping[str, Any]]
+
+
+def stateful(value: object, method: str) -> bool:
+    """Tell whether an entry of a state has a method, state_dict or load_state_dict."""
+    return callable(getattr(value, method, None))
+
+
+def named(params: Mapping[str, Tensor]) -> dict[Tensor, str]:
+    """Return the name of each parameter; if it has several, the last."""
+    return {param: name for name, param in params.items()}
+
+
+def group_names(group: Mapping[str, Any], names: Mapping[Tensor, str]) -> list[str]:
+    """Return the sorted names of a group's parameters.
+
+    Raises:
+        ValueError: A parameter has no name.
+    """
+    for param in group["params"]:
+        if param not in names:
+            shape = tuple(param.shape)
+            raise ValueError(f"A param group has a parameter of shape {shape} that has no name")
+    return sorted(names[param] for param in group["params"])
+
+
+class Load:
+    """The writes of a load, collected while everything is checked."""
+
+    def __init__(self) -> None:
+        self._tensors: list[TensorCopy] = []
+        self._values: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._objects: list[tuple[Any, Any]] = []  # with a load_state_dict of their own
+
+    def state(
+        self,
+        current: Mapping[Tensor, Any],
+        names: Mapping[Tensor, str],
+        new: Mapping[str, Mapping[Any, Any]],
+    ) -> None:
+        """Check the states of all parameters, and collect the writes.
+
+        Raises:
+            ValueError: They differ in parameters, entries, kinds, shapes or shards.
+        """
+        if len(current) != len(new):
+            raise ValueError(f"Different parameter count: {len(current)} vs {len(new)}")
+        for param, name in names.items():
+            if param not in current:
+                continue
+            if name not in new:
+                raise ValueError(f"Parameter {name} not found")
+            if len(current[param]) != len(new[name]):
+                sizes = f"{len(current[param])} vs {len(new[name])}"
+                raise ValueError(f"Different state size: {sizes}")
+            self._entries(current[param], new[name], (name,))
+
+    def _entries(self, current: dict[Any, Any], new: Any, path: Path) -> None:
+        if not isinstance(new, Mapping):
+            raise Refused(f"Different kind: dict vs {kind(new)} for the path of {path_text(path)}")
+        if current.keys() != new.keys():
+            raise ValueError(
+                f"Different entries: {path_text(tuple(current))} vs {path_text(tuple(new))} "
+                f"for the path of {path_text(path)}"
+            )
+        for key, value in current.items():
+            self._entry(current, key, value, new[key], (*path, key))
+
+    def _entry(self, holder: dict[Any, Any], key: Any, value: Any, new: Any, path: Path) -> None:
+        if isinstance(value, dict):
+            self._entries(value, new, path)
+        elif stateful(value, "load_state_dict"):
+            self._objects.append((value, new))
+        elif isinstance(value, Tensor):
+            with torch.no_grad():
+                self._tensors += copies(value, new, path)
+        else:
+            self._values.append((holder, key, deepcopy(new)))
+
+    def groups(self, current: Groups, names: Mapping[Tensor, str], new: Groups) -> None:
+        """Check all groups, and collect the writes. The names of its parameters identify a group.
+
+        Raises:
+            ValueError: They differ in groups or keys.
+        """
+        if len(current) != len(new):
+            raise ValueError(f"Different param_groups count: {len(current)} vs {len(new)}")
+        found = {"/".join(sorted(group["params"])): group for group in new}
+        for group in current:
+            name = "/".join(group_names(group, names))
+            if name not in found:
+                raise ValueError(f"Group {name} not found")
+            self._group(group, found[name], name)
+
+    def _group(self, group: Any, new: Mapping[str, Any], name: str) -> None:
+        if len(group) != len(new):
+            raise ValueError(f"Different param_group size: {len(group)} vs {len(new)}")
+        for key in group:
+            if key not in new:
+                raise ValueError(f"Group key {key} not found for group {name}")
+            if key != "params":
+                self._values.append((group, key, deepcopy(new[key])))
+
+    def write(self) -> None:
+        """Write everything. Objects load first, because they can fail; then they are restored."""
+        self._load_objects()
+        with torch.no_grad():
+            for copy in self._tensors:
+                copy.write()
+        for holder, key, value in self._values:
+            holder[key] = value
+
+    def _load_objects(self) -> None:
+        before: list[tuple[Any, Any]] = []
+        try:
+            for value, new in self._objects:
+                if stateful(value, "state_dict"):
+                    before.append((value, deepcopy(value.state_dict())))
+                value.load_state_dict(new)
+        except BaseException:
+            for value, old in reversed(before):
+                value.load_state_dict(old)
+            raise

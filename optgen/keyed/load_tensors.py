@@ -1,0 +1,117 @@
+"""Pair the plain tensors of a state tensor, shard by shard, with those of the tensor to load."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.keyed.errors import Refused
+from optgen.keyed.torch_private import is_dtensor, is_sharded_tensor
+
+Path = tuple[Any, ...]  # the name of a parameter, then keys into its state
+
+
+@dataclass(frozen=True)
+class TensorCopy:
+    """A tensor to write, and the tensor to copy into it."""
+
+    target: Tensor
+    source: Tensor
+
+    def write(self) -> None:
+        """Copy. The source decides the shape of a shard, and the number of sparse axes."""
+        if self.target.is_sparse:
+            self._take_axes()
+        elif self.target.shape != self.source.shape:
+            self.target.resize_(self.source.shape)
+        self.target.copy_(self.source)  # not into an alias: a sparse alias has its own memory
+
+    def _take_axes(self) -> None:
+        """Make as many axes sparse as the source has; copying does not."""
+        axes = self.source.sparse_dim()
+        if self.target.sparse_dim() != axes:
+            self.target.sparse_resize_and_clear_(self.source.shape, axes, self.source.dense_dim())
+
+
+def path_text(path: Path) -> str:
+    """Return the path of an entry for error messages: a list in JSON."""
+    return json.dumps(path, default=str)
+
+
+def kind(value: object) -> str:
+    """Return "ShardedTensor", "DTensor" or "Tensor"; for other values, the name of the type."""
+    if is_sharded_tensor(value):
+        return "ShardedTensor"
+    if is_dtensor(value):
+        return "DTensor"
+    return "Tensor" if isinstance(value, Tensor) else type(value).__name__
+
+
+def copies(current: Any, new: Any, path: Path) -> list[TensorCopy]:
+    """Pair the plain tensors of this rank that make up two tensors. Nothing is written.
+
+    Neither this function nor the copying uses collectives, so an error on one rank does not make
+    other ranks wait.
+
+    Raises:
+        ValueError: The tensors differ in kind, number of shards, shape, layout or placement; or
+            only the new one is complex.
+    """
+    if kind(current) != kind(new):
+        raise Refused(
+            f"Different kind: {kind(current)} vs {kind(new)} for the path of {path_text(path)}"
+        )
+    if is_sharded_tensor(current):
+        olds = [shard.tensor for shard in current.local_shards()]
+        news = [shard.tensor for shard in new.local_shards()]
+        return _shards(olds, news, path, fixed=False)
+    if is_dtensor(current):
+        return _of_dtensors(current, new, path)
+    return [_pair(current, new, path)]
+
+
+def _of_dtensors(current: Any, new: Any, path: Path) -> list[TensorCopy]:
+    old, local = current.to_local(), new.to_local()
+    wrapped = [hasattr(each, "local_shards") for each in (old, local)]
+    if wrapped[0] != wrapped[1]:
+        kinds = f"{type(old).__name__} vs {type(local).__name__}"
+        raise Refused(f"Different kind: DTensor of {kinds} for the path of {path_text(path)}")
+    if wrapped[0]:
+        return _shards(old.local_shards(), local.local_shards(), path)
+    _equal("shape", current.shape, new.shape, path)
+    old_mesh, new_mesh = current.device_mesh, new.device_mesh
+    if current.placements != new.placements or not torch.equal(old_mesh.mesh, new_mesh.mesh):
+        raise ValueError(
+            f"Different placements: {current.placements} on {old_mesh} vs {new.placements} on "
+            f"{new_mesh} for the path of {path_text(path)}; redistribute what is to be loaded, "
+            "on all ranks"
+        )
+    return [_pair(old, local, path)]
+
+
+def _shards(
+    olds: Sequence[Tensor], news: Sequence[Tensor], path: Path, fixed: bool = True
+) -> list[TensorCopy]:
+    if len(olds) != len(news):
+        counts = f"{len(olds)} vs {len(news)}"
+        raise ValueError(f"Different number of shards {counts} for the path of {path_text(path)}")
+    return [_pair(old, new, path, fixed) for old, new in zip(olds, news, strict=True)]
+
+
+def _pair(current: Tensor, new: Tensor, path: Path, fixed: bool = True) -> TensorCopy:
+    if fixed:
+        _equal("shape", current.shape, new.shape, path)
+    if new.is_sparse and not current.is_sparse:  # torch's SGD has sparse momentum, ours has not
+        new = new.to_dense()
+    _equal("layout", current.layout, new.layout, path)
+    if new.is_complex() and not current.is_complex():
+        _equal("dtype", current.dtype, new.dtype, path)
+    return TensorCopy(current, new)
+
+
+def _equal(what: str, current: object, new: object, path: Path) -> None:
+    if current != new:
+        raise ValueError(f"Different {what}: {current} vs {new} for the path of {path_text(path)}")

@@ -1,0 +1,67 @@
+"""Wrap the private names of torch that keyed optimizers use, and recognize sharded tensors.
+
+Type checks import nothing: if a tensor of a class exists, the module of the class is loaded.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, distributed
+from torch.utils.hooks import RemovableHandle
+
+from optgen.runtime.torch_private import compiling
+
+
+def _isinstance(value: object, module: str, name: str) -> bool:
+    kind: Any = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_sharded_tensor(value: object) -> bool:
+    """Tell whether a value is a ShardedTensor, which is older than DTensor."""
+    return _isinstance(value, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
+
+
+def is_dtensor(value: object) -> bool:
+    """Tell whether a value is a DTensor."""
+    return _isinstance(value, "torch.distributed.tensor", "DTensor")
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call a function at the end of the current backward pass."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def backward_is_compiled() -> bool:
+    """Tell whether compiled autograd runs or traces the current backward pass."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return compiling() or getattr(module, "in_compiled_autograd_region", False)
+
+
+def hand_to_ddp(param: Tensor, handle: RemovableHandle) -> bool:
+    """Register a hook that updates a parameter, so that DistributedDataParallel can replace it.
+
+    DDP removes such hooks and calls the optimizers itself, after it has reduced the gradients. The
+    registry is in a module that is slow to import and warns, so this happens only if a process
+    group exists.
+
+    Returns:
+        Whether the hook was registered.
+    """
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim.apply_optimizer_in_backward import (
+            param_to_optim_hook_handle_map,
+        )
+    param_to_optim_hook_handle_map.setdefault(param, []).append(handle)
+    return True
+
+
+def leave_gradients(engine: torch.nn.parallel.DistributedDataParallel) -> None:
+    """Stop an engine from setting gradients again that its communication hook has used."""
+    cast(Any, engine.reducer)._set_optimizer_in_backward()

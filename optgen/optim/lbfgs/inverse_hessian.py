@@ -1,0 +1,146 @@
+"""Approximate the inverse Hessian by the last curvature pairs.
+
+Torch applies it by two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
+products and two sums for each. Written for all pairs at once, these loops are two triangular
+systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of
+the gradient. They take four matrix-vector products, and one more for each new pair. On a CPU they
+are compiled to three passes over memory.
+"""
+
+import operator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.optim.lbfgs.cpu_kernels import sweeps
+from optgen.optim.lbfgs.curvature_pairs import Pairs, add_rows, dots
+from optgen.optim.lbfgs.flat_parameters import largest
+
+
+class History:
+    """The last curvature pairs, at most `capacity`, and the products of their vectors."""
+
+    def __init__(self, capacity: int, like: Tensor) -> None:
+        self._kind = _kind(like)
+        self._like = like.new_empty(0)
+        self._pairs = Pairs(capacity, like)
+        self._sweeps = sweeps(like)
+        self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
+        self._fresh = False  # whether the last column of R is still to be computed
+        self._scale = 1.0
+        self._alphas: Tensor | None = None  # of the last direction
+        self._shown: list[list[Tensor]] = []
+        self._versions = (0, 0)
+
+    @classmethod
+    def restored(cls, capacity: int, like: Tensor, state: dict[str, Any]) -> "History":
+        """Return the history that a state holds in torch's form."""
+        history = cls(capacity, like)
+        pairs = history._pairs
+        steps, changes = state["old_stps"][-capacity:], state["old_dirs"][-capacity:]
+        for pair in zip(steps, changes, strict=True):
+            for free, row in zip(pairs.free(), pair, strict=True):
+                free.copy_(row)
+            pairs.accept()
+        if pairs.count:
+            left, right = pairs.steps[: pairs.count], pairs.changes[: pairs.count]
+            products = torch.mm(left[:, : pairs.numel], right[:, : pairs.numel].t())
+            history._products = products.to("cpu", torch.float64).triu()
+        history._scale = float(state["H_diag"])
+        return history
+
+    def observe(
+        self, gradient: Tensor, previous: Tensor, direction: Tensor, t: float
+    ) -> tuple[float, float]:
+        """Write the pair of a step `t * direction` to the free rows.
+
+        Returns:
+            The dot products of the gradient's change with the step and with itself.
+        """
+        if self._sweeps:
+            return self._sweeps.observe(self._pairs, gradient, previous, direction, t)
+        step, change = self._pairs.free()
+        torch.mul(direction, t, out=step)
+        torch.sub(gradient, previous, out=change)
+        return change.dot(step).item(), change.dot(change).item()
+
+    def accept(self, scale: float) -> None:
+        """Add the pair in the free rows, which also gives the inverse Hessian a new scale."""
+        self._shown = []
+        self._pairs.accept()
+        count = self._pairs.count
+        kept = self._products[1:, 1:] if len(self._products) == count else self._products
+        self._products = torch.zeros(count, count, dtype=torch.float64)
+        self._products[: len(kept), : len(kept)] = kept
+        self._fresh = True
+        self._scale = scale
+
+    def direction(self, gradient: Tensor, out: Tensor, rest: Tensor) -> tuple[float, float]:
+        """Compute minus the inverse Hessian times the gradient, into `out`.
+
+        Returns:
+            The dot product of the direction with the gradient, and its largest magnitude.
+        """
+        fresh, self._fresh = self._fresh, False
+        if self._sweeps and self._pairs.count:
+            alphas, slope, reach = self._sweeps.direct(
+                self._pairs, self._products, fresh, self._scale, gradient, out, rest
+            )
+            self._alphas = -alphas
+            return slope, reach
+        self._direct(fresh, gradient, out, rest)
+        return gradient.dot(out).item(), largest(out)
+
+    def _direct(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
+        if not self._pairs.count:
+            torch.mul(gradient, -self._scale, out=out)
+            return
+        steps, changes = map(self._pairs.runs, (self._pairs.steps, self._pairs.changes))
+        upper = self._products
+        if fresh:
+            upper[:, -1] = dots(steps, changes[-1][-1])
+        alphas = _solve(upper, dots(steps, gradient), upper=True)
+        rest.copy_(gradient)
+        add_rows(rest, changes, -alphas)
+        betas = upper.diagonal() * alphas - self._scale * dots(changes, rest)
+        torch.mul(rest, -self._scale, out=out)
+        add_rows(out, steps, -_solve(upper.mT, betas, upper=False))
+        self._alphas = -alphas
+
+    def present(self, state: dict[str, Any]) -> None:
+        """Put the history into a state in torch's form. The vectors are rows of the matrices."""
+        pairs = self._pairs
+        self._shown = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
+        self._versions = pairs.versions()
+        state["old_dirs"], state["old_stps"] = map(list, self._shown)
+        state["ro"] = self._numbers(1 / self._products.diagonal())
+        state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
+
+    def alphas(self) -> list[Tensor | None]:
+        """Return the coefficients of the first loop for the last direction, in torch's layout."""
+        alphas = [] if self._alphas is None else self._numbers(self._alphas)
+        return [*alphas, *[None] * (self._pairs.capacity - len(alphas))]
+
+    def presented_in(self, state: dict[str, Any], capacity: int, like: Tensor) -> bool:
+        """Tell whether a state holds this history, and its tensors are unchanged since."""
+        shown = [state["old_dirs"], state["old_stps"]]
+        return (
+            (capacity, _kind(like)) == (self._pairs.capacity, self._kind)
+            and [len(rows) for rows in shown] == [len(rows) for rows in self._shown]
+            and all(map(operator.is_, chain(*shown), chain(*self._shown)))
+            and self._versions == self._pairs.versions()
+        )
+
+    def _numbers(self, values: Tensor) -> list[Tensor]:
+        return list(values.to(self._like).unbind())
+
+
+def _kind(vector: Tensor) -> tuple[Any, ...]:
+    return vector.shape, vector.dtype, vector.device
+
+
+def _solve(matrix: Tensor, right: Tensor, *, upper: bool) -> Tensor:
+    solution: Tensor = torch.linalg.solve_triangular(matrix, right[:, None], upper=upper)
+    return solution[:, 0]

@@ -1,0 +1,56 @@
+"""Read and write learning rates in the groups of an optimizer: numbers, or tensors in place."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+Value = float | Tensor
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise a TypeError if an object is not an optimizer."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a tensor, or the value itself if it is no tensor."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def read(optimizer: Optimizer, key: str) -> list[Any]:
+    """Return copies of the values that the groups hold under a key."""
+    return [copied(group[key]) for group in optimizer.param_groups]
+
+
+def write(rates: Iterable[tuple[dict[str, Any], Value]], key: str = "lr") -> None:
+    """Set the lr of groups: a number is replaced, a tensor is filled in place.
+
+    Groups share one tensor if the optimizer was given one tensor for all. When their rates differ,
+    each group after the first gets its own tensor.
+    """
+    filled: dict[int, Value] = {}
+    for group, value in rates:
+        lr = group.get(key)
+        if not isinstance(lr, Tensor):
+            group[key] = copied(value)
+            continue
+        if id(lr) in filled and bool(filled[id(lr)] != value):
+            lr = group[key] = lr.clone()
+        filled[id(lr)] = value
+        lr.fill_(value.squeeze() if isinstance(value, Tensor) else value)
+
+
+def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
+    """Return one value for each group, from one value for all or a list of one for each."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        value = [value] * groups
+    elif len(value) != groups:
+        raise ValueError(
+            f"{name} must have the same length as optimizer.param_groups. "
+            f"{name} has {len(value)} values, param_groups has {groups}."
+        )
+    return list(map(copied, value))

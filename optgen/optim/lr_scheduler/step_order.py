@@ -1,0 +1,80 @@
+"""Warn if a scheduler steps before its optimizer does, because it would skip its first rate.
+
+Our optimizers record their steps themselves. Their `step` has the attribute by which torch's
+schedulers recognize this, so they do not wrap it. The `step` of any other optimizer is wrapped, as
+torch does.
+"""
+
+import functools
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+NOTED = "_wrapped_by_lr_sched"
+GUIDE = "https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate"
+OVERRIDDEN = (
+    "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
+    "initialization. Please, make sure to call `optimizer.step()` before "
+    f"`lr_scheduler.step()`. See more details at {GUIDE}"
+)
+TOO_EARLY = (
+    "Detected call of `lr_scheduler.step()` before `optimizer.step()`. "
+    "In PyTorch 1.1.0 and later, you should call them in the opposite order: "
+    "`optimizer.step()` before `lr_scheduler.step()`.  Failure to do this "
+    "will result in PyTorch skipping the first value of the learning rate schedule. "
+    f"See more details at {GUIDE}"
+)
+
+
+def watch(optimizer: Any) -> None:
+    """Make an optimizer record that it has taken a step, in `_opt_called`."""
+    if hasattr(optimizer.step, NOTED):
+        return
+    reference = weakref.ref(optimizer)
+    method: Any = getattr(optimizer.step, "__func__", None)
+    function: Any = None if method else optimizer.step  # set on the instance by someone else
+
+    @functools.wraps(method or optimizer.step)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer: Any = reference()
+        optimizer._opt_called = True
+        return method(optimizer, *args, **kwargs) if method else function(*args, **kwargs)
+
+    setattr(step, NOTED, True)
+    optimizer.step = step
+
+
+def check(optimizer: Optimizer, stacklevel: int) -> None:
+    """Warn, in a scheduler's first step, if the optimizer has not recorded a step."""
+    if not hasattr(optimizer.step, NOTED):
+        warnings.warn(OVERRIDDEN, UserWarning, stacklevel=stacklevel + 1)
+    elif not getattr(optimizer, "_opt_called", False) and not _overflowed(optimizer):
+        warnings.warn(TOO_EARLY, UserWarning, stacklevel=stacklevel + 1)
+
+
+@contextmanager
+def in_order(optimizer: Any) -> Iterator[None]:
+    """Suppress the warning inside the context, for steps that belong to no training."""
+    before = getattr(optimizer, "_opt_called", False)
+    optimizer._opt_called = True
+    try:
+        yield
+    finally:
+        optimizer._opt_called = before
+
+
+def _overflowed(optimizer: Optimizer) -> bool:
+    """Tell whether a gradient is not finite, so that a GradScaler skipped the step."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                values = grad._values() if grad.is_sparse else grad
+                if not torch.isfinite(values).all():
+                    return True
+    return False

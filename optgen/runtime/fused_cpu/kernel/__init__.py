@@ -1,0 +1,1 @@
+"""Compiled kernels: their signatures, their tables, and the calls that run them."""

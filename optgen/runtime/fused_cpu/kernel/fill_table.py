@@ -1,0 +1,142 @@
+"""Fill a kernel's table from batches; copy the tensors that a kernel cannot update in place."""
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from operator import add, attrgetter
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.kernel.table import SHAPE, Table
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.tensors import layout
+from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.torch_private import data_ptr, numel
+
+_dtype, _size = attrgetter("dtype"), attrgetter("shape")
+
+CopyPairs: TypeAlias = list[tuple[Tensor, Tensor]]  # an original, and its copy
+
+
+def fill_table(
+    kernel: KernelSignature, batches: Sequence[Batch], scaled: bool, copies: bool = False
+) -> tuple[Table, CopyPairs]:
+    """Return the table of these tensors, and the copies that must be written back.
+
+    With `copies`, a stream is copied if its memory order differs from its parameter's. A copied
+    gradient is written back only if gradients are `scaled`, because the kernel then unscales them.
+    """
+    table = Table(kernel, sum(len(batch.params) for batch in batches), len(batches))
+    table.has_copies = copies
+    copied: CopyPairs = []
+    first = 0
+    for index, batch in enumerate(batches):
+        table.hypers[index] = kernel.pack_hypers(kernel.rule.values(batch.group))
+        _fill(table, first, index, batch, copied if copies else None)
+        first += len(batch.params)
+    table.set_hypers()
+    read = (t for batch in batches if copied for t in batch.only_read(kernel.rule, scaled))
+    only_read = set(map(id, read))
+    return table, [pair for pair in copied if id(pair[0]) not in only_read]
+
+
+def _fill(table: Table, first: int, index: int, batch: Batch, copied: CopyPairs | None) -> None:
+    kernel, count = table.kernel, len(batch.params)
+    last = first + count
+    columns = _columns(kernel, batch, copied)
+    _check(kernel, batch.group, columns)
+    table.batches.append(batch)
+    table.columns.append(columns)
+    for stream, column in enumerate(columns):
+        if column:
+            place = stream * len(table.elements) + first
+            table.address[place : place + count] = array("q", list(map(data_ptr, column)))
+    table.types[first:last] = _codes(batch, columns)
+    if "elements" not in batch.memo:
+        batch.memo["elements"] = array("q", list(map(numel, batch.params)))
+    table.elements[first:last] = batch.memo["elements"]
+    if kernel.has_shapes:
+        sizes = list(map(_size, batch.params))
+        one_each = dict(zip(sizes, batch.params, strict=True))
+        numbers = {size: _shape(param) for size, param in one_each.items()}
+        shapes = chain.from_iterable(map(numbers.__getitem__, sizes))
+        table.shape[SHAPE * first : SHAPE * last] = array("q", list(shapes))
+    table.group[first:last] = array("i", [index]) * count
+    for bit, key in enumerate(kernel.rule.fresh if batch.any_fresh else ()):
+        for place, fresh in enumerate(batch.fresh[key], first):
+            table.fresh[place] |= fresh << bit
+
+
+def _columns(kernel: KernelSignature, batch: Batch, copied: CopyPairs | None) -> list[list[Tensor]]:
+    """Return the streams of a batch in the order of the table."""
+    states = dict(zip((state.key for state in kernel.rule.states), batch.states, strict=True))
+    states["step"] = batch.steps
+    columns = [batch.params, batch.grads, *(states[state.key] for state in kernel.shaped)]
+    if copied is not None:
+        columns = _with_copies(columns, copied, kernel.by_matrix)
+    taken = {call.source for call in kernel.calls}
+    columns += [
+        [torch.empty_like(param) for param in columns[0]] if name in taken else []
+        for name in kernel.locals
+    ]
+    return [*columns, *(states[key] for key in kernel.keys[kernel.streams :])]
+
+
+def _codes(batch: Batch, columns: list[list[Tensor]]) -> "array[int]":
+    """Return the dtype codes of all streams; only gradients may change dtype between steps."""
+    dtypes = list(map(_dtype, columns[1]))
+    one = dtypes[0] if dtypes and dtypes.count(dtypes[0]) == len(dtypes) else None
+    known: array[int] | None = batch.memo.get(f"codes with {one}")
+    if known is None or one is None:
+        packed = [0] * len(dtypes)
+        for stream, column in enumerate(columns):
+            codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
+            if column:
+                packed = list(map(add, packed, map(codes.__getitem__, map(_dtype, column))))
+        known = batch.memo[f"codes with {one}"] = array("Q", packed)
+    return known
+
+
+def check(kernel: KernelSignature, batch: Batch) -> None:
+    """Raise the error that `fill_table` would raise about the states of a batch."""
+    _check(kernel, batch.group, _columns(kernel, batch, None))
+
+
+def _check(kernel: KernelSignature, group: dict[str, Any], columns: list[list[Tensor]]) -> None:
+    """Raise a `RuntimeError` if a state is absent that the group's flags require.
+
+    The kernel relies on the flags, and would crash without the state.
+    """
+    needed = kernel.needed(group, columns[0][0]) if columns[0] else 0
+    for stream, column in enumerate(columns):
+        if needed & in_stream(15, stream) and not column:
+            raise RuntimeError(
+                f"{kernel.rule.name} needs {kernel.keys[stream]!r} with these values of the group, "
+                "and its parameters have none"
+            )
+
+
+def _shape(param: Tensor) -> tuple[int, int, int, int]:
+    """Return a parameter's number of dimensions, of matrices, of rows and of columns."""
+    return param.ndim, math.prod(param.shape[:-2]), rows(param), cols(param)
+
+
+def _with_copies(
+    columns: list[list[Tensor]], copied: CopyPairs, by_matrix: bool
+) -> list[list[Tensor]]:
+    """Return the columns with copies of streams whose memory order differs from the parameter's."""
+    walked = [list(column) for column in columns if column]
+    for index in range(len(columns[0])):
+        row = [column[index] for column in walked]
+        for stream in layout.copies(row, by_matrix):
+            copy = layout.copy_of(row[stream].detach(), row[0], by_matrix)
+            copied.append((row[stream], copy))
+            walked[stream][index] = copy
+    present = iter(walked)
+    return [next(present) if column else [] for column in columns]

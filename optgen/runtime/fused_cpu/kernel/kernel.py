@@ -1,0 +1,65 @@
+"""Run a compiled rule over a table of tensors."""
+
+import ctypes
+from ctypes import c_void_p
+from pathlib import Path
+from typing import Any
+
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
+from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
+from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.fused_cpu.toolchain import sweep_library
+from optgen.runtime.protocols import Lowered
+
+
+class Kernel(KernelSignature):
+    """Compiled rule: its library, and the streams it takes in the order of the table.
+
+    A kernel takes tensors of the dtypes whose bit is set in `dtype_bits`, and single numbers of any
+    dtype.
+    """
+
+    is_sharded = False  # whether the kernel is for parameters that other ranks hold shards of
+
+    def __init__(
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
+    ) -> None:
+        super().__init__(owner, ctypes.CDLL(str(library)))
+        self.dtype_bits, self.source = dtype_bits, source
+        if swept_by:
+            sweep_library.connect(self._library, swept_by)
+        names = [
+            "optgen_step",
+            *(f"optgen_step_{segment}" for segment in range(2, len(self.calls) + 2)),
+        ]
+        # A segment is what runs between two matrix ops; None stands for an empty one.
+        self.segments = [self._function(name) if self._has(name) else None for name in names]
+
+    def _function(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        function.argtypes, function.restype = (c_void_p, c_void_p), None
+        return function
+
+    def run(self, table: Table, optimizer: Lowered) -> None:
+        """Update all tensors of a table; segments run without the interpreter's lock."""
+        table.set_scale(optimizer)
+        for position, segment in enumerate(self.segments):
+            if position:
+                self._call(self.calls[position - 1], table)
+                table.struct.grad_scale = None  # the first segment has unscaled the gradients
+            if segment is not None:
+                segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+
+    def _call(self, call: MatrixCall, table: Table) -> None:
+        """Apply a matrix op to all tensors of a group at once, except those it is not meant for."""
+        source, target = self.streams_of(call)
+        for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
+            suited = call.suited(columns[0])
+            made = call(batch.group, [columns[source][place] for place in suited])
+            table.set_results(target, index, dict(zip(suited, made, strict=True)), source)
+
+    def streams_of(self, call: MatrixCall) -> tuple[int, int]:
+        """Return the streams of the table that hold a matrix op's operand and its result."""
+        first = 2 + len(self.shaped)
+        return first + self.locals.index(call.source), first + self.locals.index(call.target)

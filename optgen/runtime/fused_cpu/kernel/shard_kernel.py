@@ -1,0 +1,170 @@
+"""Run the fused C++ kernel for sharded parameters, with collectives between its phases.
+
+The kernel for sharded parameters is a library of its own. A step walks over all tensors and
+suspends before it reads sums over whole parameters. The ranks then complete these sums, with one
+collective for all tensors.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Generator, Sequence
+from ctypes import c_double, c_int, c_void_p
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.fused_cpu.kernel import threads
+from optgen.runtime.fused_cpu.kernel.kernel import Kernel
+from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
+from optgen.runtime.fused_cpu.kernel.table import Table
+from optgen.runtime.protocols import Lowered
+from optgen.runtime.sharded.all_reduce import Partial
+from optgen.runtime.sharded.collectives import AXES, Collectives, place_of
+from optgen.runtime.sharded.driver import Request, Update, run
+from optgen.runtime.tensors.matrix_shape import cols, rows
+from optgen.runtime.tensors.sharding import ShardedAxis
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+MACRO = "OPTGEN_SHARDS"
+"""Macro that is defined when a source is compiled for sharded parameters."""
+
+
+class _Shards(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("of", "partners", "counts", "numbers", "walk")]
+
+
+class Shards:
+    """`Shards` of program.h: the whole sizes of each tensor, and the ranks that hold the rest."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._partners: dict[tuple[ProcessGroup, ...], int] = {}
+        self._rows = array("q")
+        for batch in batches:
+            known: dict[torch.Size, list[int]] = {}
+            cuts = _sharded_axes(batch)
+            for member in batch.members:
+                if member.shape not in known:
+                    known[member.shape] = self._row(member, cuts)
+                self._rows.extend(known[member.shape])
+        self._counts = array("q", bytes(8 * 2 * len(self._partners)))
+        self.struct = _Shards(
+            self._rows.buffer_info()[0], len(self._partners), self._counts.buffer_info()[0]
+        )
+
+    def _row(self, member: Tensor, cuts: Sequence[ShardedAxis]) -> list[int]:
+        axes = {cut: 1 << place_of(cut.axis, member.dim()) for cut in cuts}
+        every = 0
+        for bit in axes.values():
+            every |= bit
+        partners = []
+        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as program.h has them
+            groups = tuple(cut.group for cut in cuts if axes[cut] & taken)
+            number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
+            partners.append(number)
+        return [member.numel(), rows(member), cols(member), every, *partners]
+
+    def partials(self) -> list[Partial]:
+        """Return the sums that a walk waits for, in the kernel's memory; one tensor per partner."""
+        bounds = list(accumulate(self._counts, initial=0))
+        held = (c_double * bounds[-1]).from_address(self.struct.numbers)
+        numbers = torch.frombuffer(held, dtype=torch.float64)
+        wanted = ((groups, largest) for groups in self._partners for largest in (False, True))
+        return [
+            Partial(numbers[first:end], groups, largest)
+            for (first, end), (groups, largest) in zip(pairwise(bounds), wanted, strict=True)
+            if end > first
+        ]
+
+
+def _sharded_axes(batch: Batch) -> tuple[ShardedAxis, ...]:
+    where = batch.dispatch_key.sharding
+    return where.cuts() if where else ()
+
+
+class ShardKernel(Kernel):
+    """Compiled rule whose steps wait for other ranks."""
+
+    is_sharded = True
+
+    def __init__(
+        self, owner: Lowered, library: Path, dtype_bits: int, source: str, swept_by: Path | None
+    ) -> None:
+        super().__init__(owner, library, dtype_bits, source, swept_by)
+        self._advance: Any = None
+        if self._has("optgen_advance"):  # a kernel without it needs only the sizes of parameters
+            self._advance, self._end = self._library.optgen_advance, self._library.optgen_end
+            self._advance.argtypes, self._advance.restype = (c_void_p,), c_int
+            self._end.argtypes, self._end.restype = (c_void_p,), None
+
+    def run(self, table: Table, optimizer: Lowered) -> None:
+        """Update all tensors of a table, together with the ranks that hold their other shards."""
+        run([self.update(table, optimizer)])
+
+    def update(self, table: Table, optimizer: Lowered) -> Update:
+        """Return an update of a table that yields requests for collectives to the driver."""
+        table.set_scale(optimizer)
+        shards = Shards(table.batches)
+        table.struct.shards = ctypes.addressof(shards.struct)
+        for position, segment in enumerate(self.segments):
+            if position:
+                yield from self._call_sharded(self.calls[position - 1], table)
+                table.struct.grad_scale = None  # the first segment has unscaled the gradients
+            if segment is None:
+                continue
+            segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
+            if self._advance:
+                yield from self._run_walk(shards)
+
+    def _run_walk(self, shards: Shards) -> Update:
+        walk = shards.struct.walk
+        try:
+            while self._advance(walk):
+                yield shards.partials()
+        finally:
+            self._end(walk)
+
+    def _call_sharded(
+        self, call: MatrixCall, table: Table
+    ) -> Generator[Request, list[list[Tensor]], None]:
+        """Apply a matrix op to whole matrices, each on one of the ranks that hold its shards."""
+        source, target = self.streams_of(call)
+        alike = _group_by_shape(call, table)
+        splits = [_collectives(table.batches[index], places[0]) for index, places in alike]
+        held = [
+            [table.columns[index][source][place] for place in places] for index, places in alike
+        ]
+        gathered = yield [split.gather(each) for split, each in zip(splits, held, strict=True)]
+        made = [
+            call(table.batches[index].group, matrices)
+            for (index, _), matrices in zip(alike, gathered, strict=True)
+        ]
+        parts = yield [split.scatter(each) for split, each in zip(splits, made, strict=True)]
+        results: list[dict[int, Tensor]] = [{} for _ in table.batches]
+        for (index, places), tensors in zip(alike, parts, strict=True):
+            results[index].update(zip(places, tensors, strict=True))
+        for index, result in enumerate(results):
+            table.set_results(target, index, result, source)
+
+
+def _group_by_shape(call: MatrixCall, table: Table) -> list[tuple[int, list[int]]]:
+    """Group the operands of a matrix op by batch, shape and dtype.
+
+    Return the index of a batch and the places in that batch for each group.
+    """
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
+        for place in call.suited(columns[0]):
+            member = batch.members[place]
+            found.setdefault((index, member.shape, member.dtype), []).append(place)
+    return [(key[0], places) for key, places in found.items()]
+
+
+def _collectives(batch: Batch, place: int) -> Collectives:
+    return Collectives(batch.members[place], _sharded_axes(batch))

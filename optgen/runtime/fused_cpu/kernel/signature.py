@@ -1,0 +1,55 @@
+"""Describe a compiled kernel: the streams it takes, in the order of its table."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.hyperparameters import Numbers
+from optgen.runtime.fused_cpu.kernel.matrix_calls import parse_calls
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream, shaped_and_scalar
+from optgen.runtime.protocols import Group, Lowered
+
+
+class KernelSignature:
+    """Streams of a compiled rule, and the properties that its library exports."""
+
+    def __init__(self, owner: Lowered, library: ctypes.CDLL) -> None:
+        self.rule, self._library = owner.rule, library
+        self.pack_hypers = Numbers(owner).row
+        self.shaped, self.scalar = shaped_and_scalar(owner.rule)
+        self.has_shapes = self._has("optgen_shapes")
+        self.by_matrix = self._has("optgen_by_matrix")
+        self.calls = parse_calls(self._text("optgen_calls"))
+        self.locals = tuple(self._text("optgen_locals").split())
+        self.streams = 2 + len(self.shaped) + len(self.locals)
+        # The parameter and its gradient come first. They have no key in the state, nor do locals.
+        unnamed = ("",) * len(self.locals)
+        self.keys = ("", "", *(s.key for s in self.shaped), *unnamed, *self.scalar)
+
+    def _has(self, name: str) -> bool:
+        return hasattr(self._library, name)
+
+    def _text(self, name: str) -> str:
+        """Return a string that the library exports; "" if it exports none of that name."""
+        if not self._has(name):
+            return ""
+        return (ctypes.c_char_p.in_dll(self._library, name).value or b"").decode()
+
+    def needed(self, group: Group, param: Tensor | None = None) -> int:
+        """Return the streams that the tensors of a group must have, as four set bits each.
+
+        With a parameter: the streams that parameters of its shape must have.
+        """
+        states = self.rule.states
+        present = {s.key for s in states if s.present(group) and (param is None or s.suits(param))}
+        present |= {self.keys[0], *self.scalar}
+        local = range(2 + len(self.shaped), self.streams)
+        return sum(
+            in_stream(15, i) for i, key in enumerate(self.keys) if key in present and i not in local
+        )
+
+    def needed_by_shape(self, group: Group) -> tuple[int, int]:
+        """Return `needed` for a vector, and for a parameter of more dimensions."""
+        vector = torch.empty(0, device="cpu")
+        return self.needed(group, vector), self.needed(group, vector[None])

@@ -1,0 +1,39 @@
+"""Place a stream's dtype code in a table row; check that a rule fits into a row."""
+
+import re
+
+from optgen.runtime.rule import Rule, State
+
+# A 64-bit integer has four bits for each of 16 streams: parameter, gradient and 14 states.
+_STATES = 14
+# A byte has a bit for each state that the rule asks `fresh` of.
+_FRESH = 8
+_LOCALS = re.compile(r'optgen_locals = "(.*)"')
+
+
+def in_stream(bits: int, stream: int) -> int:
+    """Shift four bits to a stream's place in a 64-bit integer; the parameter's bits are lowest."""
+    return bits << 4 * stream
+
+
+def excess(rule: Rule, source: str = "") -> str:
+    """Say in a few words why a rule does not fit into a row of the table; "" if it fits.
+
+    The C++ source names the operands and results of matrix ops, which are streams too.
+    """
+    if len(rule.fresh) > _FRESH:
+        return f"more than {_FRESH} states ask whether they are fresh"
+    like, scalar = shaped_and_scalar(rule)
+    states = len(like) + len(scalar)
+    if states > _STATES:
+        return f"more than {_STATES} states"
+    named = _LOCALS.search(source)
+    matrices = len(named[1].split()) if named else 0
+    return f"more than {_STATES} states and matrices" if states + matrices > _STATES else ""
+
+
+def shaped_and_scalar(rule: Rule) -> tuple[list[State], list[str]]:
+    """Return the states that have a shape, and the keys of the scalar states."""
+    scalar = [state.key for state in rule.states if state.shape == "scalar"]
+    like = [state for state in rule.states if state.shape != "scalar"]
+    return like, ["step", *scalar] if rule.step else scalar

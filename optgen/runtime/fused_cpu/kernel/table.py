@@ -1,0 +1,96 @@
+"""Allocate the table a C++ kernel reads: addresses, sizes and dtypes of all streams."""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import c_int64, c_void_p
+from itertools import chain
+
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.fused_cpu.kernel.signature import KernelSignature
+from optgen.runtime.fused_cpu.kernel.stream_codes import in_stream
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.protocols import Lowered
+from optgen.runtime.tensors import layout
+from optgen.runtime.torch_private import data_ptr
+
+SHAPE = 4
+"""Count of the numbers that describe a parameter's shape: dimensions, matrices, rows, columns."""
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("tensors", c_int64),
+        *(
+            (name, c_void_p)
+            for name in ("address", "elements", "types", "group", "fresh", "hypers", "grad_scale")
+        ),
+        ("shape", c_void_p),
+        ("shards", c_void_p),
+    ]
+
+
+class Columns:
+    """Columns of a table: addresses, sizes, dtype codes and groups of tensors."""
+
+    def __init__(self, streams: int, tensors: int) -> None:
+        self.address = array("q", bytes(8 * streams * tensors))
+        self.elements = array("q", bytes(8 * tensors))
+        self.types = array("Q", bytes(8 * tensors))
+        self.group = array("i", bytes(4 * tensors))
+
+
+class Table(Columns):
+    """`Table` of kernel.h, and the arrays that it points to."""
+
+    def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
+        super().__init__(len(kernel.keys), tensors)
+        self.kernel = kernel
+        self.fresh = array("B", bytes(tensors))
+        self.hypers: list[array[float]] = [array("d")] * groups
+        self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
+        self.batches: list[Batch] = []
+        self.has_copies = False  # whether tensors were copied that cannot be updated in place
+        self.columns: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
+        self.struct = _Table(
+            tensors,
+            *(
+                column.buffer_info()[0]
+                for column in (self.address, self.elements, self.types, self.group, self.fresh)
+            ),
+        )
+        self.struct.shape = self.shape.buffer_info()[0] if kernel.has_shapes else None
+
+    def set_column(self, stream: int, first: int, column: Sequence[Tensor]) -> None:
+        """Enter the tensors of one stream, beginning at row `first`."""
+        place = stream * len(self.elements) + first
+        self.address[place : place + len(column)] = array("q", list(map(data_ptr, column)))
+        codes = {dtype: in_stream(code, stream) for dtype, code in CODES.items()}
+        absent = ~in_stream(15, stream) & 2**64 - 1
+        for index, tensor in enumerate(column, first):
+            self.types[index] = self.types[index] & absent | codes[tensor.dtype]
+
+    def set_results(self, stream: int, index: int, made: dict[int, Tensor], source: int) -> None:
+        """Enter the results of a matrix op for some tensors of a group.
+
+        All other tensors of the group keep their operand as the result.
+        """
+        columns = self.columns[index]
+        columns[stream] = list(columns[source])
+        for place, each in made.items():
+            columns[stream][place] = layout.beside(each, columns[0][place])
+        first = sum(len(before[0]) for before in self.columns[:index])
+        self.set_column(stream, first, columns[stream])
+
+    def set_hypers(self) -> None:
+        """Copy the groups' hyperparameters into one array for the kernel."""
+        self.rows = array("d", chain.from_iterable(self.hypers))
+        self.struct.hypers = self.rows.buffer_info()[0]
+
+    def set_scale(self, optimizer: Lowered) -> None:
+        """Have the kernel divide gradients by the scale of a gradient scaler."""
+        scale = getattr(optimizer, "grad_scale", None)
+        self._scale = ctypes.c_double(1.0 if scale is None else float(scale))
+        self.struct.grad_scale = None if scale is None else ctypes.addressof(self._scale)

@@ -1,0 +1,68 @@
+"""Save the log of a failed build, and create its error message."""
+
+import os
+import re
+import shlex
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from optgen.runtime.cache import files
+from optgen.runtime.cache.folders import ends_with_the_process
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
+
+_ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
+_BROKEN = re.compile("internal compiler error|Segmentation fault|frontend command failed")
+_LINES = 10  # of compiler output in a message: C++ templates cause very long output
+
+
+def save(library: Path, log: str, source: str) -> Path | None:
+    """Write the compiler's commands and output to a log, and the source beside the log.
+
+    Returns:
+        The path of the log: in the library's folder, or among temporary files if that folder is
+        deleted with the process. None if the log cannot be written.
+    """
+    for path in _places(library):
+        with suppress(OSError):
+            text = path.with_suffix(".cpp")
+            files.write(text, source.encode())
+            files.write(path, f"The source: {text}\n\n{log}".encode())
+            return path
+    return None
+
+
+def _places(library: Path) -> list[Path]:
+    path = library.with_suffix(".log")
+    elsewhere = Path(tempfile.gettempdir(), f"optgen-{os.getpid()}-{path.name}")
+    return [elsewhere] if ends_with_the_process(library.parent) else [path, elsewhere]
+
+
+def build_error(
+    command: list[str], library: Path, log: str, log_path: Path | None, capable: bool
+) -> CompileError:
+    """Return an error that says whether the compiler or optgen is at fault, and the way out."""
+    name, what = shlex.join(command), library.name.split("-")[0]
+    where = f" (log: {log_path})" if log_path else ""
+    if _BROKEN.search(log):
+        first = (
+            f"{name} crashed on the source that optgen generated for `{what}`, a defect of the "
+            f"compiler: set CXX to another compiler or version{where}"
+        )
+    elif capable:
+        first = (
+            f"{name} builds other C++17 programs but not the source that optgen generated for "
+            f"`{what}`, a defect of optgen: report it with the log and the spec{where}"
+        )
+    else:
+        first = (
+            f"{name} cannot build even a small C++17 program: set CXX to a compiler that "
+            f"knows C++17{where}"
+        )
+    return CompileError("\n".join([first, *_first_errors(log)]))
+
+
+def _first_errors(log: str) -> list[str]:
+    """Return the first lines with errors; the last lines if no line names an error."""
+    errors = list(dict.fromkeys(_ERROR.findall(log)))
+    return errors[:_LINES] or log.strip().splitlines()[-_LINES:]

@@ -1,0 +1,146 @@
+"""Find a C++ compiler and build a shared library with it."""
+
+import os
+import platform
+import shlex
+import shutil
+import time
+from functools import cache
+from pathlib import Path
+
+from optgen.runtime.fused_cpu.toolchain.compiler_process import CompileError as CompileError
+from optgen.runtime.fused_cpu.toolchain.compiler_process import limit, run
+
+# -fno-math-errno is worth a factor of ten: a loop with a sqrt that sets errno does not vectorise.
+# The explicit vector width is for compilers that take the machine for an older one.
+_LIBRARY = ("-std=c++17", "-shared", "-fPIC")
+_PORTABLE = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fopenmp-simd", *_LIBRARY)
+_NATIVE = (*_PORTABLE, "-march=native", "-fno-trapping-math", "-fno-exceptions")
+# Loop unswitching copies a loop for every branch: it compiles three times as long, and the loops
+# run no faster.
+_TUNED = (*_NATIVE, "-fno-unswitch-loops")
+_WIDE = (*_TUNED, "-mprefer-vector-width=512")
+
+_X86 = platform.machine().lower() in ("x86_64", "amd64")
+
+# In order of preference. A build tries them in turn, and uses the first that the compiler accepts.
+FLAG_SETS: tuple[tuple[str, ...], ...] = (_WIDE if _X86 else _TUNED, _NATIVE, _PORTABLE)
+
+INSTALL = "install g++ or clang++ (Debian, Ubuntu: apt install g++; macOS: xcode-select --install)"
+
+
+# A small program with the requirements of kernels: C++17, and the headers that they include.
+_PROBE = """
+#include <cmath>
+#include <cstdint>
+#include <utility>
+template <class... T> constexpr auto sum(T... x) { return (x + ... + 0); }
+inline constexpr int three = sum(1, 2);
+extern "C" double optgen_probe(double x) {
+  auto [a, b] = std::pair{x, std::int64_t{three}};
+  if constexpr (three == 3) return std::sqrt(a) + static_cast<double>(b);
+  return 0;
+}
+"""
+
+
+class RefusedError(CompileError):
+    """Error for a source that a compiler accepts with no set of flags.
+
+    Attributes:
+        log: Every command with its output.
+    """
+
+    def __init__(self, command: str, source: str, log: str) -> None:
+        super().__init__(f"{command} could not build {source}\n{log}")
+        self.log = log
+
+
+def find() -> list[str] | None:
+    """Return the compiler's command: `$CXX` if set, else g++, clang++ or c++; None without one."""
+    chosen = os.environ.get("CXX", "").strip()
+    for command in [_words(chosen)] if chosen else [["g++"], ["clang++"], ["c++"]]:
+        path = shutil.which(command[0]) if command else None
+        if path is not None:
+            return [path, *command[1:]]
+    return None
+
+
+def why_missing() -> str:
+    """Say why `find` finds no compiler, and the way out."""
+    chosen = os.environ.get("CXX", "").strip()
+    if not chosen:
+        return f"no C++ compiler was found: {INSTALL}"
+    way_out = "set it to a C++ compiler, or not at all"
+    try:
+        program = shlex.split(chosen)[0]
+    except ValueError as error:
+        return f"CXX is {chosen!r}, and a shell could not read it ({error}): {way_out}"
+    path = Path(program)
+    why = "is a folder" if path.is_dir() else "cannot be run" if path.exists() else "is not found"
+    return f"no C++ compiler was found: CXX is {chosen!r}, and {program!r} {why}: {way_out}"
+
+
+def _words(chosen: str) -> list[str]:
+    """Split a command as a shell does; return an empty list if a shell could not read it."""
+    if shutil.which(chosen):  # a path with spaces
+        return [chosen]
+    try:
+        return shlex.split(chosen)
+    except ValueError:
+        return []
+
+
+def identity(command: list[str]) -> str:
+    """Return a text that changes with the compiler.
+
+    The text comes from the file's status: to ask for a version would take a process. Each word of
+    the command may be the program that compiles, as in `ccache g++`.
+    """
+    programs = [Path(path).resolve() for path in map(shutil.which, command) if path]
+    facts = ((path, path.stat()) for path in programs)
+    known = (f"{path} {fact.st_size} {fact.st_mtime_ns}" for path, fact in facts)
+    return " ".join([shlex.join(command), *known])
+
+
+@cache
+def processor() -> str:
+    """Describe the processor and its features: a library built for one may not run on another."""
+    names = ("model name", "flags", "Features", "CPU part")
+    facts = [platform.system(), platform.machine()]
+    try:
+        first = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+    except OSError:
+        facts.append(platform.processor())
+    else:
+        facts += [line for line in first.splitlines() if line.startswith(names)]
+    return "\n".join(facts)
+
+
+def build(command: list[str], source: Path, target: Path) -> None:
+    """Compile a source file to a shared library.
+
+    Raises:
+        RefusedError: The compiler rejected the source or the flags.
+        CompileError: The compiler made no library for another reason.
+        OSError: The compiler or this process could not write a file.
+    """
+    end, log = time.monotonic() + limit(), []
+    for flags in FLAG_SETS:
+        whole = [*command, *flags, str(source), "-o", str(target)]
+        status, printed = run(whole, target.parent, end - time.monotonic())
+        if status == 0 and target.is_file():
+            return
+        log.append(f"{shlex.join(whole)}\n{printed}exit status {status}\n")
+    raise RefusedError(shlex.join(command), source.name, "\n".join(log))
+
+
+def builds_anything(command: list[str], folder: Path) -> bool:
+    """Tell whether a compiler accepts a small program with the requirements of kernels."""
+    source = folder / "probe.cpp"
+    source.write_text(_PROBE)
+    try:
+        build(command, source, folder / "probe.so")
+    except RefusedError:
+        return False
+    return True

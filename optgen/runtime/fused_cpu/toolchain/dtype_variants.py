@@ -1,0 +1,101 @@
+"""Build a kernel for exactly the dtypes that a model uses.
+
+Most models have tensors of one dtype, and a rule with phases takes twice as long to build for both
+float32 and float64. So the first library is built for the dtypes of the first tensors. When tensors
+of other dtypes come, another library is built for all dtypes so far. Single numbers, such as a step
+count, may have any dtype: a switch reads them. A source that does not name `OPTGEN_TYPES` is built
+for all dtypes.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain, combinations
+from operator import attrgetter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch.batch import Batch
+from optgen.runtime.fused_cpu.toolchain import library_cache
+from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
+from optgen.runtime.rule import Rule
+
+_dtype = attrgetter("dtype")
+_TYPES = "OPTGEN_TYPES"
+"""Macro with the dtypes that a library is built for: bit k stands for torch's dtype number k."""
+
+
+def bits_of_dtypes(dtypes: Iterable[torch.dtype]) -> int:
+    """Return a bit for each of these dtypes that kernels know, and for the dtype of computation."""
+    return _with_compute_dtype(sum(1 << CODES[dtype] for dtype in set(dtypes) & set(CODES)))
+
+
+def bits_of_batches(rule: Rule, batches: Iterable[Batch]) -> int:
+    """Return the dtypes of all tensors of these batches, including states not created yet."""
+    dtypes = set(map(_dtype, chain.from_iterable(_arrays(rule, batch) for batch in batches)))
+    own = {getattr(torch, s.dtype) for s in rule.states if s.dtype and s.shape != "scalar"}
+    return bits_of_dtypes(dtype.to_real() for dtype in dtypes | own)
+
+
+def _arrays(rule: Rule, batch: Batch) -> Iterator[Tensor]:
+    states = zip(rule.states, batch.states, strict=False)  # a first step has no states yet
+    shaped = [column for state, column in states if state.shape != "scalar"]
+    return chain(batch.params, batch.grads, *shaped)
+
+
+def bits_of_table(packed: "array[int]", streams: int) -> int:
+    """Return the dtypes of the first streams of a table: those that are not single numbers."""
+    codes = {entry >> 4 * s & 15 for entry in set(packed) for s in range(streams)}
+    return _with_compute_dtype(sum(1 << code for code in codes - {0}))
+
+
+def _with_compute_dtype(dtype_bits: int) -> int:
+    """Add float32 if there are 16-bit dtypes, which are computed with in float32."""
+    return dtype_bits | _SINGLE if dtype_bits & _HALVES else dtype_bits
+
+
+_SINGLE = 1 << CODES[torch.float32]
+_HALVES = 1 << CODES[torch.float16] | 1 << CODES[torch.bfloat16]
+_MATRIX_OP_RESULT = (
+    1 << CODES[torch.bfloat16]
+)  # matrix ops return bfloat16 for operands of any dtype
+ALL = bits_of_dtypes(CODES)
+
+
+def matrix_op_dtypes(source: str) -> int:
+    """Return the dtypes of the results of matrix ops that a kernel's source asks for."""
+    return _MATRIX_OP_RESULT if "optgen_calls" in source else 0
+
+
+def library(name: str, source: str, dtype_bits: int, extra: int = 0) -> tuple[Path, int]:
+    """Return a library for tensors of these dtypes, and the dtypes it was asked for.
+
+    `extra` are dtypes of other streams beside such tensors, such as the results of matrix ops.
+    """
+    if _TYPES not in source:
+        return library_cache.library(name, source), ALL
+    path = find_built(name, source, dtype_bits, extra) or build(name, source, dtype_bits, extra)
+    return path, dtype_bits or _SINGLE
+
+
+def find_built(name: str, source: str, dtype_bits: int, extra: int) -> Path | None:
+    """Return a library that is already built for at least these dtypes; None if there is none."""
+    texts = (_with_define(known | extra, source) for known in _supersets(dtype_bits or _SINGLE))
+    return next(filter(None, (library_cache.find_built(name, text) for text in texts)), None)
+
+
+def build(name: str, source: str, dtype_bits: int, extra: int) -> Path:
+    """Build a library for exactly these dtypes, unless another process has built it."""
+    return library_cache.library(name, _with_define((dtype_bits or _SINGLE) | extra, source))
+
+
+def _with_define(dtype_bits: int, source: str) -> str:
+    return f"#define {_TYPES} {dtype_bits}\n{source}"
+
+
+def _supersets(dtype_bits: int) -> list[int]:
+    """Return the sets of dtypes that contain these dtypes, as bits in ascending order."""
+    bits = [1 << code for code in CODES.values()]
+    sets = chain.from_iterable(combinations(bits, count) for count in range(len(bits) + 1))
+    return sorted({_with_compute_dtype(dtype_bits | sum(more)) for more in sets})

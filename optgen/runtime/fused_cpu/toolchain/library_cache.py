@@ -1,0 +1,126 @@
+"""Compile a source text and cache the library; any number of processes may share the cache.
+
+A library is built in a temporary folder and moved into place as a whole. A process that is killed
+at any moment leaves at most that folder behind. The SHA-256 of each library is stored beside it. It
+is written first and checked before every load: to open a damaged library kills the process, and no
+`try` helps.
+"""
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from optgen.runtime.cache import files
+from optgen.runtime.cache.folders import folders
+from optgen.runtime.fused_cpu.toolchain import build_log, compiler
+from optgen.runtime.fused_cpu.toolchain.compiler import CompileError, RefusedError
+from optgen.runtime.fused_cpu.toolchain.file_lock import exclusive
+
+_ABANDONED = 24 * 3600.0  # seconds: a build folder older than this was left by a killed process
+
+
+class NoCompilerError(RuntimeError):
+    """Error for a library that is not cached, on a machine without a compiler."""
+
+
+def library(name: str, source: str) -> Path:
+    """Return the path of the library of a source text; build the library if it is not cached."""
+    command = compiler.find()
+    file = _file(command, name, source)
+    failed = []
+    for folder in folders():
+        for path in _whole(folder, file):
+            return path
+        if command is None:
+            break
+        try:
+            return _build_once(command, source, folder / file)
+        except OSError as error:  # read-only, full, or gone in the meantime
+            failed.append(f"{folder}: {error.strerror or error}")
+    if command is None:
+        raise NoCompilerError(compiler.why_missing())
+    raise CompileError(
+        f"no folder can store a compiled library ({'; '.join(failed) or 'none is trusted'}): make "
+        "room, or set OPTGEN_CACHE_DIR or TMPDIR to a folder that can be written to"
+    )
+
+
+def find_built(name: str, source: str) -> Path | None:
+    """Return the library of a source text if it is in the first cache folder; else None."""
+    first, file = islice(folders(), 1), _file(compiler.find(), name, source)
+    return next((path for each in first for path in _whole(each, file)), None)
+
+
+def _file(command: list[str] | None, name: str, source: str) -> str:
+    """Return a library's file name; without a compiler, a pattern that matches any compiler's."""
+    compiler_digest = "*" if command is None else _digest(compiler.identity(command))
+    source_digest = _digest(source, compiler.processor(), str(compiler.FLAG_SETS))
+    return f"{name}-{source_digest}-{compiler_digest}.so"
+
+
+def _whole(folder: Path, file: str) -> Iterator[Path]:
+    return filter(is_whole, sorted(folder.glob(file)))
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a library exists and matches its checksum."""
+    try:
+        expected = files.read(checksum_of(path)).decode()
+        return _sha256(files.read(path)) == expected
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def checksum_of(path: Path) -> Path:
+    """Return the path of the file with a library's checksum."""
+    return path.with_name(path.name + ".sha256")
+
+
+def _build_once(command: list[str], source: str, path: Path) -> Path:
+    with exclusive(path):
+        return path if is_whole(path) else _build(command, source, path)
+
+
+def _build(command: list[str], source: str, path: Path) -> Path:
+    _remove_abandoned(path.parent)
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=path.parent) as name:
+        folder = Path(name)
+        text, library, checksum = (
+            folder / "fused_cpu.cpp",
+            folder / "built.so",
+            folder / "sha256",
+        )
+        text.write_text(source)
+        try:
+            compiler.build(command, text, library)
+        except RefusedError as refused:
+            log = build_log.save(path, refused.log, source)
+            capable = compiler.builds_anything(command, folder)
+            raise build_log.build_error(command, path, refused.log, log, capable) from None
+        checksum.write_text(_sha256(library.read_bytes()))
+        files.move(checksum, checksum_of(path))
+        files.move(library, path)
+    return path
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the folders that killed builds left behind long ago."""
+    for left in folder.glob(".build-*"):
+        try:
+            abandoned = time.time() - left.stat().st_mtime > _ABANDONED
+        except OSError:
+            continue  # another process was faster
+        if abandoned:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest(*facts: str) -> str:
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]

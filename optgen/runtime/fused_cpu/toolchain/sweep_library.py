@@ -1,0 +1,49 @@
+"""Build the library that sweeps over blocks of tensors, for kernels of rules with phases.
+
+The library reads a rule from a table. So it serves all such rules, and a second compiler process
+can build it while the first one builds the kernel. This takes two thirds of the time of a single
+build of both.
+"""
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import cache
+from pathlib import Path
+
+from optgen.runtime.fused_cpu.toolchain import dtype_variants
+from optgen.runtime.fused_cpu.toolchain.source import inline_includes
+
+_KERNEL, _OWN = "optgen_swept_by", "optgen_sweeps"
+"""Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
+
+_FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::LARGEST"}
+"""Macros, with the text in a kernel's source that needs them: without them a build is faster."""
+
+
+def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[], Path | None]:
+    """Start to build the library that a kernel's source needs for tensors of these dtypes.
+
+    Returns:
+        A function that waits for the build and returns the library's path; None if the kernel needs
+        no library.
+    """
+    if _KERNEL not in source:
+        return lambda: None
+    defines = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _FEATURES.items())
+    asked = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
+    path = dtype_variants.find_built(
+        *asked
+    )  # here, because two threads that search would wait for each other
+    return (lambda: path) if path else executor.submit(dtype_variants.build, *asked).result
+
+
+def connect(kernel: ctypes.CDLL, path: Path) -> None:
+    """Connect a kernel to the sweep functions of this library."""
+    calls = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _OWN)
+    ctypes.c_void_p.in_dll(kernel, _KERNEL).value = ctypes.addressof(calls)
+
+
+@cache
+def _source() -> str:
+    return inline_includes(Path(__file__).with_suffix(".cpp").read_text())

@@ -1,0 +1,27 @@
+"""Check `keywords=` and `group=`, which give torch's order of arguments and of group keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optgen.ir.algorithm import Algorithm, Hyper
+from optgen.spec.errors import did_you_mean
+from optgen.spec.reserved_names import ADDED_ARGUMENTS
+
+
+def order_error(algorithm: Algorithm, hypers: Sequence[Hyper]) -> tuple[str, str] | None:
+    """Return the message and the hint for an order that lacks or repeats a name, else None."""
+    names = [h.name for h in hypers]
+    arguments = [h.name for h in hypers if not h.fixed]
+    for option, needed, more in (("keywords", arguments, ("*",)), ("group", names, ())):
+        order: tuple[str, ...] = getattr(algorithm, option)
+        for position, name in enumerate(order):
+            if name not in (*needed, *ADDED_ARGUMENTS, *more) or name in order[:position]:
+                why = "is there twice" if name in order[:position] else "is no argument"
+                hint = did_you_mean(name, names, f"arguments: {', '.join(names)}")
+                return f"`{name}` in {option} {why}", hint
+        missing = [name for name in needed if order and name not in order]
+        if missing:
+            hint = f"{option} lists all of them; leave it out to keep the spec's own order"
+            return f"{option} leaves out `{missing[0]}`", hint
+    return None

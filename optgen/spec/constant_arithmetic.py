@@ -1,0 +1,85 @@
+"""Compute with the constants of a spec, within the range of float64."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optgen.ir.nodes import Call, Const, Expr
+
+_EXACT = 2**53
+"""The largest magnitude up to which float64 holds every whole number. Rules use float64."""
+
+_LARGEST_POWER = 1000
+
+
+def number(value: float) -> float:
+    """Return a number as rules compute with it: an int up to 2**53, else a finite float.
+
+    Raises:
+        OverflowError: the number is not finite in float64.
+    """
+    if isinstance(value, int) and abs(value) <= _EXACT:
+        return value
+    if (isinstance(value, int) and value.bit_length() > 1024) or not math.isfinite(value):
+        raise OverflowError("it is not finite in float64")
+    return float(value)
+
+
+def _power(a: float, b: float) -> float:
+    if abs(b) > _LARGEST_POWER:
+        a, b = float(a), float(b)  # as an int, 10**10**10 would never finish
+    result = a**b
+    if isinstance(result, int | float):
+        return result
+    raise ValueError("the root of a negative number is not real")
+
+
+MEANING: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": _power,
+    "%": operator.mod,
+    "neg": operator.neg,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "abs": abs,
+    "maximum": max,
+    "minimum": min,
+}
+"""Ops that compute a number from numbers, as Python functions."""
+
+
+def compute(op: str, *values: float) -> float:
+    """Return the result of an op on numbers.
+
+    Raises:
+        ArithmeticError, ValueError: the result is not a finite real number.
+    """
+    return number(MEANING[op](*values))
+
+
+def value_of(expr: Expr) -> float | None:
+    """Return the value of an expression made of constants, or None for any other expression.
+
+    Raises:
+        ArithmeticError, ValueError: the value is not a finite real number in float64.
+    """
+    match expr:
+        case Const(int() | float() as value):
+            return value
+        case Call(op, args) if op in MEANING:
+            values = [value_of(arg) for arg in args]
+            known = [value for value in values if value is not None]
+            return compute(op, *known) if len(known) == len(values) else None
+    return None
+
+
+def is_real(value: Any) -> bool:
+    """Tell whether a literal is a number. True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,69 @@
+"""Cut one function, with the constants and helpers that it uses, out of its file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+
+Definition = ast.Assign | ast.FunctionDef
+
+
+def source_of_function(function: Callable[..., None]) -> tuple[str, int]:
+    """Return the text of a function with the definitions it uses, and the text's first line number.
+
+    Lines in between that are not needed become empty, so that every line keeps its number.
+
+    Raises:
+        OSError: Python cannot find the text of the function.
+    """
+    block, first = inspect.getsourcelines(function)
+    if block[0][:1] in " \t":  # nested in another function: the file around it is no spec file
+        return "".join(block), first
+    lines, _ = inspect.findsource(function)
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a cell may hold %magic lines
+        return "".join(block), first
+    spans = [range(first, first + len(block))]
+    spans += [range(node.lineno, (node.end_lineno or 0) + 1) for node in _needed(tree, first)]
+    kept = {line for span in spans for line in span}
+    numbers = range(min(kept), max(kept) + 1)
+    return "".join(lines[n - 1] if n in kept else "\n" for n in numbers), min(kept)
+
+
+def _needed(tree: ast.Module, first: int) -> list[Definition]:
+    """Return the definitions used by the function at a line, directly or indirectly."""
+    known = dict(_definitions(tree))
+    found: dict[str, Definition] = {}
+    waiting = [n for n in tree.body if _first_line(n) <= first <= (n.end_lineno or 0)]
+    while waiting:
+        for name in _free(waiting.pop()):
+            if name in known and name not in found:
+                found[name] = known[name]
+                waiting.append(known[name])
+    return list(found.values())
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Return the first line of a definition, decorators included."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+    """Yield the name and node of each constant and each undecorated function of a file."""
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                yield name, node
+            case ast.FunctionDef(decorator_list=[], name=name):
+                yield name, node
+
+
+def _free(node: ast.AST) -> set[str]:
+    """Return the names that a definition reads and does not bind."""
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
+    bound = {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+    bound |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    return {n.id for n in names} - bound

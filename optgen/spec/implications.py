@@ -1,0 +1,56 @@
+"""Find what a condition implies: flags that are set, shape predicates, numbers not None."""
+
+from __future__ import annotations
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.ops import FACTS
+from optgen.spec.scope import Scope
+
+
+def implied(condition: Expr) -> frozenset[str]:
+    """Return what holds if a condition is true: "amsgrad", "not amsgrad", "eps[0] is given"."""
+    match condition:
+        case Ref(name) | Call("truth", (Ref(name),)):
+            return frozenset((name,))
+        case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
+            return frozenset((f"not {name}",))
+        case Call("not", (Call("is_none", (asked,)),)):
+            return frozenset((_given(asked),))
+        case Call(fact, _) if fact in FACTS:
+            return frozenset((fact,))
+        case Call("not", (Call(fact, _),)) if fact in FACTS:
+            return frozenset((f"not {fact}",))
+        case Call("and", (a, b)):
+            return implied(a) | implied(b)
+        case Call("not", (Call("not", (a,)),)):
+            return implied(a)
+        case Call("not", (Call("or", (a, b)),)):
+            return implied(Call("not", (a,))) | implied(Call("not", (b,)))
+    return frozenset()
+
+
+def may_be_none(value: Expr, scope: Scope) -> bool:
+    """Tell whether a value is a hyperparameter, or an item of one, that may be None here."""
+    asked = scope.items.get(value.name, value) if isinstance(value, Ref) else value
+    match asked:
+        case Ref(name):
+            index, known = 0, {name, _given(asked)}
+        case Call("item", (Ref(name), Const(int() as index))):
+            known = {_given(asked)}
+        case _:
+            return False
+    hyper = scope.algorithm.hyper(name)
+    if hyper is None or hyper.type not in ("number", "tuple") or not hyper.may_be_none(index):
+        return False
+    if isinstance(asked, Ref) and hyper.type == "tuple":  # a tuple itself is never None
+        return False
+    return known.isdisjoint(scope.known_true)
+
+
+def _given(asked: Expr) -> str:
+    match asked:
+        case Ref(name):
+            return f"{name} is given"
+        case Call("item", (Ref(name), Const(index))):
+            return f"{name}[{index}] is given"
+    raise TypeError(f"not a hyperparameter or an item of one: {asked!r}")

@@ -1,0 +1,166 @@
+"""Read calls of ops, and check the number, shape and type of their arguments."""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn
+
+from optgen.ir.nodes import Assign, Call, Expr, Ref, walk
+from optgen.ir.ops import CALLABLE, MATRIX_OPS, OPS, PROPERTIES, REDUCTIONS
+from optgen.ir.value_kinds import Axes
+from optgen.spec.errors import did_you_mean
+from optgen.spec.expressions import Expressions
+from optgen.spec.type_check import SHAPE_NAMES, type_of
+from optgen.spec.unsupported_ops import UNSUPPORTED
+
+
+class OpCalls(Expressions):
+    """Reader of calls. A subclass implements `inline`, for the helper functions of the file."""
+
+    def inline(self, node: ast.Call, name: str) -> Expr:
+        raise NotImplementedError
+
+    def named(self, name: str, value: Expr) -> Ref:
+        """Assign a value to a new variable with a name like the one given, and return it.
+
+        The statement is appended at the current point, so the value is computed once.
+        """
+        made, kind = self.scope.unused(name), self.scope.kind(value)
+        self.scope.out.append(Assign(Ref(made), value, (), value.place))
+        self.scope.kinds[made] = kind
+        self.scope.axes[made] = kind.axes
+        if type_of(value, self.scope) == "truth":
+            self.scope.booleans.add(made)
+        return Ref(made)
+
+    def call(self, node: ast.Call) -> Expr:
+        """Read a call of an op or of a helper."""
+        if not isinstance(node.func, ast.Name):
+            self.refuse(node.func)
+        name = node.func.id
+        if name in self.scope.helpers:
+            return self.inline(node, name)
+        if name not in CALLABLE:
+            self._refuse_function(node, name)
+        if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
+            hint = f"write {name}(x), without names or stars"
+            self.source.error(node, f"`{name}` takes positional arguments only", hint)
+        arity = OPS[name].arity
+        if len(node.args) != arity:
+            message = f"`{name}` takes {arity} argument{'s' * (arity > 1)}, not {len(node.args)}"
+            letters = [self.scope.algorithm.param] if name in PROPERTIES else "xyzw"[:arity]
+            self.source.error(node, message, f"{name}({', '.join(letters)})")
+        return self._op(node, name)
+
+    def _refuse_function(self, node: ast.Call, name: str) -> NoReturn:
+        """Raise the error for an unknown function, with a suggestion."""
+        functions = f"functions: {', '.join(CALLABLE)}"
+        if name in UNSUPPORTED:
+            hint = UNSUPPORTED[name] or functions
+            self.source.error(node, f"the language has no `{name}`", hint)
+        elsewhere = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
+        close = [op for op in CALLABLE if self._could_be(node, op)]
+        hint = did_you_mean(
+            name, [*close, *self.scope.helpers], elsewhere if self.source.is_excerpt else functions
+        )
+        self.source.error(node, f"unknown function `{name}`", hint)
+
+    def _could_be(self, node: ast.Call, op: str) -> bool:
+        """Tell whether a call has the arguments of an op: the right number, or p for a property."""
+        if op in PROPERTIES:
+            param = self.scope.algorithm.param
+            return [a.id for a in node.args if isinstance(a, ast.Name)] == [param]
+        return len(node.args) == OPS[op].arity
+
+    def _op(self, node: ast.Call, name: str) -> Expr:
+        """Read a call of an op whose number of arguments is right."""
+        place = self.source.place(node)
+        if name == "fresh":
+            return self._fresh(node)
+        if name in PROPERTIES:
+            return Call(name, (self._parameter(node, name),), place)
+        if name in REDUCTIONS:
+            return Call(name, (self._reduced(node, name),), place)
+        if name in MATRIX_OPS:
+            return Call(name, self._matrices(node, name), place)
+        if name == "where":
+            condition = self._mask(node.args[0])
+            return Call(name, (condition, *(self.number(a) for a in node.args[1:])), place)
+        return Call(name, tuple(self.number(a) for a in node.args), place)
+
+    def _parameter(self, node: ast.Call, name: str) -> Ref:
+        """Return the argument of a property, which must be the parameter."""
+        param = self.scope.algorithm.param
+        value = self.value(node.args[0])
+        if not isinstance(value, Ref) or value.name != param:
+            message = f"`{name}` takes the parameter"
+            self.source.error(node.args[0], message, f"write {name}({param})")
+        if name in ("rows", "cols"):
+            self._check_matrix(node, name)
+        return Ref(param, 0, value.place)
+
+    def _reduced(self, node: ast.Call, name: str) -> Expr:
+        """Read the argument of a reduction, which must have an axis to reduce."""
+        value = self.number(node.args[0])
+        axes = self.scope.kind(value).axes
+        if name.startswith(("row_", "col_")):
+            self._check_matrix(node, name)
+        if self.scope.kind(Call(name, (value,))).axes is axes:
+            what = SHAPE_NAMES[axes]
+            message = f"`{name}` of {what} has nothing to reduce"
+            self.source.error(node.args[0], message, f"leave {name} out")
+        return value
+
+    def _matrices(self, node: ast.Call, name: str) -> tuple[Expr, ...]:
+        """Read the arguments of a matrix op: a tensor, a tuple of three numbers, two numbers."""
+        self._check_matrix(node, name)
+        tensor, coefficients, *numbers = node.args
+        value, numbers_of = self.number(tensor), self.value(coefficients)
+        if self.scope.kind(value).axes is not Axes.TENSOR:
+            message = f"`{name}` of {SHAPE_NAMES[self.scope.kind(value).axes]}"
+            self.source.error(tensor, message, "it takes a tensor of the parameter's shape")
+        hyper = self.scope.algorithm.hyper(numbers_of.name) if isinstance(numbers_of, Ref) else None
+        if hyper is None or hyper.type != "tuple" or hyper.size != 3:
+            hint = "ns_coefficients=hyper((3.4445, -4.775, 2.0315))"
+            self.source.error(coefficients, f"`{name}` takes a tuple of three numbers", hint)
+        values = [self.number(number) for number in numbers]
+        for number, argument in zip(values, numbers, strict=True):
+            if not self.scope.kind(number).is_scalar:
+                message = f"`{name}` takes a tensor, a tuple and two numbers"
+                self.source.error(argument, message, "write a number that no tensor takes part in")
+        return (value, numbers_of, *values)
+
+    def _check_matrix(self, node: ast.Call, name: str) -> None:
+        """Check that the parameter is known to have rows and columns here."""
+        if "factored" not in self.scope.known_true:
+            param = self.scope.algorithm.param
+            message = f"`{name}` needs a parameter with rows and columns"
+            hint = f"say so: if factored({param}): …, or require(ndim({param}) == 2, …)"
+            self.source.error(node, message, hint)
+
+    def _mask(self, node: ast.expr) -> Expr:
+        """Read the condition of a `where`: a comparison. No op tests a tensor for truth."""
+        condition = self.condition(node)
+        if isinstance(condition, Call) and condition.op == "truth":
+            hint = f"write {self.source.quote(node)} != 0"
+            self.source.error(node, "`where` takes a comparison", hint)
+        self.check_truths(condition)
+        return condition
+
+    def check_truths(self, condition: Expr) -> None:
+        """Check that only numbers, not tensors, are tested for truth."""
+        for asked in walk(condition):
+            match asked:
+                case Call("truth", (value,)) if not self.scope.kind(value).is_scalar:
+                    message = "a tensor is used as a condition, but it is neither true nor false"
+                    self.source.error_at(asked.place, message, "compare it: … != 0")
+
+    def _fresh(self, node: ast.Call) -> Expr:
+        match node.args[0]:
+            case ast.Name(id=name):
+                known = (self.scope.renamed or {}).get(name, Ref(name))
+                if isinstance(known, Ref) and self.scope.algorithm.state(known.name):
+                    self.check_exists(node.args[0], known.name)
+                    return Call("fresh", (Ref(known.name),), self.source.place(node))
+        hint = "write fresh(b) for a state b"
+        self.source.error(node.args[0], "`fresh` takes a state", hint)

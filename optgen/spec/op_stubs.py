@@ -1,0 +1,164 @@
+"""Define the functions of the spec language for import. They refuse to run: a spec is read."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+def _refuse(name: str) -> NoReturn:
+    raise TypeError(f"{name}() is a function of the spec language, which is read and never run")
+
+
+def require(condition: Any, message: str) -> None:
+    """Make the constructor raise a ValueError where a condition does not hold.
+
+    Args:
+        condition: comparisons of hyperparameters, joined by and, or, not; or a condition on the
+            parameter, such as `ndim(p) == 2`.
+        message: the message of the ValueError. A hyperparameter's name in braces stands for its
+            value, and `{shape}` for the parameter's shape.
+    """
+    _refuse("require")
+
+
+def fresh(state: Any) -> Any:
+    """Tell whether a state was created in this step, the parameter's first with a gradient."""
+    _refuse("fresh")
+
+
+def sqrt(x: Any) -> Any:
+    """Return the square root; NaN below zero."""
+    _refuse("sqrt")
+
+
+def exp(x: Any) -> Any:
+    """Return e to the power of x."""
+    _refuse("exp")
+
+
+def log(x: Any) -> Any:
+    """Return the natural logarithm; -inf at zero, NaN below."""
+    _refuse("log")
+
+
+def abs(x: Any) -> Any:
+    """Return the absolute value."""
+    _refuse("abs")
+
+
+def sign(x: Any) -> Any:
+    """Return the sign: -1, 0 or 1; 0 for NaN."""
+    _refuse("sign")
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Return the larger of two values, element by element; NaN where either is NaN."""
+    _refuse("maximum")
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Return the smaller of two values, element by element; NaN where either is NaN."""
+    _refuse("minimum")
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Return a where a condition holds and b elsewhere, element by element."""
+    _refuse("where")
+
+
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    """Return x limited to the range from low to high."""
+    _refuse("clamp")
+
+
+def lerp(start: Any, end: Any, weight: Any) -> Any:
+    """Return start + weight * (end - start)."""
+    _refuse("lerp")
+
+
+def row_sum(x: Any) -> Any:
+    """Return the sum along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_sum")
+
+
+def col_sum(x: Any) -> Any:
+    """Return the sum along the last axis but one, which keeps size 1: one number per column."""
+    _refuse("col_sum")
+
+
+def row_mean(x: Any) -> Any:
+    """Return the mean along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_mean")
+
+
+def col_mean(x: Any) -> Any:
+    """Return the mean along the last axis but one, which keeps size 1: one number per column."""
+    _refuse("col_mean")
+
+
+def sum(x: Any) -> Any:
+    """Return the sum of all elements: one number per parameter."""
+    _refuse("sum")
+
+
+def mean(x: Any) -> Any:
+    """Return the mean of all elements: one number per parameter."""
+    _refuse("mean")
+
+
+def norm(x: Any) -> Any:
+    """Return the Euclidean norm of all elements: sqrt(sum(x**2))."""
+    _refuse("norm")
+
+
+def rms(x: Any) -> Any:
+    """Return the root mean square of all elements: sqrt(mean(x**2))."""
+    _refuse("rms")
+
+
+def max_abs(x: Any) -> Any:
+    """Return the largest absolute value of all elements; NaN if any element is NaN."""
+    _refuse("max_abs")
+
+
+def orthogonalize(x: Any, coefficients: Any, steps: Any, eps: Any) -> Any:
+    """Return x with the singular values of each matrix near 1, by Newton-Schulz iterations.
+
+    Args:
+        x: a tensor of matrices, in its last two axes.
+        coefficients: a hyperparameter of three numbers a, b, c. An iteration maps y to
+            a y + b y y' y + c y y' y y' y, starting from y = x / norm(x).
+        steps: the number of iterations.
+        eps: the smallest norm to divide by.
+    """
+    _refuse("orthogonalize")
+
+
+def factored(p: Any) -> Any:
+    """Tell whether the parameter has rows and columns: at least two axes."""
+    _refuse("factored")
+
+
+def ndim(p: Any) -> Any:
+    """Return the number of axes of the parameter."""
+    _refuse("ndim")
+
+
+def numel(p: Any) -> Any:
+    """Return the number of elements of the parameter."""
+    _refuse("numel")
+
+
+def rows(p: Any) -> Any:
+    """Return the number of rows of each matrix: the size of the last axis but one."""
+    _refuse("rows")
+
+
+def cols(p: Any) -> Any:
+    """Return the number of columns of each matrix: the size of the last axis."""
+    _refuse("cols")
+
+
+def machine_eps(p: Any) -> Any:
+    """Return the distance from 1 to the next number in the parameter's dtype: its finfo.eps."""
+    _refuse("machine_eps")

@@ -1,0 +1,165 @@
+"""Read a spec file into algorithms, from its syntax tree. Nothing in the file is executed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Any
+
+from optgen.ir.algorithm import Algorithm
+from optgen.ir.nodes import Place
+from optgen.ir.ops import CALLABLE
+from optgen.spec.declare import Spec
+from optgen.spec.errors import SpecError, did_you_mean, located_errors
+from optgen.spec.files import module_name, read_file
+from optgen.spec.literals import literal
+from optgen.spec.read_algorithm import read_algorithm
+from optgen.spec.reserved_names import DECLARATIONS, SHADOWABLE, why_taken, why_taken_as_spec_name
+from optgen.spec.source import Source
+from optgen.spec.unsupported_ops import UNSUPPORTED
+
+_LANGUAGE = ("Spec", *DECLARATIONS, *CALLABLE)
+
+
+def read_spec(what: Path | str | Spec) -> tuple[Algorithm, ...]:
+    """Return every algorithm of a spec file, or of one decorated function, in the file's order.
+
+    Raises:
+        SpecError: the first mistake in the spec, with its place and a hint.
+        InternalError: a defect of optgen, with the place in the spec where it happened.
+        OSError: the file cannot be opened.
+    """
+    if isinstance(what, Spec):
+        source = Source(what.source, what.file, what.line, is_excerpt=True)
+        if not (what.name.isidentifier() and what.name.isascii()):
+            message = f"`{what.name}` is not a class name in ASCII"
+            source.error_at(Place(what.file, what.line, 1), message, "def MyRule(p, g, …):")
+        return _read(source, module_name(what.name))
+    path = Path(what)
+    return _read(Source(read_file(path), str(what)), path.stem)
+
+
+def read_specs(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
+    """Return every algorithm of several files.
+
+    Raises:
+        SpecError: as `read_spec`; or two algorithms have the same name.
+    """
+    seen: dict[str, Algorithm] = {}
+    for path in paths:
+        for algorithm in read_spec(path):
+            other = seen.get(algorithm.name)
+            if other is not None:
+                raise SpecError(
+                    algorithm.place,
+                    f"two specs are called `{algorithm.name}`",
+                    f"the other one: {other.place}",
+                    algorithm.source,
+                )
+            seen[algorithm.name] = algorithm
+    return tuple(seen.values())
+
+
+def _read(source: Source, module: str) -> tuple[Algorithm, ...]:
+    first = Place(source.file, source.first_line, 1)
+    with located_errors(first, source.whole, source.place):
+        return _read_tree(source, module, source.parse())
+
+
+def _read_tree(source: Source, module: str, tree: ast.Module) -> tuple[Algorithm, ...]:
+    constants: dict[str, Any] = {}
+    helpers: dict[str, ast.FunctionDef] = {}
+    specs: list[ast.FunctionDef] = []
+    for node in tree.body:
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.ImportFrom(module="__future__"):
+                pass
+            case ast.ImportFrom(module="optgen.spec", level=0, names=names):
+                _check_imports(source, names)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                _check_new(source, node, name, (constants, helpers))
+                constants[name] = literal(value, source, constants)
+            case ast.FunctionDef(decorator_list=[], name=name):
+                _check_new(source, node, name, (constants, helpers))
+                helpers[name] = node
+            case ast.FunctionDef():
+                specs.append(node)
+            case _:
+                source.error(
+                    node,
+                    f"`{source.quote(node).split()[0]}` is not allowed in a spec file",
+                    "allowed: from optgen.spec import …, constants, helper functions, @optimizer, "
+                    "@elementwise",
+                )
+    if not specs:
+        source.error(tree, "no spec in this file", "decorate a function with @optimizer(paper=…)")
+    source.check_depth(tree)
+    source.check_texts(tree)
+    _check_words(source, tree)
+    for position, spec in enumerate(specs):
+        if spec.name in {other.name for other in specs[:position]}:
+            source.error(spec, f"two specs are called `{spec.name}`", "rename one of them")
+        _check_new(source, spec, spec.name, (constants, helpers))
+        if why_taken_as_spec_name(spec.name):
+            source.error(
+                spec, f"`{spec.name}` {why_taken_as_spec_name(spec.name)}", "choose another name"
+            )
+    return tuple(read_algorithm(source, module, node, constants, helpers) for node in specs)
+
+
+def _check_imports(source: Source, names: list[ast.alias]) -> None:
+    """Check that a file imports only names of the language, and renames none."""
+    for alias in names:
+        if alias.name not in ("*", *_LANGUAGE):
+            known = f"it has {', '.join(_LANGUAGE)}"
+            hint = UNSUPPORTED.get(alias.name) or (
+                known if alias.name in UNSUPPORTED else did_you_mean(alias.name, _LANGUAGE, known)
+            )
+            source.error(alias, f"the language has no `{alias.name}`", hint)
+        if alias.asname is not None:
+            hint = f"from optgen.spec import {alias.name}"
+            source.error(alias, f"`{alias.name}` is imported under its own name", hint)
+
+
+def _check_words(source: Source, tree: ast.Module) -> None:
+    """Check that a file imports the names of the language that it uses.
+
+    The text of one function need not: its imports are elsewhere in the file. A name such as
+    `norm` is an op if the file calls it. The file may then use it for nothing else.
+    """
+    nodes = [node for top in tree.body for node in ast.walk(top)]
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    for node in nodes:
+        if _given_name(node) in SHADOWABLE & called:
+            message = f"`{_given_name(node)}` shadows a name of the language"
+            hint = f"choose another name, or do not call {_given_name(node)}"
+            source.error(node, message, hint)
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "optgen.spec"]
+    imported = {alias.name for node in imports for alias in node.names}
+    if "*" in imported or (source.is_excerpt and not imports):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id in _LANGUAGE and node.id not in imported:
+            if node.id in SHADOWABLE and node.id not in called:
+                continue
+            hint = f"from optgen.spec import {node.id}"
+            source.error(node, f"`{node.id}` is not imported", hint)
+
+
+def _given_name(node: ast.AST) -> str | None:
+    """Return the name that a node binds, or None."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+            return name
+    return None
+
+
+def _check_new(
+    source: Source, node: ast.stmt, name: str, taken: tuple[Container[str], Container[str]]
+) -> None:
+    """Check that a top-level name of the file is free and defined once."""
+    twice = any(name in names for names in taken)
+    why = "is defined twice in this file" if twice else why_taken(name)
+    if why:
+        source.error(node, f"`{name}` {why}", "choose another name")

@@ -1,0 +1,141 @@
+"""Read `require(condition, message)`, a condition that the constructor checks."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from optgen.ir.algorithm import Hyper, Require
+from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
+from optgen.spec.constant_arithmetic import MEANING, compute
+from optgen.spec.errors import SpecError, did_you_mean
+from optgen.spec.reserved_names import message_fields
+from optgen.spec.statements import Statements
+
+_MEANING: Mapping[str, Callable[..., Any]] = {
+    **MEANING,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "not": operator.not_,
+    "item": operator.getitem,
+    "is_none": lambda value: value is None,
+    "truth": bool,
+}
+"""Ops that a condition may use, as Python functions on the values of hyperparameters."""
+
+_ASKED = ("ndim", "numel", "factored")
+"""Properties of a parameter that a condition may use."""
+
+
+def split_requires(body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.Call]]:
+    """Split a body into the statements of the rule and the calls of `require`."""
+    rule: list[ast.stmt] = []
+    required: list[ast.Call] = []
+    for node in body:
+        match node:
+            case ast.Expr(value=ast.Call(func=ast.Name(id="require")) as call):
+                required.append(call)
+            case _:
+                rule.append(node)
+    return rule, required
+
+
+def read_require(reader: Statements, call: ast.Call) -> Require:
+    """Read one call of `require`."""
+    source = reader.source
+    match call.args:
+        case [condition, ast.Constant(value=str() as message)] if not call.keywords:
+            require = Require(reader.condition(condition), message, source.place(call))
+            _check_condition(reader, condition, require)
+            known = [h.name for h in reader.scope.algorithm.hypers]
+            what = f"hyperparameters: {', '.join(known)}"
+            if require.of_param:
+                known, what = ["shape"], "{shape} is the parameter's"
+            tuples = [h for h in reader.scope.algorithm.hypers if h.type == "tuple"]
+            items = [f"{h.name}[{i}]" for h in tuples for i in range(h.size)]
+            for name in message_fields(message, call.args[1], source):
+                if name not in (*known, *items):
+                    hint = did_you_mean(name, known, what)
+                    source.error(call.args[1], f"unknown name `{{{name}}}` in the message", hint)
+            if require.of_param and _only_factored(require.condition):
+                reader.scope.known_true |= {"factored"}
+            return require
+    source.error(call, "`require` takes a condition and a message", 'require(lr > 0, "…")')
+
+
+def _check_condition(reader: Statements, node: ast.expr, require: Require) -> None:
+    """Check that a condition is about hyperparameters, or about the parameter, but not both."""
+    error = reader.source.error
+    hypers = {h.name for h in reader.scope.algorithm.hypers}
+    known = {reader.scope.algorithm.param} if require.of_param else hypers
+    if any(r.name not in known for r in refs(require.condition)):
+        if require.of_param:
+            hint = "write one `require` about hyperparameters, and another about the parameter"
+            error(node, "this `require` is about more than the parameter", hint)
+        hint = "use hyperparameters, or ndim(p), numel(p) and factored(p)"
+        error(node, "this `require` uses what a constructor does not know", hint)
+    for inner in walk(require.condition):
+        if isinstance(inner, Call) and inner.op not in (*_MEANING, *_ASKED, "and", "or"):
+            hint = "compare, or use sqrt, exp, log, abs, maximum, minimum"
+            error(node, f"`{inner.op}` is not allowed in `require`", hint)
+
+
+def _only_factored(condition: Expr) -> bool:
+    """Tell whether a condition holds only for parameters with rows and columns."""
+    shapes = [{"ndim": n, "factored": False} for n in (0, 1)]
+    try:
+        return not any(_value(condition, shape) for shape in shapes)
+    except (KeyError, ArithmeticError, ValueError):  # the condition also depends on numel(p)
+        return False
+
+
+def check_defaults(requires: Iterable[Require], hypers: Iterable[Hyper], text: str) -> None:
+    """Check that the defaults meet every requirement on hyperparameters.
+
+    Args:
+        requires: the requirements.
+        hypers: the hyperparameters with their defaults.
+        text: the text of the file that holds the requirements.
+
+    Raises:
+        SpecError: the first requirement that the defaults do not meet.
+    """
+    values = {h.name: h.default for h in hypers}
+    for require in requires:
+        if require.of_param:
+            continue
+        try:
+            holds = _value(require.condition, values)
+        except (ArithmeticError, ValueError, TypeError) as error:
+            message = f"this `require` fails on the defaults: {error.args[-1]}"
+            raise SpecError(
+                require.place, message, "test for None, 0 or the sign first", text
+            ) from None
+        if not holds:
+            message = f"the defaults violate this `require`: {require.message}"
+            raise SpecError(require.place, message, "change a default, or the condition", text)
+
+
+def _value(expr: Expr, values: Mapping[str, Any]) -> Any:
+    match expr:
+        case Const(value):
+            return value
+        case Ref(name):
+            return values[name]
+        case Call(op, _) if op in _ASKED:
+            return values[op]
+        case Call("and", (a, b)):
+            return _value(a, values) and _value(b, values)
+        case Call("or", (a, b)):
+            return _value(a, values) or _value(b, values)
+        case Call(op, args) if op in MEANING:
+            return compute(op, *(_value(a, values) for a in args))
+        case Call(op, args):
+            return _MEANING[op](*(_value(a, values) for a in args))
+    raise TypeError(f"not a condition: {expr!r}")

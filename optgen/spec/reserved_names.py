@@ -1,0 +1,81 @@
+"""Decide which names a spec may not use, because the language or the generated code does."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import string
+from collections.abc import Iterator
+
+from optgen.ir.generated_names import PYTHON, derived_names
+from optgen.ir.ops import BY_ELEMENT, FACTS, OPS
+from optgen.spec.source import Source
+
+ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
+"""Constructor arguments that the generator adds to every optimizer."""
+
+SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS)
+"""Ops whose names a spec may use for its own values if it does not call the op: `norm`, `rows`."""
+
+GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
+"""Generated modules. A class or function of the same name would be replaced in the package."""
+
+DECLARATIONS = ("optimizer", "elementwise", "state", "hyper", "flag", "choice", "fixed", "require")
+_SNAKE_CASE = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_INPUTS = ("param", "grad", "step")
+_FIXED = PYTHON.union(_INPUTS, *map(derived_names, _INPUTS), ("state_steps",))
+
+
+def is_snake_case(name: str) -> bool:
+    """Tell whether a name is lower-case words joined by underscores, and no keyword of Python."""
+    return bool(_SNAKE_CASE.fullmatch(name)) and not keyword.iskeyword(name)
+
+
+def why_taken(name: str) -> str:
+    """Return why a spec may not use a name for anything of its own, or "" if it may."""
+    if (name in OPS and name not in SHADOWABLE) or name in DECLARATIONS:
+        return "shadows a name of the language"
+    if name in ADDED_ARGUMENTS:
+        return "is added by the generator to every optimizer"
+    if keyword.iskeyword(name):
+        return "is a keyword of Python"
+    if name.startswith("__") and name.strip("_"):
+        return "begins with two underscores, which is for Python's own names"
+    if not name.isascii():
+        return "is not ASCII, but names in the generated code must be"
+    return ""
+
+
+def why_taken_verbatim(name: str) -> str:
+    """Return why a name is taken that generated code repeats unchanged, or "" if it is free.
+
+    Such names are those of hyperparameters, lists, classes and functions.
+    """
+    return why_taken(name) or ("means something else in the generated code" * (name in _FIXED))
+
+
+def why_taken_as_spec_name(name: str) -> str:
+    """Return why no class and no function of a spec may have a name, or "" if one may."""
+    return why_taken_verbatim(name) or (
+        "is the name of a generated file" * (name in GENERATED_MODULES)
+    )
+
+
+def message_fields(text: str, node: ast.AST, source: Source) -> Iterator[str]:
+    """Yield the names in braces in a message.
+
+    Raises:
+        SpecError: the message is no format string, or holds more than names in braces.
+    """
+    try:
+        fields = list(string.Formatter().parse(text))
+    except ValueError as error:
+        hint = "write a name in braces, or no braces"
+        source.error(node, f"the message is not a format string: {error}", hint)
+    for _, name, format_spec, conversion in fields:
+        if format_spec or conversion:
+            hint = "write only a name in braces"
+            source.error(node, f"`{{{name}…}}` in a message", hint)
+        if name is not None:
+            yield name

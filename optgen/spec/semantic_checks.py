@@ -1,0 +1,195 @@
+"""Check a spec as a whole, after its signature and its rule have been read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from typing import NoReturn
+
+from optgen.ir.algorithm import Algorithm, Hyper, State
+from optgen.ir.nodes import Call, Expr, If, Program, walk
+from optgen.ir.ops import FACTS, MATRIX_OPS
+from optgen.spec.argument_order import order_error
+from optgen.spec.errors import did_you_mean
+from optgen.spec.scope import Scope
+from optgen.spec.source import Source
+
+_CONDITIONS = ("flag", "number", "fact")
+_SHAPES = {"scalar": "one number", "row": "one number per row", "col": "one number per column"}
+
+
+def check_references(source: Source, algorithm: Algorithm) -> None:
+    """Check the names that states refer to.
+
+    `when` names a flag, a number or a shape predicate. `init` names a number, or is "p".
+    """
+    types: dict[str, str] = {h.name: h.type for h in algorithm.hypers}
+    types |= dict.fromkeys(FACTS, "fact")
+    for state in algorithm.states:
+        name = (state.when or "").removeprefix("not ")
+        if state.when is not None and types.get(name) not in _CONDITIONS:
+            _unknown_hyper(source, state, "when", name, types)
+        if isinstance(state.init, str) and state.init != "p" and types.get(state.init) != "number":
+            _unknown_hyper(source, state, "init", state.init, types)
+        if state.init == "p" and state.shape != "like":
+            message = f'`{state.symbol}` is {_SHAPES[state.shape]}, and init="p" is a tensor'
+            source.error_at(state.place, message, "start from a number: init=0")
+
+
+def _unknown_hyper(
+    source: Source, state: State, option: str, name: str, types: Mapping[str, str]
+) -> NoReturn:
+    allowed = _CONDITIONS if option == "when" else ("number",)
+    fit = [known for known, its in types.items() if its in allowed]
+    hint = did_you_mean(name, fit, f"one of {', '.join(fit)}" if fit else "there is none here")
+    message = f'{option}="{name}" names no hyperparameter that is a {" or a ".join(allowed[:2])}'
+    source.error_at(state.place, message, hint)
+
+
+def check_shapes(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
+    """Check that `when` fits a state's shape.
+
+    A row or column state needs a parameter with rows and columns. A state of one number exists
+    for every parameter, since it costs nothing.
+    """
+    for state in algorithm.states:
+        if state.shape == "scalar" and state.when is not None:
+            message = f"`{state.symbol}` is one number, and exists for every parameter"
+            source.error_at(state.place, message, "leave when= out")
+        if state.when in known_true:
+            message = f"every parameter of this rule is {state.when}"
+            source.error_at(state.place, message, "leave when= out")
+        if state.shape in ("row", "col") and "factored" not in (state.when, *known_true):
+            message = f"`{state.symbol}` is {_SHAPES[state.shape]}, which not every parameter has"
+            source.error_at(state.place, message, 'add when="factored"')
+
+
+def check_branches(source: Source, rule: Program, decided: bool = True) -> None:
+    """Check that a matrix op is inside no branch, unless the branch is on a shape predicate.
+
+    Shape predicates are decided before a rule runs; other conditions are not.
+    """
+    for stmt in rule:
+        if isinstance(stmt, If):
+            known = decided and _is_decided(stmt.condition)
+            check_branches(source, (*stmt.then, *stmt.orelse), known)
+            continue
+        for node in walk(stmt.value):
+            if isinstance(node, Call) and node.op in MATRIX_OPS and not decided:
+                hint = "write it before the branch, and use its result in the branch"
+                source.error_at(node.place, f"`{node.op}` on one side of a branch", hint)
+
+
+def _is_decided(condition: Expr) -> bool:
+    """Tell whether a condition is made of shape predicates only: it is known before a step."""
+    match condition:
+        case Call(op, _) if op in FACTS:
+            return True
+        case Call("and" | "or" | "not", args):
+            return all(map(_is_decided, args))
+    return False
+
+
+def check_cases(source: Source, algorithm: Algorithm, known_true: Collection[str]) -> None:
+    """Check that a rule updates something for every shape of parameter that it accepts."""
+    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    for fact in FACTS if algorithm.base is None else ():
+        for holds, case in ((True, fact), (False, f"not {fact}")):
+            if _writes(algorithm.rule, fact, holds, kept):
+                continue
+            message = f"the rule does nothing for parameters that are {case}"
+            hint = f"write {algorithm.param} in both arms, or let `require` refuse such parameters"
+            if {fact, f"not {fact}"} & set(known_true):
+                message = f"`require` excludes parameters that are {case}"
+                hint = "leave the if out: its condition has one answer"
+            source.error_at(algorithm.place, message, hint)
+
+
+def _writes(program: Program, fact: str, holds: bool, kept: Collection[str]) -> bool:
+    """Tell whether a program may assign to one of the names `kept`, given the answer to a fact."""
+    for stmt in program:
+        if isinstance(stmt, If):
+            answer = _known_value(stmt.condition, fact, holds)
+            arms = (stmt.then, True), (stmt.orelse, False)
+            if any(_writes(arm, fact, holds, kept) for arm, on in arms if answer in (on, None)):
+                return True
+        elif stmt.target.name in kept:
+            return True
+    return False
+
+
+def _known_value(condition: Expr, fact: str, holds: bool) -> bool | None:
+    """Return the value of a condition given the answer to a fact; None if it is still open."""
+    match condition:
+        case Call(op, _) if op == fact:
+            return holds
+        case Call("not", (inner,)):
+            answer = _known_value(inner, fact, holds)
+            return None if answer is None else not answer
+        case Call("and" | "or" as op, args):
+            answers = {_known_value(arg, fact, holds) for arg in args}
+            decisive = op == "or"
+            return decisive if decisive in answers else None if None in answers else not decisive
+    return None
+
+
+def check_orders(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """Check that `keywords` and `group` name every hyperparameter once, and nothing else."""
+    if algorithm.base is None:  # else the base declares some of the hyperparameters
+        wrong = order_error(algorithm, algorithm.hypers)
+        if wrong:
+            source.error(node.decorator_list[0], *wrong)
+
+
+def check_rule(
+    source: Source, algorithm: Algorithm, scope: Scope, node: ast.FunctionDef, rule: Program
+) -> None:
+    """Check that a rule uses all that is declared, and that a derived spec has no rule."""
+    if algorithm.base is not None:
+        if rule or algorithm.states:
+            source.error(
+                node,
+                f"`{node.name}` derives from `{algorithm.base}`, so it has no rule of its own",
+                "leave the body and the states out",
+            )
+        return
+    if algorithm.param not in scope.written:
+        source.error(
+            node, f"the rule never writes `{algorithm.param}`", f"{algorithm.param} = …, the update"
+        )
+    for state in () if algorithm.is_function else algorithm.states:
+        if state.symbol not in scope.read:
+            source.error_at(state.place, f"state `{state.symbol}` is never used", "leave it out")
+        if state.symbol not in scope.written and not isinstance(state.init, str):
+            hint = f'assign it: {state.symbol} = …; or keep its initial value with init="p"'
+            source.error_at(state.place, f"state `{state.symbol}` is never written", hint)
+    for hyper in algorithm.hypers:
+        used = hyper.name in scope.read or any(
+            hyper.name in ((s.when or "").removeprefix("not "), s.init) for s in algorithm.states
+        )
+        if not used:
+            message = f"hyperparameter `{hyper.name}` is never used"
+            source.error_at(hyper.place, message, "leave it out")
+    if algorithm.grad not in scope.read and not algorithm.is_function:
+        message = f"the rule never reads the gradient `{algorithm.grad}`"
+        source.error(node.args.posonlyargs[1], message, "use it: a step follows the gradient")
+    for name, place in scope.locals.items():
+        if name not in scope.read and not name.startswith("_"):
+            source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
+
+
+def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
+    """Check `gradient=` and `rows=False`.
+
+    Only a rule that updates each row by itself can take sparse gradients.
+    """
+    option = f'gradient="{algorithm.gradient}"'
+    if algorithm.gradient != "dense" and not algorithm.by_row:
+        message = f"{option}, but the rule looks at the whole parameter"
+        hint = "a sparse gradient holds only some rows: leave gradient= out"
+        source.error(node.decorator_list[0], message, hint)
+    declarations: tuple[State | Hyper, ...] = (*algorithm.states, *algorithm.hypers)
+    for declared in declarations if algorithm.base is None else ():
+        if not declared.rows and algorithm.gradient == "dense":
+            message = "`rows=False` in a rule that takes no sparse gradients"
+            source.error_at(declared.place, message, '@optimizer(gradient="rows"), or leave it out')

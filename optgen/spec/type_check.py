@@ -1,0 +1,55 @@
+"""Infer the type of an expression in a spec: number, truth, tuple or choice."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from optgen.ir.nodes import Call, Const, Expr, Ref
+from optgen.ir.ops import FACTS, OPS
+from optgen.ir.value_kinds import Axes
+from optgen.spec.constant_arithmetic import is_real
+from optgen.spec.scope import Scope
+
+ValueType = Literal["number", "truth", "tuple", "choice"]
+_BOOLEAN_OPS = ("truth", "is_none", "fresh", *FACTS)
+SHAPE_NAMES = {
+    Axes.NONE: "a number",
+    Axes.MATRIX: "a number per matrix",
+    Axes.ROW: "a number per row",
+    Axes.COLUMN: "a number per column",
+    Axes.TENSOR: "a tensor",
+}
+"""Descriptions of values with these axes, for error messages."""
+
+
+def type_of(expr: Expr, scope: Scope) -> ValueType:
+    """Return the type of an expression in a scope; "truth" means true or false."""
+    match expr:
+        case Const(bool()):
+            return "truth"
+        case Const(value):
+            return "number" if is_real(value) else "choice"
+        case Ref(name):
+            hyper = scope.algorithm.hyper(name)
+            if hyper is None:
+                return "truth" if name in scope.booleans else "number"
+            if hyper.type == "flag":
+                return "truth"
+            return hyper.type
+        case Call(op) if op in _BOOLEAN_OPS or OPS[op].category in ("comparison", "logic"):
+            return "truth"
+    return "number"
+
+
+def why_no_number(expr: Expr, scope: Scope) -> tuple[str, str]:
+    """Return the message and hint for an expression used as a number; ("", "") if it is one."""
+    match type_of(expr, scope):
+        case "truth":
+            return "is true or false, not a number", "write an if, or where(condition, a, b)"
+        case "tuple":
+            return "holds several numbers", "unpack it first: beta1, beta2 = betas"
+        case "choice":
+            if isinstance(expr, Const):
+                return "is not a number", "write a number"
+            return "is a choice, not a number", "compare it: == or !=, or `is None`"
+    return "", ""

@@ -1,0 +1,58 @@
+"""List well-known functions that the language lacks, and how to write them with other ops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_UNWRITTEN = (
+    "acos acosh arccos arcsin arctan argmax argmin asin asinh atan atan2 atanh cat ceil cholesky "
+    "conj copysign cos cosh cummax cummin cumprod cumsum det diag dropout eigh einsum erf erfc "
+    "erfinv fft floor gather histogram hypot imag inverse inv kron lgamma matmul median mm norm2 "
+    "outer pinv prod qr quantile rand randn randint random real reshape round searchsorted sin "
+    "sinc sinh softmax sort std svd tan topk trace transpose trunc unique"
+)
+
+UNSUPPORTED: Mapping[str, str] = {
+    **dict.fromkeys(_UNWRITTEN.split(), ""),
+    "all": "join conditions with `and`; for a condition on each element, use where(…)",
+    "any": "join conditions with `or`; for a condition on each element, use where(…)",
+    "amax": "max_abs(x) is the largest absolute value",
+    "average": "mean(x)",
+    "clip": "clamp(x, low, high)",
+    "cube": "x**3",
+    "col_max": "",
+    "col_min": "",
+    "col_norm": "sqrt(col_sum(x**2))",
+    "column_mean": "col_mean(x)",
+    "column_sum": "col_sum(x)",
+    "dot": "sum(a * b)",
+    "expm1": "exp(x) - 1",
+    "exp2": "2**x",
+    "global_mean": "a rule sees one parameter at a time: mean(x) is the mean of one parameter",
+    "global_norm": "a rule sees one parameter at a time: norm(x) is the norm of one parameter",
+    "global_sum": "a rule sees one parameter at a time: sum(x) is the sum of one parameter",
+    "ln": "log(x)",
+    "log10": "log(x) / log(10)",
+    "log1p": "log(1 + x)",
+    "log2": "log(x) / log(2)",
+    "max": "maximum(a, b) works element by element; max_abs(x) reduces a whole tensor",
+    "min": "minimum(a, b) works element by element",
+    "mul": "a * b",
+    "neg": "-x",
+    "pow": "x**y",
+    "reciprocal": "1 / x",
+    "relu": "maximum(x, 0)",
+    "row_max": "",
+    "row_min": "",
+    "row_norm": "sqrt(row_sum(x**2))",
+    "rsqrt": "1 / sqrt(x)",
+    "sgn": "sign(x)",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "softplus": "log(1 + exp(x))",
+    "softsign": "x / (1 + abs(x))",
+    "sqr": "x**2; the root is sqrt(x)",
+    "square": "x**2",
+    "tanh": "1 - 2 / (exp(2 * x) + 1)",
+    "var": "mean(x**2) - mean(x)**2",
+    "zeros_like": "0 * x, or the number 0",
+}

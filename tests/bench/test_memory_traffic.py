@@ -1,0 +1,81 @@
+"""What a step reads and writes, as the plan of its rule says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from optgen.bench.memory_traffic import Access, Traffic
+from optgen.cli.plan_traffic import traffic, traffic_of
+from optgen.spec.read_spec import read_spec
+
+SPECS = Path(__file__).parents[1] / "specs"
+
+
+def keys(traffic: Traffic, group: dict[str, object]) -> list[tuple[list[str], list[str]]]:
+    """Of every trip, what it writes back and what it only reads."""
+    trips = list(traffic.present(group))
+    return [
+        ([t.key for t in trip if t.stored], [t.key for t in trip if not t.stored]) for trip in trips
+    ]
+
+
+def test_one_trip_of_an_elementwise_rule() -> None:
+    (found,) = traffic("AdamW") or ()
+    states = ["exp_avg", "exp_avg_sq"]
+
+    assert keys(found, {"amsgrad": False}) == [(["param", *states], ["grad"])]
+    assert keys(found, {"amsgrad": True}) == [(["param", *states, "max_exp_avg_sq"], ["grad"])]
+
+
+@pytest.mark.parametrize(("momentum", "states"), [(0, []), (0.9, ["momentum_buffer"])])
+def test_flags_bring_streams(momentum: float, states: list[str]) -> None:
+    (found,) = traffic("SGD") or ()
+
+    assert keys(found, {"momentum": momentum}) == [(["param", *states], ["grad"])]
+
+
+def test_phases_of_rows_and_columns() -> None:
+    """Sums, an update of the factors, and two trips that read them beside the gradient."""
+    factored, plain = traffic("Adafactor") or ()
+
+    factors = ["row_factor", "col_var"]
+    assert keys(factored, {}) == [
+        ([], ["param", "grad"]),
+        (["row_var", "col_var"], []),
+        ([], ["grad", *factors]),
+        (["param"], ["grad", *factors]),
+    ]
+    assert keys(plain, {}) == [
+        ([], ["param", "grad", "variance"]),
+        (["param", "variance"], ["grad"]),
+    ]
+    assert factored.suits(torch.empty(2, 2))
+    assert not factored.suits(torch.empty(2))
+
+
+def test_a_rule_that_stores_late() -> None:
+    """LAMB's moments are computed twice and stored once."""
+    (algorithm,) = read_spec(SPECS / "lamb.py")
+    (found,) = traffic_of(algorithm) or ()
+
+    assert keys(found, {}) == [
+        ([], ["param", "grad", "exp_avg", "exp_avg_sq"]),
+        (["param", "exp_avg", "exp_avg_sq"], ["grad"]),
+    ]
+
+
+def test_no_limit_where_matrices_are_multiplied() -> None:
+    assert traffic("Muon") is None
+
+
+def test_rows_and_columns_of_a_convolution() -> None:
+    """Those of 1×1 have one number for each weight."""
+    row, column = (Access("", shape=shape) for shape in ("row", "col"))
+
+    weights = torch.empty(8, 4, 1, 1)
+    assert row.shape_for(weights) == column.shape_for(weights) == [8, 4, 1, 1]
+    assert row.shape_for(torch.empty(3, 5)) == [3, 1]
+    assert column.shape_for(torch.empty(3, 5)) == [1, 5]

@@ -1,0 +1,120 @@
+"""The limit goes through the streams of a rule, each word once a trip, and changes nothing."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+import pytest
+import torch
+from torch import Tensor
+
+import optgen.optim
+from optgen.bench.roofline import Roofline
+from optgen.bench.suite import torch_threads
+from optgen.cli.plan_traffic import traffic
+
+ALL = 2**32 - 1
+
+
+def stepped(
+    name: str, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> torch.optim.Optimizer:
+    """An optimizer that has taken a step."""
+    params = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+    for param in params:
+        param.grad = torch.randn(param.shape).to(dtype)
+    optimizer: torch.optim.Optimizer = getattr(optgen.optim, name)(params)
+    optimizer.step()
+    return optimizer
+
+
+def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
+    """Copies of streams as integers, one list a parameter."""
+    found = []
+    for param in optimizer.param_groups[0]["params"]:
+        known = {"param": param.detach(), "grad": param.grad, **optimizer.state[param]}
+        found.append([known[key].flatten().view(torch.int32).clone() for key in keys])
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_every_word_is_as_it_was(dtype: torch.dtype) -> None:
+    optimizer = stepped("Adafactor", (40, 30), (33,), (8, 4, 1, 1), dtype=dtype)
+    params = optimizer.param_groups[0]["params"]
+    params[0].data[0, :3] = torch.tensor([float("nan"), 1e-42, -0.0])
+    before = [param.detach().clone() for param in params]
+    states = [[s.clone() for s in optimizer.state[p].values()] for p in params]
+
+    roofline = Roofline(traffic("Adafactor") or (), optimizer)
+    roofline.step()
+
+    for param, was, had in zip(params, before, states, strict=True):
+        assert param.detach().view(torch.uint8).equal(was.view(torch.uint8))
+        for now, then in zip(optimizer.state[param].values(), had, strict=True):
+            assert torch.equal(now, then)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_what_is_read_and_what_is_written(threads: int) -> None:
+    """With a mask that lets everything through, each stored word shows all that were read."""
+    optimizer = stepped("AdamW", (50, 7), (1,), (129,))
+    keys = ("param", "exp_avg", "exp_avg_sq", "grad")
+    before = words(optimizer, *keys)
+    roofline = Roofline(traffic("AdamW") or (), optimizer)
+    roofline._struct.zero = ALL
+
+    with torch_threads(threads):
+        roofline.step()
+
+    for was, now in zip(before, words(optimizer, *keys), strict=True):
+        seen = reduce(or_, was)
+        for old, new in zip(was[:3], now, strict=False):
+            assert torch.equal(new, old ^ seen)
+        assert torch.equal(now[3], was[3])
+
+
+def test_what_is_only_read_is_read() -> None:
+    optimizer = stepped("Adafactor", (6, 5))
+    ((param, grad, row, column),) = words(optimizer, "param", "grad", "row_var", "col_var")
+    roofline = Roofline([(traffic("Adafactor") or ())[0]], optimizer)
+
+    roofline.step()
+
+    seen = int(reduce(or_, [*param, *grad, *column])) & ALL
+    assert roofline._struct.seen == seen
+    assert roofline.traffic == 4 * (2 * 30 + 2 * (6 + 5) + (30 + 6 + 5) + (3 * 30 + 6 + 5))
+    assert len(row) == 6
+
+
+def test_sixteen_bits_are_half_the_traffic() -> None:
+    wide, narrow = (
+        Roofline(traffic("AdamW") or (), stepped("AdamW", (64, 64), dtype=dtype)).traffic
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+
+    assert wide == 7 * 4 * 64 * 64 == 2 * narrow
+
+
+def test_new_gradients_are_found() -> None:
+    optimizer = stepped("SGD", (10,))
+    (param,) = optimizer.param_groups[0]["params"]
+    roofline = Roofline(traffic("SGD") or (), optimizer)
+    roofline._struct.zero = ALL
+    before = param.detach().view(torch.int32).clone()
+    param.grad = torch.full((10,), -0.0)
+
+    roofline.take_gradients()
+    roofline.step()
+
+    seen = before | param.grad.view(torch.int32)
+    assert torch.equal(param.detach().view(torch.int32), before ^ seen)
+
+
+def test_rows_of_a_1x1_convolution_count_in_full() -> None:
+    small, full = ((traffic("Adafactor") or ()) for _ in range(2))
+    matrix = Roofline(small, stepped("Adafactor", (8, 4))).traffic
+    convolution = Roofline(full, stepped("Adafactor", (8, 4, 1, 1))).traffic
+
+    assert convolution == 4 * 32 * (2 + 4 + 3 + 5)
+    assert matrix < convolution

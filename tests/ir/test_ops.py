@@ -1,0 +1,122 @@
+"""Every word with NaN, ±0 and inf, as torch's functions have it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from optgen.ir.ops import FUNCTIONS, MATRIX_OPS, OPS, PROPERTIES, REDUCTIONS
+
+nan, inf = float("nan"), float("inf")
+EDGES = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -1.5, 5e-324, 1e308], dtype=torch.float64)
+
+REFERENCE: dict[str, Callable[..., Tensor]] = {
+    "+": torch.add,
+    "-": torch.sub,
+    "*": torch.mul,
+    "/": torch.div,
+    "**": torch.pow,
+    "%": torch.remainder,
+    "neg": torch.neg,
+    "<": torch.lt,
+    "<=": torch.le,
+    ">": torch.gt,
+    ">=": torch.ge,
+    "==": torch.eq,
+    "!=": torch.ne,
+    "and": torch.logical_and,
+    "or": torch.logical_or,
+    "not": torch.logical_not,
+    "sqrt": torch.sqrt,
+    "exp": torch.exp,
+    "log": torch.log,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "where": torch.where,
+    "clamp": torch.clamp,
+    "lerp": lambda a, b, w: a + w * (b - a),
+}
+FACTS = {"truth", "item", "is_none", "copy", "fresh"}
+REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
+    "row_sum": lambda x: torch.sum(x, -1, keepdim=True),
+    "col_sum": lambda x: torch.sum(x, -2, keepdim=True),
+    "row_mean": lambda x: torch.mean(x, -1, keepdim=True),
+    "col_mean": lambda x: torch.mean(x, -2, keepdim=True),
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "norm": torch.linalg.vector_norm,
+    "rms": lambda x: torch.linalg.vector_norm(x) / x.numel() ** 0.5,
+    "max_abs": lambda x: torch.linalg.vector_norm(x, ord=inf),
+}
+
+
+def operands(word: str) -> tuple[Tensor, ...]:
+    """Every combination of edge values for a word's arguments."""
+    edges: list[Any] = [EDGES] * OPS[word].arity
+    if OPS[word].category == "logic":
+        edges = [torch.tensor([True, False])] * len(edges)
+    if word == "where":
+        edges[0] = torch.tensor([True, False])
+    columns = zip(*itertools.product(*(e.tolist() for e in edges)), strict=True)
+    return tuple(torch.tensor(c, dtype=e.dtype) for c, e in zip(columns, edges, strict=True))
+
+
+def assert_bits(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    if expected.is_floating_point():
+        real = ~expected.isnan()
+        assert torch.equal(found.signbit()[real], expected.signbit()[real])
+
+
+@pytest.mark.parametrize("word", REFERENCE)
+def test_word(word: str) -> None:
+    args = operands(word)
+    found = OPS[word].meaning(*args)
+    assert_bits(found, REFERENCE[word](*args))
+    assert_bits(OPS[word].meaning(*(a[1] for a in args)), found[1])
+
+
+@pytest.mark.parametrize("word", REDUCED)
+@pytest.mark.parametrize("extra", [0.0, nan, inf, -inf, 1e200])
+def test_reduction(word: str, extra: float) -> None:
+    x = torch.linspace(-2, 3, 24, dtype=torch.float64).reshape(2, 3, 4)
+    x[1, 2, 0] = extra
+    if extra == 1e200:
+        x = x * 1e-200 if word in ("norm", "rms") else x  # squares leave the range of float64
+    found = OPS[word].meaning(x)
+    torch.testing.assert_close(found, REDUCED[word](x), rtol=1e-14, atol=0, equal_nan=True)
+
+
+def test_reductions_of_nothing() -> None:
+    nothing = torch.zeros(0, 3)
+    assert [OPS[w].meaning(nothing).item() for w in ("sum", "norm", "max_abs")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])
+def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> None:
+    """With the coefficients of the cubic iteration, which converges."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    numbers = (torch.tensor(1.5), torch.tensor(-0.5), torch.tensor(0.0))
+    found = OPS["orthogonalize"].meaning(x, numbers, torch.tensor(60.0), torch.tensor(1e-7))
+    u, _, v = torch.linalg.svd(x, full_matrices=False)
+    torch.testing.assert_close(found, u @ v, rtol=0, atol=1e-12)
+
+
+def test_every_word_has_a_row() -> None:
+    assert set(OPS) == {*REFERENCE, *REDUCED, *FACTS, *PROPERTIES, *MATRIX_OPS}
+    assert set(REDUCTIONS) == set(REDUCED)
+    assert set(FUNCTIONS) == {w for w in REFERENCE if OPS[w].category == "function"}
+
+
+@pytest.mark.parametrize("word", OPS)
+def test_latex_has_a_place_for_every_argument(word: str) -> None:
+    row = OPS[word]
+    marks = [f"x{i}x" for i in range(row.arity)]
+    assert all(mark in row.latex.format(*marks) for mark in marks)

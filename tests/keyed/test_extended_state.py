@@ -1,0 +1,71 @@
+"""State with entries that stand apart from it."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import torch
+from keyed.models import adam, parameters, train
+
+from optgen.keyed import OptimizerWrapper, WarmupOptimizer, WarmupStage
+from optgen.keyed.extended_state import ExtendedState
+
+FIRST, SECOND, APART, MISSING = (torch.nn.Parameter(torch.ones(1)) for _ in range(4))
+
+
+def made(state: Any = None) -> tuple[Any, Any, ExtendedState]:
+    state = {FIRST: {"a": 1}, SECOND: {"b": 2}} if state is None else state
+    apart: Any = {APART: {"c": 3}}
+    return state, apart, ExtendedState(state, apart)
+
+
+def test_it_reads_as_one() -> None:
+    state, apart, both = made()
+
+    assert list(both) == [FIRST, SECOND, APART]
+    assert len(both) == 3
+    assert both == {**state, **apart}
+    assert both[APART] is apart[APART]
+    assert both.get(FIRST) is state[FIRST]
+    assert repr(both) == repr({**state, **apart})
+    assert MISSING not in both
+    with pytest.raises(KeyError):
+        both[MISSING]
+
+
+def test_it_writes_where_an_entry_lies() -> None:
+    state, apart, both = made()
+    both[APART] = {"c": 4}
+    both[MISSING] = {"d": 5}
+    del both[FIRST]
+    assert both.pop(SECOND) == {"b": 2}
+
+    assert state == {MISSING: {"d": 5}}
+    assert apart == {APART: {"c": 4}}
+    both.clear()
+    assert not state
+    assert not apart
+
+
+def test_asking_makes_no_entry() -> None:
+    state, _, both = made(defaultdict(dict))
+    assert MISSING not in both
+    assert both.get(MISSING) is None
+    assert both.pop(MISSING, None) is None
+    assert not state
+    assert both.setdefault(FIRST, {"a": 1}) == {"a": 1}
+    both[MISSING]["d"] = 5
+    assert state == {FIRST: {"a": 1}, MISSING: {"d": 5}}
+
+
+def test_what_is_written_through_wrappers_is_there() -> None:
+    optimizer = OptimizerWrapper(WarmupOptimizer(adam(parameters()), [WarmupStage(max_iters=2)]))
+    train(optimizer, 1)
+    weight, bias = optimizer.params["weight"], optimizer.params["bias"]
+    del optimizer.state[weight]
+    optimizer.state[bias] = {**optimizer.state[bias], "mine": 1}
+
+    assert list(optimizer.state_dict()["state"]) == ["bias", "__warmup"]
+    assert optimizer.state_dict()["state"]["bias"]["mine"] == 1
+    train(optimizer, 1)
+    assert optimizer.state[weight]["step"] == 1

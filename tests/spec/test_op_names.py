@@ -1,0 +1,62 @@
+"""What a spec imports: names that explain themselves, take what the reader takes, do nothing."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import optgen.spec
+from optgen.ir.ops import CALLABLE, OPS
+from optgen.spec import read_algorithm, signature
+from optgen.spec.declare import Declared
+
+NAMES = [name for name in optgen.spec.__all__ if name != "Spec"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_explains_itself(name: str) -> None:
+    word = getattr(optgen.spec, name)
+    parameters = inspect.signature(word).parameters.values()
+
+    assert inspect.getdoc(word)
+    assert word.__name__ == name
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_a_word_has_its_arity_and_never_runs(name: str) -> None:
+    word = getattr(optgen.spec, name)
+
+    assert len(inspect.signature(word).parameters) == OPS[name].arity
+    with pytest.raises(TypeError, match=rf"{name}\(\) is a function of the spec language"):
+        word(*[1.0] * OPS[name].arity)
+
+
+def test_require_never_runs() -> None:
+    with pytest.raises(TypeError, match="never run"):
+        optgen.spec.require(True, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("state", signature._STATE_OPTIONS),
+        ("hyper", signature._HYPER_OPTIONS),
+        ("choice", signature._CHOICE_OPTIONS),
+        ("flag", signature._FLAG_OPTIONS),
+        ("optimizer", read_algorithm._OPTIONS),
+    ],
+)
+def test_options_are_those_of_the_reader(name: str, options: dict[str, object]) -> None:
+    parameters = inspect.signature(getattr(optgen.spec, name)).parameters.values()
+
+    assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == set(options)
+
+
+def test_a_declaration_is_a_token() -> None:
+    assert isinstance(optgen.spec.hyper(0.1, ge=0), Declared)
+    assert optgen.spec.choice("a", None) == Declared(
+        "choice", ("a", None), (("error", ""), ("about", ""))
+    )
+    assert optgen.spec.flag(False) != optgen.spec.fixed(False)
