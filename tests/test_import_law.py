@@ -98,7 +98,7 @@ FUSED_CPU: tuple[tuple[str, ...], ...] = (
     ("reader",),
     ("chunks", "sparse_gradients", "cached_call", "cached_dense_step"),
     ("cached_sparse_step", "first_step", "kernels"),
-    ("ready",),
+    ("prepare",),
     ("backend", "__init__"),
 )
 """The floors of optgen/runtime/fused_cpu."""
