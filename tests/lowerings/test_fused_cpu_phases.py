@@ -146,7 +146,7 @@ def test_matrix_words_are_named_for_the_runtime() -> None:
     (named,) = re.findall(r'optgen_calls = "(.*)";', text)
     (call,) = parse_calls(named)
 
-    assert (call.target, call.word, call.source) == ("o", "orthogonalize", "u")
+    assert (call.target, call.op, call.source) == ("o", "orthogonalize", "u")
     assert call.arguments == ("ns_coefficients", "ns_steps", "eps")
     assert parse_calls("") == ()
     assert [c.arguments for c in parse_calls("a = f(b, 1, -0.5); c = g(a)")] == [("1", "-0.5"), ()]
