@@ -13,7 +13,7 @@ from optgen.keyed.in_backward import hook_up, mark, unmark
 from optgen.keyed.initial import create_state, zero_gradients
 from optgen.keyed.norms import Gradients
 from optgen.keyed.private import after_backward
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 Group = dict[str, Any]
 
@@ -176,7 +176,7 @@ class InBackwardOptimizer(FusedOptimizer):
             if bucket.waiting:
                 bucket.update()
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """End an iteration; nothing is left to update.
 

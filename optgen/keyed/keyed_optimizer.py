@@ -10,7 +10,7 @@ from optgen.keyed.extended import Extended
 from optgen.keyed.initial import by_step, zero_gradients
 from optgen.keyed.leaves import said
 from optgen.keyed.load import Load, group_names, named, stateful
-from optgen.runtime.light_optimizer import LightOptimizer, hooked
+from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 
 SAVE = "_save_param_groups"
 
@@ -67,7 +67,7 @@ class KeyedOptimizer(LightOptimizer):
         """
         super().__setstate__({"_own_params": {}, "_own_state": {}, **attributes})
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step; a subclass does.
 

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.initial import create_state
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 OptimizerFactory = Callable[..., Optimizer]
 
@@ -32,7 +32,7 @@ class Around(KeyedOptimizer):
         """The groups of the optimizer."""
         return self._optimizer.param_groups
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step of the optimizer; return its loss."""
         return self._optimizer.step(closure=closure)
@@ -93,8 +93,8 @@ def _defaults(optimizer: Optimizer) -> dict[str, Any]:
 class OptimizerWrapper(Around):
     """A keyed optimizer around another one, to do more in some method: the base of such classes.
 
-    A subclass that overrides `step` calls this one, or decorates its own with `hooked` and calls
-    `self._optimizer.step`; either way its hooks run once. One that overrides
+    A subclass that overrides `step` calls this one, or decorates its own with `with_step_hooks` and
+    calls `self._optimizer.step`; either way its hooks run once. One that overrides
     `post_load_state_dict` calls this one, too.
 
     Args:

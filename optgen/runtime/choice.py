@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.backends import BACKENDS, FUSED, backend
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.dispatch_key import OPTIONS, decisive_kind
+from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.forced import forced
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
@@ -17,14 +17,14 @@ from optgen.runtime.torch_private import foreach_devices
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
     """Return the lowering for this work and the reason, in a few words."""
     group = batch.group
-    asked = (forced(), *map(group.get, OPTIONS), decisive_kind(group.get("lr")))
+    key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
     known = batch.memo.get("choice")
-    if known is None or known[0] != asked:
-        known = batch.memo["choice"] = (asked, _in_lists(batch, *_choose(optimizer, batch)))
+    if known is None or known[0] != key:
+        known = batch.memo["choice"] = (key, _foreach_for_shards(batch, *_choose(optimizer, batch)))
     return cast(tuple[str, str], known[1])
 
 
-def _in_lists(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
+def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
     """Have shards go through foreach where no kernel takes them: only it has a form for shards."""
     if batch.dispatch_key.sharding is None or BACKENDS[lowering].device:
         return lowering, reason
@@ -32,12 +32,12 @@ def _in_lists(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
 
 
 def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    group, rule, wish = batch.group, optimizer.rule, forced()
-    if wish is not None:
-        if reason := why_not(optimizer, batch, wish):
+    group, rule, forced_lowering = batch.group, optimizer.rule, forced()
+    if forced_lowering is not None:
+        if reason := why_not(optimizer, batch, forced_lowering):
             name = type(optimizer).__name__
-            raise RuntimeError(f"{name} cannot take a step through {wish!r}: {reason}")
-        return wish, "asked for by use_lowering"
+            raise RuntimeError(f"{name} cannot take a step through {forced_lowering!r}: {reason}")
+        return forced_lowering, "asked for by use_lowering"
     if reason := batch.needs_forloop:
         return "forloop", reason
     if group.get("fused"):
@@ -61,7 +61,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         batch.dispatch_key.sparse_grad and device != "cpu"
     ):  # a table anew in every step, for few rows
         return _best_unfused(rule, batch, "sparse gradients")
-    return FUSED[device], _contents(batch)
+    return FUSED[device], _describe(batch)
 
 
 def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
@@ -81,7 +81,7 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         raise RuntimeError(f"`_fused_{optimizer.rule.name}` does not support sparse gradients")
     if lowering is None or reason:
         raise RuntimeError(f"{type(optimizer).__name__}(fused=True) cannot take a step: {reason}")
-    return lowering, f"fused=True, {_contents(batch)}"
+    return lowering, f"fused=True, {_describe(batch)}"
 
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def _rounds_lr(batch: Batch) -> bool:
     )
 
 
-def _contents(batch: Batch) -> str:
+def _describe(batch: Batch) -> str:
     dtypes = sorted(
         str(each).removeprefix("torch.") for each in {param.dtype for param in batch.params}
     )

@@ -25,7 +25,7 @@ from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabl
 
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
-_KEPT = 4  # so many models that are averaged take turns without a new table
+_MAX_CACHED = 4  # so many models that are averaged take turns without a new table
 
 
 class UnfitError(TypeError):
@@ -43,9 +43,9 @@ class Elementwise:
     def __call__(self, *lists: Sequence[Tensor], **hypers: Any) -> None:
         """Update the lists that the rule writes, in place."""
         columns = [column if type(column) is list else list(column) for column in lists]
-        if not any(columns) or self._again(columns, hypers):
+        if not any(columns) or self._run_cached(columns, hypers):
             return
-        batch = self._work(columns, hypers)
+        batch = self._make_batch(columns, hypers)
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -58,21 +58,21 @@ class Elementwise:
         """Return the annotations of the generated function."""
         return get_type_hints(getattr(sys.modules[self.lowerings], self.rule.name))
 
-    def _again(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
+    def _run_cached(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Do what the last call with lists as long did, if nothing speaks against it."""
         lowering, cached = self._cached.get(len(lists[0]), ("", None))
         if cached is None or forced() not in (None, lowering) or not cached.run(lists, hypers):
             return False
-        self._tell_autograd(lists[2:])
+        self._advance_versions(lists[2:])
         return True
 
-    def _tell_autograd(self, others: list[list[Tensor]]) -> None:
+    def _advance_versions(self, others: list[list[Tensor]]) -> None:
         """Of what changes, kernels count the versions of the first list only."""
         for column, written in zip(others, self.written[2:], strict=True):
             if written:
                 increment_version(column)
 
-    def _work(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
+    def _make_batch(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
         """The lists as an optimizer's parameters, gradients and states."""
         if others := {type(t).__name__ for t in chain(*lists) if not is_tensor(t)}:
             raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(others)}")
@@ -85,7 +85,7 @@ class Elementwise:
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
         found = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
         batch = Batch(hypers, params, params, grads, states, [], [], {}, found, [])
-        batch.divide()
+        batch.split_into_parts()
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -93,22 +93,22 @@ class Elementwise:
         others, length = batch.states, len(batch.params)  # the backend may drop the batch's tensors
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
-            self._tell_autograd(others)
-        if cached is not None and not batch.places:
-            for oldest in list(self._cached)[_KEPT - 1 :]:
+            self._advance_versions(others)
+        if cached is not None and not batch.indices:
+            for oldest in list(self._cached)[_MAX_CACHED - 1 :]:
                 del self._cached[oldest]
             self._cached = {length: (lowering, cached), **self._cached}
 
     def _choose(self, batch: Batch) -> str:
         """Return the lowering that `use_lowering` asks for, or the fastest that is right."""
-        device, wish = batch.dispatch_key.device, forced()
-        lowering = wish or FUSED.get(device, "foreach")
+        device, forced_lowering = batch.dispatch_key.device, forced()
+        lowering = forced_lowering or FUSED.get(device, "foreach")
         reason = why_not(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):
             reason = "tensors whose memory holds their negatives"
-        if reason and wish is not None:
-            raise RuntimeError(f"{self.rule.name} cannot run through {wish!r}: {reason}")
-        if wish is not None or not (reason or lowering == "foreach"):
+        if reason and forced_lowering is not None:
+            raise RuntimeError(f"{self.rule.name} cannot run through {forced_lowering!r}: {reason}")
+        if forced_lowering is not None or not (reason or lowering == "foreach"):
             return lowering
         fast = device in foreach_devices() and not batch.needs_forloop
         return "foreach" if fast else "forloop"

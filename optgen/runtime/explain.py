@@ -3,10 +3,10 @@
 import torch
 
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.batch.assemble import States, assemble, visible
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import with_gradient
+from optgen.runtime.batch.make_batch import States, checked_gradients, make_batch
 from optgen.runtime.choice import choose
 from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
@@ -36,7 +36,7 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             if batch.dispatch_key.sharding is not None:
                 reason = f"{reason}; {_PHASE_BY_PHASE}"
             lines.append(
-                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse(rule, batch)}"
+                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse_note(rule, batch)}"
             )
     return "\n".join(lines)
 
@@ -54,12 +54,12 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    seen, states = visible(optimizer, group, grads), States(optimizer.state)
-    batch = assemble(optimizer, group, members, seen, states)
+    seen, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
+    batch = make_batch(optimizer, group, members, seen, states)
     return batch.parts or [batch]
 
 
-def _sparse(rule: Rule, batch: Batch) -> str:
+def _sparse_note(rule: Rule, batch: Batch) -> str:
     """Tell what becomes of sparse gradients, if there are any."""
     if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"

@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
 _SCALER = ("grad_scale", "found_inf")
-_SEEN = ("has_complex", "has_sparse_grad")  # the tensors tell
+_IGNORED = ("has_complex", "has_sparse_grad")  # the tensors tell
 
 
 def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -> Callable[[F], F]:
@@ -64,7 +64,7 @@ class _Form:
         numbers = [self.named.get(key, key) for key in self.kind.rule.hypers]
         spelt = [name for n in numbers for name in ((n,) if isinstance(n, str) else n)]
         known = {*self.arguments[:2], *self.lists.values(), *spelt, "state_steps"}
-        unknown = set(self.arguments) - known - {*OPTIONS, *_SCALER, *_SEEN}
+        unknown = set(self.arguments) - known - {*OPTIONS, *_SCALER, *_IGNORED}
         missing = set(self.lists.values()) - set(self.arguments)
         if unknown or missing:
             raise TypeError(
@@ -88,7 +88,7 @@ class _Form:
         params, grads = (given[name] for name in self.arguments[:2])
         if others := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
             raise TypeError(f"can only optimize Tensors, but one of the params is {min(others)}")
-        group = {**self.defaults, **dict(self._numbers(given)), "params": tuple(params)}
+        group = {**self.defaults, **dict(self._hypers(given)), "params": tuple(params)}
         group |= {key: given.get(key) for key in OPTIONS}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
@@ -108,9 +108,9 @@ class _Form:
         if self.kind.rule.step == "tensor":
             lists["step"] = given["state_steps"]
         for index, values in enumerate(optimizer.state.values()):
-            _hand_back(values, lists, index)
+            _return_state(values, lists, index)
 
-    def _numbers(self, given: Arguments) -> Iterator[tuple[str, Any]]:
+    def _hypers(self, given: Arguments) -> Iterator[tuple[str, Any]]:
         for key in self.kind.rule.hypers:
             name = self.named.get(key, key)
             if not isinstance(name, str):
@@ -147,7 +147,7 @@ _captured: list[GeneratedOptimizer] = []
 def _stateless(kind: type[GeneratedOptimizer], group: dict[str, Any]) -> GeneratedOptimizer:
     """An optimizer for one step: no hook, no profiler and no framework can know of it."""
     optimizer = kind.__new__(kind)
-    optimizer._begin()
+    optimizer._reset_context()
     optimizer.defaults, optimizer.param_groups, optimizer.state = group, [group], defaultdict(dict)
     if capturing():
         _captured.append(optimizer)
@@ -159,7 +159,7 @@ def _requires_grad(given: Arguments) -> bool:
     return any(isinstance(item, Tensor) and item.requires_grad for item in flat)
 
 
-def _hand_back(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
+def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
     """Put a state that the step created into its list, or one that it moved where it was."""
     for key, column in lists.items():
         value = values.get(key)

@@ -42,9 +42,9 @@ class State:
 
     def suits(self, param: Tensor) -> bool:
         """Tell whether a parameter of this shape has the state, if its group has."""
-        return self.suited([param])[0]
+        return self.suits_each([param])[0]
 
-    def suited(self, params: Sequence[Tensor]) -> list[bool]:
+    def suits_each(self, params: Sequence[Tensor]) -> list[bool]:
         """The same for each of several parameters."""
         name = (self.when or "").removeprefix("not ")
         holds = FACTS.get(name)
@@ -97,31 +97,33 @@ class Rule:
         if self.step not in ("tensor", "int", None):
             raise ValueError(f"rule {self.name!r}: unknown kind of step {self.step!r}")
 
-    def asked(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def drop_unset(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
         """Defaults without the keys that torch's groups lack and nobody has asked for."""
-        return asked(defaults, dict(self.optional))
+        return drop_unset(defaults, dict(self.optional))
 
     def values(self, group: Mapping[str, Any]) -> list[Any]:
         """The hyperparameters of a group, in the rule's order."""
         absent = dict(self.optional)
         return [group[key] if key in group else absent[key] for key in self.hypers]
 
-    def numbered(self, values: Iterable[Any]) -> Iterable[Any]:
+    def choices_as_indices(self, values: Iterable[Any]) -> Iterable[Any]:
         """Hyperparameters in the rule's order, a choice as its place among its choices."""
         if not self.choices:
             return values
         known = dict(self.choices)
         pairs = zip(self.hypers, values, strict=True)
-        return [_place(key, value, known[key]) if key in known else value for key, value in pairs]
+        return [
+            _choice_index(key, value, known[key]) if key in known else value for key, value in pairs
+        ]
 
 
-def _place(key: str, value: object, choices: tuple[str | None, ...]) -> int:
+def _choice_index(key: str, value: object, choices: tuple[str | None, ...]) -> int:
     if value not in choices:
         raise ValueError(f"Invalid {key} value: {value}")
     return choices.index(value)
 
 
-def asked(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
+def drop_unset(defaults: Mapping[str, Any], absent: Mapping[str, object]) -> dict[str, Any]:
     """Return the defaults without those that say no more than that they are `absent`."""
     return {k: v for k, v in defaults.items() if k not in absent or v is not absent[k]}
 

@@ -28,7 +28,7 @@ WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as tex
 """Whether torch's Optimizer itself warns of parameters without an order."""
 
 
-def undecorated(method: Callable[P, R]) -> Callable[P, R]:
+def without_dynamo_wrapper(method: Callable[P, R]) -> Callable[P, R]:
     """Return what torch's dynamo-disabling wrapper wraps: ours are `outside_dynamo` themselves.
 
     The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call.
@@ -51,20 +51,20 @@ def outside_dynamo(function: F) -> F:
     return function
 
 
-def observed(step: Callable[P, R]) -> Callable[P, R]:
+def profile_hook_step(step: Callable[P, R]) -> Callable[P, R]:
     """Wrap a step as torch does: the profiler's record, pre hooks and post hooks."""
     return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))
 
 
-_OBSERVED_CODE = observed(lambda: None).__code__
+_TORCH_WRAPPER_CODE = profile_hook_step(lambda: None).__code__
 
 
-def observed_by_torch(optimizer: torch.optim.Optimizer) -> bool:
+def wrapped_by_torch(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether torch has wrapped the step of the optimizer's class: then hooks have run."""
-    return getattr(type(optimizer).step, "__code__", None) is _OBSERVED_CODE
+    return getattr(type(optimizer).step, "__code__", None) is _TORCH_WRAPPER_CODE
 
 
-def unobserved(optimizer: torch.optim.Optimizer) -> bool:
+def has_no_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Tell whether no hook and no profiler could notice a step."""
     return not (
         optimizer._optimizer_step_pre_hooks
@@ -131,7 +131,7 @@ def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
     return copies
 
 
-def only_wants_state() -> bool:
+def called_to_init_state() -> bool:
     """Tell whether torch's distributed checkpoints take this step, with gradients of zeros.
 
     They take it of an optimizer without state, so that there is one to be loaded into.
@@ -147,7 +147,7 @@ def only_wants_state() -> bool:
 local_tensor: Callable[[Tensor], Tensor] = attrgetter("_local_tensor")
 """The memory of a DTensor in this process: `to_local()` makes a view of a parameter's."""
 
-spec: Callable[[Tensor], Any] = attrgetter("_spec")
+dtensor_spec: Callable[[Tensor], Any] = attrgetter("_spec")
 """How processes share a DTensor: an object with its `mesh` and `placements`."""
 
 
@@ -168,14 +168,14 @@ def flattened_by_fsdp(param: Tensor) -> bool:
 
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
 _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
-_plain: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
+_plain_classes: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
 
 
-def plain(kind: type[Any]) -> bool:
+def is_plain_class(kind: type[Any]) -> bool:
     """Tell whether tensors of this type are memory and no more: no operation is overridden."""
-    known = _plain.get(kind)
+    known = _plain_classes.get(kind)
     if known is None:
-        known = _plain[kind] = (
+        known = _plain_classes[kind] = (
             getattr(kind, "__torch_function__", None) is _DISABLED_FUNCTION
             and getattr(kind, "__torch_dispatch__", None) is _DISABLED_DISPATCH
         )

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
-from optgen.runtime.batch.assemble import Gradients, States, assemble
 from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.batch.make_batch import Gradients, States, make_batch
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -175,8 +175,8 @@ def test_a_work_knows_its_states_by_name() -> None:
     group = optimizer.param_groups[0]
 
     def types(**flags: Any) -> list[list[Any]]:
-        grads, states = Gradients([param.grad], plain=True), States(optimizer.state)
-        return assemble(optimizer, {**group, **flags}, [param], grads, states).types
+        grads, states = Gradients([param.grad], ordinary=True), States(optimizer.state)
+        return make_batch(optimizer, {**group, **flags}, [param], grads, states).types
 
     assert types(momentum=0) != types(centered=False)
     assert types(momentum=0) == types(momentum=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from optgen.runtime.batch.dispatch_key import DispatchKey
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
-from optgen.runtime.torch_private import is_contiguous, plain
+from optgen.runtime.torch_private import is_contiguous, is_plain_class
 
 _dtype = attrgetter("dtype")
 
@@ -36,10 +36,10 @@ class Batch:
     shapes: list[Any] = field(default_factory=list)  # of the members; none of a part
     memo: dict[str, Any] = field(default_factory=dict)  # what lowerings know about the types
     parts: list["Batch"] = field(default_factory=list)  # where the tensors need several lowerings
-    places: list[int] = field(
+    indices: list[int] = field(
         default_factory=list
     )  # of a part: where its tensors stand in the whole
-    _uneven: list[int] | None = None
+    _noncontiguous: list[int] | None = None
     _grad_dtypes: set[torch.dtype] | None = None
 
     @property
@@ -65,16 +65,16 @@ class Batch:
         return self._grad_dtypes
 
     @property
-    def uneven(self) -> list[int]:
+    def noncontiguous(self) -> list[int]:
         """The places of parameters of which memory, or that of a state, is not in order."""
-        if self._uneven is None:
+        if self._noncontiguous is None:
             lists = columns = [self.params, *filter(None, self.states)]
             if self.dispatch_key.facts:  # only some of such parameters have a state
                 columns = [[value for value in column if value is not None] for column in columns]
             flat = self.ordinary and all(all(map(is_contiguous, column)) for column in columns)
             rows = () if flat else enumerate(zip(*lists, strict=True))
-            self._uneven = [place for place, row in rows if not all(map(_even, row))]
-        return self._uneven
+            self._noncontiguous = [index for index, row in rows if not all(map(_in_order, row))]
+        return self._noncontiguous
 
     @property
     def needs_forloop(self) -> str:
@@ -93,7 +93,7 @@ class Batch:
     def overriding_class(self) -> str:
         """The name of a tensor class that may hold no memory for a kernel; "" if there is none."""
         classes = dict.fromkeys(map(type, self.tensors()))
-        return next((found.__name__ for found in classes if not plain(found)), "")
+        return next((found.__name__ for found in classes if not is_plain_class(found)), "")
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor that a kernel would look for in memory."""
@@ -109,21 +109,21 @@ class Batch:
         """Tell whether another batch has tensors of the same types and dispatch keys."""
         return self.types == other.types and self.dispatch_keys == other.dispatch_keys
 
-    def take(self, other: "Batch") -> None:
+    def take_tensors(self, other: "Batch") -> None:
         """Take over the tensors of another work of the same types."""
         self.group, self.members, self.params = other.group, other.members, other.params
         self.grads, self.states, self.steps = other.grads, other.states, other.steps
         self.dicts, self.fresh, self.shapes = other.dicts, other.fresh, other.shapes
-        self._uneven, self._grad_dtypes = other._uneven, other._grad_dtypes
-        self.share()
+        self._noncontiguous, self._grad_dtypes = other._noncontiguous, other._grad_dtypes
+        self.fill_parts()
 
     def drop_tensors(self) -> None:
         """Keep no tensor alive until the next step."""
         self.group, self.members, self.params, self.grads = {}, [], [], []
         self.states, self.steps, self.dicts, self.fresh = [], [], [], {}
-        self.shapes, self._uneven, self._grad_dtypes = [], None, None
+        self.shapes, self._noncontiguous, self._grad_dtypes = [], None, None
 
-    def divide(self) -> None:
+    def split_into_parts(self) -> None:
         """Make a part of every set of tensors that one lowering can take."""
         if not self.dispatch_keys or self.dispatch_keys.count(self.dispatch_keys[0]) == len(
             self.dispatch_keys
@@ -133,35 +133,37 @@ class Batch:
         for index, found in enumerate(self.dispatch_keys):
             columns.setdefault(found, []).append(index)
         self.parts = [
-            Batch({}, [], [], [], [], [], [], {}, [dispatch_key] * len(places), [], places=places)
-            for dispatch_key, places in columns.items()
+            Batch(
+                {}, [], [], [], [], [], [], {}, [dispatch_key] * len(indices), [], indices=indices
+            )
+            for dispatch_key, indices in columns.items()
         ]
-        self.share()
+        self.fill_parts()
 
-    def share(self) -> None:
+    def fill_parts(self) -> None:
         """Hand this step's tensors and hyperparameters to the parts."""
         for part in self.parts:
-            self._hand(part, part.places)
+            self._fill(part, part.indices)
             part.group = {**self.group, "params": part.members}
 
-    def some(self, places: list[int]) -> "Batch":
+    def subset(self, indices: list[int]) -> "Batch":
         """The tensors at some places, in the group of all."""
-        part = replace(self, memo={}, parts=[], places=places)
-        self._hand(part, places)
+        part = replace(self, memo={}, parts=[], indices=indices)
+        self._fill(part, indices)
         return part
 
-    def _hand(self, part: "Batch", places: list[int]) -> None:
+    def _fill(self, part: "Batch", indices: list[int]) -> None:
         def pick(items: list[Any]) -> list[Any]:
-            return [items[place] for place in places] if items else []
+            return [items[index] for index in indices] if items else []
 
         part.members, part.params, part.grads = map(pick, (self.members, self.params, self.grads))
         part.states = [_all_or_none(pick(column)) for column in self.states]
         part.steps, part.dicts = pick(self.steps), pick(self.dicts)
         part.fresh = {key: pick(flags) for key, flags in self.fresh.items()}
-        part._uneven = part._grad_dtypes = None
+        part._noncontiguous = part._grad_dtypes = None
 
 
-def _even(tensor: Tensor | None) -> bool:
+def _in_order(tensor: Tensor | None) -> bool:
     """Tell whether memory has the elements in their order; a sparse tensor has other memory."""
     return tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous()
 

@@ -16,7 +16,7 @@ from optgen.runtime.torch_private import has_overlap, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
-_COMPUTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
@@ -34,17 +34,17 @@ def check_step(optimizer: Optimized, batch: Batch) -> None:
 def check_types(rule: Rule, batch: Batch) -> None:
     """Raise an error for tensors that do not go together; it holds for others of their types."""
     if any_dtensor(batch.members):
-        _check_places(rule, batch)
+        _check_state_sharding(rule, batch)
     _check_numbers(rule, batch)
     _check_devices(rule, batch)
-    for key, column in _named(rule, batch):
-        strange = set(map(_dtype, _present(column))) - _COMPUTED
+    for key, column in _named_columns(rule, batch):
+        strange = set(map(_dtype, _present(column))) - _SUPPORTED
         for dtype in strange:
             raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
     _check_shapes(rule, batch)
 
 
-def _named(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
+def _named_columns(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
     """The parameters and the states that have a shape, by their names."""
     yield "a parameter", batch.params
     for state, column in zip(rule.states, batch.states, strict=True):
@@ -57,18 +57,18 @@ def _check_gradients(batch: Batch) -> None:
     it: in memory there may be other numbers in its place, or nothing.
     """
     params, grads = batch.params, batch.grads
-    if not _have(batch.shapes if batch.real else map(_shape, params), grads):
+    if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
         pairs = zip(map(_device, params), map(_device, grads), strict=True)
         one, other = next(pair for pair in pairs if pair[0] != pair[1])
         raise RuntimeError(f"a gradient is on {other}, but its parameter on {one}")
-    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _COMPUTED:
+    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED:
         raise NotImplementedError(f"a gradient is of {dtype}: steps compute with real numbers")
 
 
-def _have(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
+def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
     """Tell whether tensors have these shapes; thousands at once would wake the collector."""
     return all(map(eq, map(_shape, tensors), shapes))
 
@@ -83,9 +83,9 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
 
 def _check_memory(batch: Batch) -> None:
     """Raise torch's error for what is to be written where several elements share a place."""
-    for place in batch.uneven:
+    for index in batch.noncontiguous:
         for column in (batch.params, *batch.states):
-            if column and column[place] is not None and has_overlap(column[place]):
+            if column and column[index] is not None and has_overlap(column[index]):
                 raise RuntimeError(
                     "unsupported operation: more than one element of the written-to tensor refers "
                     "to a single memory location. Please clone() the tensor before performing the "
@@ -120,7 +120,7 @@ def _check_states(rule: Rule, batch: Batch) -> None:
     if rule.facts or not batch.real:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        if state.shape == "like" and column and not _have(batch.shapes, column):
+        if state.shape == "like" and column and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 
@@ -157,7 +157,7 @@ def _present(column: Sequence[Tensor | None]) -> Iterator[Tensor]:
     return (value for value in column if value is not None)
 
 
-def _check_places(rule: Rule, batch: Batch) -> None:
+def _check_state_sharding(rule: Rule, batch: Batch) -> None:
     """A state that another process has the rest of is none of this process's part."""
     for state in rule.states:
         if state.shape == "like" and state.present(batch.group):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.flat_partitions import Given
+from optgen.runtime.batch.flat_partitions import OriginalParams
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.state.create import Created
 from optgen.runtime.state.placeholders import Placeholder
@@ -31,14 +31,16 @@ class StepContext:
     placeholders: list[Placeholder] = field(default_factory=list)
     before: tuple[StateSnapshot, list[Placeholder]] | None = None  # once a step changes states
     cached: CachedStep | None = None  # of a step that one backend took as a whole
-    given: dict[int, Given] = field(default_factory=dict)  # by the identity of the group
+    original_params: dict[int, OriginalParams] = field(
+        default_factory=dict
+    )  # by the identity of the group
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""
         self.created, self.before = [], None
         for batch in self.batches.values():
             batch.drop_tensors()
-        whole = {key: batch for key, batch in self.batches.items() if not batch.places}
+        whole = {key: batch for key, batch in self.batches.items() if not batch.indices}
         self.batches = whole
 
 

@@ -21,28 +21,28 @@ from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
-class Given(NamedTuple):
+class OriginalParams(NamedTuple):
     """What is remembered of the parameters that a group was given."""
 
     ids: frozenset[int]
     dims: tuple[int, ...]
 
 
-def given(group: Mapping[str, Any]) -> Given:
+def original_params(group: Mapping[str, Any]) -> OriginalParams:
     """What is to be remembered of a group: its parameters are the user's own."""
     params = group["params"]
-    return Given(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
+    return OriginalParams(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
 
 
-def carried_over(
-    before: Sequence[Given | None], groups: Sequence[dict[str, Any]]
-) -> dict[int, Given]:
+def originals_after_load(
+    before: Sequence[OriginalParams | None], groups: Sequence[dict[str, Any]]
+) -> dict[int, OriginalParams]:
     """What groups were given that a load has put in the place of others, or made anew."""
     pairs = zip_longest(groups, before[: len(groups)])
-    return {id(group): known or given(group) for group, known in pairs}
+    return {id(group): original or original_params(group) for group, original in pairs}
 
 
-def check(optimizer: Optimized, group: Group, known: Given | None) -> None:
+def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -> None:
     """Raise an error if the group of a rule that is not elementwise holds a flat partition."""
     if optimizer.rule.elementwise:
         return
@@ -50,7 +50,7 @@ def check(optimizer: Optimized, group: Group, known: Given | None) -> None:
     marked = any(map(flattened_by_fsdp, params))
     if marked and (any(map(is_flat_parameter, params)) or _pieces(optimizer)):
         what = "FSDP has flattened them"
-    elif known and _exchanged(known, params):
+    elif original and _exchanged(original, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
         what = f"a group's parameters were exchanged for vectors of {sizes} elements"
     else:
@@ -73,7 +73,7 @@ def _pieces(optimizer: Optimized) -> bool:
     return bool(marked) and all(param.dim() == 1 for param in marked)
 
 
-def _exchanged(known: Given, params: Sequence[Tensor]) -> bool:
-    if not params or any(param.dim() != 1 or id(param) in known.ids for param in params):
+def _exchanged(original: OriginalParams, params: Sequence[Tensor]) -> bool:
+    if not params or any(param.dim() != 1 or id(param) in original.ids for param in params):
         return False
-    return len(params) < len(known.dims) or any(dim > 1 for dim in known.dims)
+    return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims)

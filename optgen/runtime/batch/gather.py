@@ -11,15 +11,15 @@ from itertools import compress
 from torch import Tensor
 
 from optgen.runtime.batch import flat_partitions, gradient_checks
-from optgen.runtime.batch.assemble import Gradients, States, assemble, visible
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
+from optgen.runtime.batch.make_batch import Gradients, States, checked_gradients, make_batch
 from optgen.runtime.protocols import Group
-from optgen.runtime.state.create import ensure, store_counts
+from optgen.runtime.state.create import create_missing, store_int_counts
 from optgen.runtime.state.placeholders import remove_placeholders
 from optgen.runtime.state.snapshot import StateSnapshot
-from optgen.runtime.tensors.dtensor import check_summed, redistributed
+from optgen.runtime.tensors.dtensor import check_not_partial, redistribute_gradients
 from optgen.runtime.torch_private import check_fused
 
 
@@ -40,13 +40,13 @@ def gather_batches(
     batches = []
     for group in optimizer.param_groups:
         members, found = with_gradient(group, given)
-        grads = visible(optimizer, group, redistributed(members, found))
+        grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
         known = old.get(id(group))
-        batch = assemble(optimizer, group, members, grads, states, known)
+        batch = make_batch(optimizer, group, members, grads, states, known)
         if known is None or not known.is_like(batch):
-            known = _complete(optimizer, batch, grads)
+            known = _rebuild(optimizer, batch, grads)
         else:
-            known.take(batch)
+            known.take_tensors(batch)
         check_step(optimizer, known)
         batches.append(known)
         for each in (known, *known.parts):
@@ -87,28 +87,28 @@ def finish(optimizer: Stepping, stepped: bool) -> None:
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
         for batch in context.batches.values():
-            store_counts(batch.dicts, batch.steps)
+            store_int_counts(batch.dicts, batch.steps)
     for values, key in () if stepped else context.created:
         values.pop(key, None)
     context.forget()
 
 
-def _complete(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
+def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
     """Check tensors of other types than in the last step; create the states that are missing."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
-    check_summed(batch.members)
+    check_not_partial(batch.members)
     gradient_checks.check_whole(optimizer, batch.members)
-    flat_partitions.check(optimizer, group, context.given.get(id(group)))
+    flat_partitions.check(optimizer, group, context.original_params.get(id(group)))
     if group.get("fused"):
         for param in batch.members:
             check_fused(param)
     snapshot(optimizer)
-    created = ensure(rule, optimizer.state, group, batch.members, optimizer.defaults)
+    created = create_missing(rule, optimizer.state, group, batch.members, optimizer.defaults)
     context.created += created
-    batch = assemble(optimizer, group, batch.members, grads, States(optimizer.state))
+    batch = make_batch(optimizer, group, batch.members, grads, States(optimizer.state))
     check_types(rule, batch)
     places = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
         batch.fresh[key] = [(id(values), key) in places for values in batch.dicts]
-    batch.share()
+    batch.fill_parts()
     return batch

@@ -63,12 +63,12 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        where = sharding_of(member)
-        if where is not None and not where.is_even(member):
+        sharding = sharding_of(member)
+        if sharding is not None and not sharding.is_even(member):
             raise RuntimeError(
                 f"{name} looks at a parameter as a whole, and this process holds a part of the "
                 f"shape {tuple(local_tensor(member).shape)} of a parameter {tuple(member.shape)} "
-                f"that lies as {where.placements}: not as torch cuts it; use distribute_tensor"
+                f"that lies as {sharding.placements}: not as torch cuts it; use distribute_tensor"
             )
 
 

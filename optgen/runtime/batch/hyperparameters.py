@@ -76,18 +76,18 @@ class Numbers:
                     raise ValueError(f"{cell.key} must be 1-element, not {tuple(part.shape)}")
 
     def _pairs(self, values: Iterable[Any]) -> Iterator[tuple[Cell, Any]]:
-        return zip(self._cells, self._rule.numbered(values), strict=True)
+        return zip(self._cells, self._rule.choices_as_indices(values), strict=True)
 
 
-_known: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
+_numbers: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
 
 
 def numbers_of(owner: Lowered) -> Numbers:
     """Return what is known of an optimizer's hyperparameters: of all of its class the same."""
     kind = type(owner)
-    if kind not in _known:
-        _known[kind] = Numbers(owner)
-    return _known[kind]
+    if kind not in _numbers:
+        _numbers[kind] = Numbers(owner)
+    return _numbers[kind]
 
 
 def _cell(key: str, hint: Any, below: float | None) -> Cell:

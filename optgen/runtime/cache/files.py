@@ -16,10 +16,10 @@ _MODE = 0o644  # whatever the umask is: a file that its group may write to is no
 def read(path: Path) -> bytes:
     """Return what a file holds; raise an OSError for a link and for a file others may write to."""
     with open(os.open(path, _READING | getattr(os, "O_BINARY", 0)), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a file", str(path))
-        if reason := fault(facts):
+        if reason := fault(status):
             raise PermissionError(errno.EPERM, reason, str(path))
         return file.read()
 

@@ -17,7 +17,7 @@ _warned: set[str] = set()
 def folders() -> Iterator[Path]:
     """Yield the folders to look in and to write to: the cache folder, then one that ends with the
     process; neither if others may write to it."""
-    chosen = _made()
+    chosen = _cache_folder()
     if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
         yield chosen
     temporary = _temporary_folder(os.getpid())
@@ -25,7 +25,7 @@ def folders() -> Iterator[Path]:
         yield temporary
 
 
-def _made() -> Path | None:
+def _cache_folder() -> Path | None:
     """The cache folder, if it is there or could be made."""
     try:
         chosen = _chosen_folder()
@@ -35,7 +35,7 @@ def _made() -> Path | None:
         return None
 
 
-def ends_with_the_process(folder: Path) -> bool:
+def is_temporary(folder: Path) -> bool:
     """Tell whether a folder is the one that is removed when this process ends."""
     return folder == _temporary_folder(os.getpid())
 

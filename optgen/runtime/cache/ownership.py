@@ -18,7 +18,7 @@ def untrusted(folder: Path) -> str:
     """Say why a folder is not trusted; nothing if it is."""
     if not hasattr(os, "geteuid"):
         return ""
-    *ancestors, last = _way(folder.absolute())
+    *ancestors, last = _steps_to(folder.absolute())
     found = ((path, fault(path.lstat(), ancestor=True)) for path in ancestors)
     for path, reason in (*found, (last, fault(last.lstat()))):
         if reason:
@@ -26,21 +26,21 @@ def untrusted(folder: Path) -> str:
     return ""
 
 
-def fault(facts: os.stat_result, *, ancestor: bool = False) -> str:
+def fault(status: os.stat_result, *, ancestor: bool = False) -> str:
     """Say who else could change a file or a folder, by its facts; nothing if nobody could.
 
     Of an ancestor only renaming and replacing what it holds counts.
     """
     if not hasattr(os, "geteuid"):
         return ""
-    if facts.st_uid not in _trusted_users():
-        return f"belongs to user {facts.st_uid}"
-    mode = facts.st_mode
+    if status.st_uid not in _trusted_users():
+        return f"belongs to user {status.st_uid}"
+    mode = status.st_mode
     if stat.S_ISLNK(mode) or (ancestor and mode & stat.S_ISVTX):
         return ""
     if mode & stat.S_IWOTH:
         return "may be written to by everybody"
-    if mode & stat.S_IWGRP and not (ancestor and _is_private(facts.st_gid)):
+    if mode & stat.S_IWGRP and not (ancestor and _is_private(status.st_gid)):
         return "may be written to by its group"
     return ""
 
@@ -64,7 +64,7 @@ def _is_private(group: int) -> bool:
     return alone and (user.pw_gid, user.pw_name) == (group, entry.gr_name)
 
 
-def _way(path: Path) -> Iterator[Path]:
+def _steps_to(path: Path) -> Iterator[Path]:
     """Every folder and link that leads to a path, as the system follows them; the folder last."""
     at, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     yield at

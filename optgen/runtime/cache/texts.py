@@ -26,16 +26,16 @@ def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
     for cache in folders():
         folder = cache / "specs" / key
         tried.append(folder)
-        if found := kept(folder):
+        if found := read_texts(folder):
             return folder, found
         texts = texts or generate()
         with suppress(OSError):  # read-only, full, or of others
-            keep(folder, texts)
+            write_texts(folder, texts)
             return folder, texts
     return (tried or [Path("specs", key)])[0], texts or generate()
 
 
-def kept(folder: Path) -> Texts | None:
+def read_texts(folder: Path) -> Texts | None:
     """Return the texts of a folder; None if one is missing, altered, or open to others."""
     try:
         _check(folder)
@@ -46,7 +46,7 @@ def kept(folder: Path) -> Texts | None:
     return texts if digest == _digest(texts) else None
 
 
-def keep(folder: Path, texts: Texts) -> None:
+def write_texts(folder: Path, texts: Texts) -> None:
     """Write texts, and the checksum when all of them are there.
 
     Others that write them at the same time write the same, each file in one step.

@@ -37,24 +37,25 @@ def prepare(
 
 
 def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterator[Update]:
-    rule, group, where = optimizer.rule, batch.group, batch.dispatch_key.sharding
-    assert where is not None
+    rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
+    assert sharding is not None
     if group.get("differentiable") or group.get("capturable"):
         raise RuntimeError(
-            f"{type(optimizer).__name__} looks at a parameter as a whole, and this process holds a "
-            f"part ({where.placements}): neither differentiable=True nor capturable=True can step"
+            f"{type(optimizer).__name__} looks at a parameter as a whole, and this process holds "
+            f"a part ({sharding.placements}): neither differentiable=True nor capturable=True can "
+            "step"
         )
     taken = hypers(rule, group, functional=False, lowering="foreach")
-    name, cuts = named("update_sharded", rule, batch), where.cuts()
+    name, sharded_axes = named("update_sharded", rule, batch), sharding.sharded_axes()
     sharded = find(optimizer.lowerings, "foreach", name)
     alone = named("update", rule, batch)  # where parts of such parameters go by themselves
     update = sharded or load(optimizer.lowerings, "foreach", alone)
-    consensus.note(where, name, taken)
+    consensus.note(sharding, name, taken)
     for columns, fresh, places in buckets(rule, batch, by_value=True):
         whole = batch.members[places[0]]
         count = columns[-1][0].item() if rule.step else None
-        consensus.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
-        collectives = {"collectives": Collectives(whole, cuts)} if sharded else {}
+        consensus.note(sharding, tuple(whole.shape), whole.dtype, places, fresh, count)
+        collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         yield _made(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
 
 

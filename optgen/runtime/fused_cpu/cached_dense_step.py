@@ -18,7 +18,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
-from optgen.runtime.batch.dispatch_key import OPTIONS, decisive_kind
+from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.forced import forced
 from optgen.runtime.fused_cpu import threads
 from optgen.runtime.fused_cpu.kernel import Kernel
@@ -180,7 +180,7 @@ class CachedDenseStep:
     def _take_hypers(self, index: int, group: Group, values: Values) -> bool:
         # A learning rate that becomes a tensor may have to be computed with in its own type.
         known = self._values[index].hypers
-        if list(map(decisive_kind, values.hypers)) != list(map(decisive_kind, known)):
+        if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, known)):
             return False
         self._table.hypers[index] = self._kernel.row(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):

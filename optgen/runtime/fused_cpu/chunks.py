@@ -39,8 +39,8 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
             crooked.append(batch)
         else:
             if others := sorted(set(range(len(batch.params))) - set(places)):
-                lying.append(batch.some(others))
-            crooked += map(batch.some, _few(batch, places))
+                lying.append(batch.subset(others))
+            crooked += map(batch.subset, _few(batch, places))
     if lying:
         yield Chunk(lying)
     for batch in crooked:
@@ -55,13 +55,13 @@ def together(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
 def _crooked(kernel: Kernel, batch: Batch) -> list[int]:
     """The places of the parameters of which some stream must be copied."""
     columns = _walked(kernel, batch)
-    flat = not batch.uneven and all(map(is_contiguous, batch.grads))
+    flat = not batch.noncontiguous and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
         place
         for place, row in enumerate(zip(*columns, strict=True))
-        if layout.copies(row, kernel.by_matrix)
+        if layout.streams_to_copy(row, kernel.by_matrix)
     ]
 
 

@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.protocols import Group
-from optgen.runtime.state.create import ensure
+from optgen.runtime.state.create import create_missing
 
 
 def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
@@ -48,7 +48,7 @@ def _are_all_taken(optimizer: Stepping, made: list[Batch], takes: Callable[[Batc
 
 
 def _batch(optimizer: Stepping, group: Group, types: list[int]) -> Batch:
-    flat_partitions.check(optimizer, group, optimizer._context.given.get(id(group)))
+    flat_partitions.check(optimizer, group, optimizer._context.original_params.get(id(group)))
     params = group["params"]
     kinds = [params[types.index(kind)] for kind in sorted({*types} - {0})]
     members = list(compress(params, types))
@@ -61,7 +61,7 @@ def taken(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDe
     if repeat is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    made = (ensure(rule, state, batch.group, batch.members, defaults) for batch in batches)
+    made = (create_missing(rule, state, batch.group, batch.members, defaults) for batch in batches)
     created = list(chain.from_iterable(made))
     if repeat.begin(optimizer, created):
         return repeat

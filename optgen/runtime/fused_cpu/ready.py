@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.sparse_rows import touched
+from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.build import dtype_variants
 from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks
@@ -74,7 +74,7 @@ def rows_ready(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> Read
     in_place = (
         sparse_gradients.ready(kernel, update, optimizer, suited) if update and suited else None
     )
-    taken = [touched(optimizer.rule, batch) for batch in sparse if batch not in suited]
+    taken = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in suited]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
         *(each.rows for each in taken),
@@ -87,7 +87,7 @@ def rows_ready(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> Read
         if others:
             others()
         for each in taken:
-            each.put_back()
+            each.scatter_rows()
         return not dense
 
     return run

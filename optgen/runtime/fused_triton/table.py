@@ -127,7 +127,7 @@ class Hypers:
 def flatten(group: dict[str, Any], rule: Rule) -> list[Hyper]:
     """A group's hyperparameters in the order of the rule, a tuple as its numbers, None as NONE."""
     values: list[Hyper] = []
-    for value in rule.numbered(rule.values(group)):
+    for value in rule.choices_as_indices(rule.values(group)):
         for one in value if isinstance(value, (tuple, list)) else (value,):
             values.append(NONE if one is None else one)
     return values

@@ -10,8 +10,8 @@ from torch.optim import Optimizer
 
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.create import as_scalar, beside_params, dtype_of, scalar_device
-from optgen.runtime.state.device_scalars import hand_out
+from optgen.runtime.state.create import as_scalar, dtype_of, scalar_device, scalars_on_param_device
+from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
 
 
 def backfill(
@@ -50,24 +50,24 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
                 yield group, param, optimizer.state[param]
 
 
-def portable(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
+def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
     """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
-    groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
-    packed["state"] = hand_out(packed["state"], groups, keys)
+    groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
+    packed["state"] = copy_scalars_to_cpu(packed["state"], groups, keys)
     return packed
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Unconverted:
     """A state that torch's load hands on as it is: of a tensor it would change the dtype."""
 
     value: Tensor
 
 
 @contextmanager
-def keeping_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
+def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
     """Load states whose dtype the rule declares as they are saved, not as their parameters are."""
     declared = {state.key for state in rule.states if state.dtype is not None}
 
@@ -88,19 +88,19 @@ def _wrapped(values: Any, declared: set[str]) -> Any:
     if not isinstance(values, dict):
         return values
     return {
-        key: _Kept(value) if key in declared and isinstance(value, Tensor) else value
+        key: _Unconverted(value) if key in declared and isinstance(value, Tensor) else value
         for key, value in values.items()
     }
 
 
-def unwrap(optimizer: Optimized) -> None:
+def restore_declared_dtypes(optimizer: Optimized) -> None:
     """Give loaded states the dtypes that the rule declares, on the devices where they belong."""
     rule = optimizer.rule
     declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
     for group, param, values in _members(optimizer) if declared else ():
         for state, dtype in declared:
             kept = values.get(state.key)
-            if isinstance(kept, _Kept):
+            if isinstance(kept, _Unconverted):
                 is_scalar = state.shape == "scalar"
                 device = scalar_device(rule, group, param) if is_scalar else param.device
                 values[state.key] = kept.value.to(dtype=dtype, device=device)

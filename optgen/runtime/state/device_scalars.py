@@ -14,20 +14,22 @@ import torch
 from torch import Tensor
 
 
-def adopt(states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]) -> list[Tensor]:
+def move_to_params(
+    states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]
+) -> list[Tensor]:
     """The values under `key`, each on its parameter's device: what lies elsewhere moves there."""
-    away: dict[torch.device, list[dict[str, Any]]] = {}
+    elsewhere: dict[torch.device, list[dict[str, Any]]] = {}
     for state, param in zip(states, params, strict=True):
         if state[key].device != param.device:
-            away.setdefault(param.device, []).append(state)
-    for device, moving in away.items():
+            elsewhere.setdefault(param.device, []).append(state)
+    for device, moving in elsewhere.items():
         values = torch.stack([state[key].detach().cpu().reshape(()) for state in moving])
         for state, value in zip(moving, values.to(device).unbind(), strict=True):
             state[key] = value
     return [state[key] for state in states]
 
 
-def hand_out(
+def copy_scalars_to_cpu(
     packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
 ) -> dict[Any, dict[str, Any]]:
     """The states of a checkpoint, the scalars of the given groups copied to the CPU.
@@ -51,11 +53,11 @@ def hand_out(
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies on the CPU, by one transfer for all tensors of one device and type."""
-    together: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
-        together.setdefault((tensor.device, tensor.dtype), []).append(i)
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(i)
     result = list(tensors)
-    for indices in together.values():
+    for indices in by_kind.values():
         values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
         for i, value in zip(indices, values.unbind(), strict=True):
             result[i] = value.clone()

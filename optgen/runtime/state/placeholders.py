@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.runtime.tensors.dtensor import version
+from optgen.runtime.tensors.dtensor import memory_version
 
 
 class Placeholder(NamedTuple):
@@ -21,13 +21,13 @@ class Placeholder(NamedTuple):
     param: Tensor
     key: str
     value: Tensor
-    version: int
+    memory_version: int
 
 
 def placeholders_of(states: Mapping[Tensor, dict[str, Any]]) -> list[Placeholder]:
     """What all these states are now."""
     return [
-        Placeholder(param, key, value, version(value))
+        Placeholder(param, key, value, memory_version(value))
         for param, values in states.items()
         for key, value in values.items()
         if isinstance(value, Tensor)
@@ -40,7 +40,7 @@ def remove_placeholders(
     """Remove the placeholders that nobody has written to since they were made."""
     for each in placeholders:
         values = states.get(each.param, {})
-        if values.get(each.key) is each.value and version(each.value) == each.version:
+        if values.get(each.key) is each.value and memory_version(each.value) == each.memory_version:
             del values[each.key]
             if not values:
                 del states[each.param]

@@ -31,14 +31,16 @@ def swap_in_optimizer_params_and_state(
     Raises:
         RuntimeError: The optimizer has no state yet, or what is given is not of its form.
     """
-    state, groups = _checked(optimizer, swapin_optim_state)
-    rows = _assigned(list(swapin_parameters.values()), state, groups)
+    state, groups = _check_state_dict(optimizer, swapin_optim_state)
+    params_by_group = _split_by_group(list(swapin_parameters.values()), state, groups)
     live_state, live_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
     try:
-        for group, given, params in zip(optimizer.param_groups, groups, rows, strict=True):
+        for group, given, params in zip(
+            optimizer.param_groups, groups, params_by_group, strict=True
+        ):
             group.update({**given, "params": params})
         optimizer.state = defaultdict(dict)
-        for params, given in zip(rows, groups, strict=True):
+        for params, given in zip(params_by_group, groups, strict=True):
             for param, key in zip(params, given["params"], strict=True):
                 optimizer.state[param] = dict(state.get(key, {}))
         yield
@@ -49,7 +51,9 @@ def swap_in_optimizer_params_and_state(
         optimizer.state = live_state
 
 
-def _checked(optimizer: Optimizer, given: Any) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
+def _check_state_dict(
+    optimizer: Optimizer, given: Any
+) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
     """The two halves of a checkpoint, or torch's error."""
     if not optimizer.state:
         _fail("requires initialized optimizer state.")
@@ -99,16 +103,16 @@ def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
         )
 
 
-def _assigned(
+def _split_by_group(
     parameters: list[Tensor], state: Mapping[Any, Any], groups: list[dict[str, Any]]
 ) -> list[list[Tensor]]:
     """The given parameters, group by group."""
-    rows, start = [], 0
+    params_by_group, start = [], 0
     for group in groups:
         end = start + len(group["params"])
         if end > len(parameters):
             _fail("requires the explicit parameter state to match optimizer.param_groups ordering.")
-        rows.append(parameters[start:end])
+        params_by_group.append(parameters[start:end])
         start = end
     known = {key for group in groups for key in group["params"]}
     if extra := [key for key in state if key not in known]:
@@ -116,7 +120,7 @@ def _assigned(
             "requires swapin_optim_state['state'] to be keyed only by packed parameter ids from "
             f"param_groups[*]['params']; got extra keys {extra!r}."
         )
-    return rows
+    return params_by_group
 
 
 def _fail(message: str) -> NoReturn:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.stream_codes import CODES
-from optgen.runtime.torch_private import local_tensor, spec
+from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE = 5  # dimensions, of which an implementation keeps the sizes itself
 # The size of an implementation in words of 8 bytes, in the versions of torch tried.
@@ -235,7 +235,7 @@ def _check_interface(layout: Layout, param: Tensor) -> None:
 def find_parts(layout: Layout, shared: Tensor) -> None:
     """A shared tensor's part and spec stand in its slots; an implementation knows its object."""
     words = _words(id(shared), type(shared).__basicsize__ // 8)
-    held = {"local": local_tensor(shared), "spec": spec(shared)}
+    held = {"local": local_tensor(shared), "spec": dtensor_spec(shared)}
     slots = {
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
         for name, value in held.items()

@@ -13,10 +13,10 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.create import counters, wanted
-from optgen.runtime.tensors.dtensor import specs
+from optgen.runtime.state.create import counts_as_tensors, state_keys
+from optgen.runtime.tensors.dtensor import dtensor_specs
 from optgen.runtime.tensors.real_views import all_plain, reals
-from optgen.runtime.torch_private import numel, plain
+from optgen.runtime.torch_private import is_plain_class, numel
 
 _dtype = attrgetter("dtype")
 _layout = attrgetter("layout")
@@ -29,7 +29,7 @@ class Gradients(NamedTuple):
     """The gradients of one group as lowerings see them."""
 
     tensors: list[Tensor]
-    plain: bool  # all are dense memory and no more
+    ordinary: bool  # all are dense memory and no more
 
 
 class States:
@@ -51,7 +51,7 @@ class States:
         return [self._states.get(param, nothing) for param in members], False
 
 
-def visible(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
+def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
     """Check the gradients, and return them as lowerings see them."""
     rule = optimizer.rule
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
@@ -67,7 +67,7 @@ def visible(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradient
     return Gradients(reals(seen), False)
 
 
-def assemble(
+def make_batch(
     optimizer: Optimized,
     group: Group,
     members: list[Tensor],
@@ -80,11 +80,11 @@ def assemble(
     What the step before had `known` of the group holds for tensors of the same types.
     """
     rule = optimizer.rule
-    keys = wanted(rule, group)
+    keys = state_keys(rule, group)
     counted = [] if rule.step is None else ["step"]
     dicts, unique = states.of(members) if keys or counted else ([], False)
     shapes = list(map(_shape, members))
-    raw, types = _raw(rule, keys, counted, members, dicts)
+    raw, types = _fetch_states(rule, keys, counted, members, dicts)
     types.append(shapes)
     same = known is not None and known.types == types
     real = known.real if known and same else _are_real(types)
@@ -94,15 +94,15 @@ def assemble(
         members=members,
         params=list(members) if real else reals(members, written=True),
         grads=grads.tensors,
-        states=columns if real else [_reals_of_some(column) for column in columns],
-        steps=counters(dicts) if rule.step == "int" and raw else raw.get("step", []),
+        states=columns if real else [_real_views(column) for column in columns],
+        steps=counts_as_tensors(dicts) if rule.step == "int" and raw else raw.get("step", []),
         dicts=dicts,
         fresh={key: [False] * len(members) for key in rule.fresh},
         dispatch_keys=[],
         types=types,
         shapes=shapes,
         real=real,
-        ordinary=grads.plain and (unique or len(set(map(id, members))) == len(members)),
+        ordinary=grads.ordinary and (unique or len(set(map(id, members))) == len(members)),
     )
     if known and same and batch.ordinary and known.ordinary and not rule.facts:
         batch.dispatch_keys = known.dispatch_keys  # these depend on nothing else
@@ -110,11 +110,11 @@ def assemble(
         batch.dispatch_keys = dispatch_keys(
             rule, batch.members, batch.params, grads.tensors, batch.ordinary
         )
-        batch.divide()
+        batch.split_into_parts()
     return batch
 
 
-def _raw(
+def _fetch_states(
     rule: Rule,
     keys: list[str],
     counted: list[str],
@@ -125,7 +125,7 @@ def _raw(
     try:
         raw = {key: [values[key] for values in dicts] for key in counted}
         raw |= _columns(rule, keys, members, dicts)
-        seen = raw if not rule.facts else {key: _given(column) for key, column in raw.items()}
+        seen = raw if not rule.facts else {key: _present(column) for key, column in raw.items()}
         looked_at = [*keys, *(counted if rule.step == "tensor" else [])]
         types = _types(rule, [members, *map(seen.__getitem__, looked_at)])
         types += [list(map(numel, seen[key])) for key in looked_at]
@@ -143,7 +143,7 @@ def _columns(
     columns = {}
     for state in rule.states:
         if state.key in keys:
-            suits = state.suited(members)
+            suits = state.suits_each(members)
             pairs = zip(dicts, suits, strict=True)
             column = [values[state.key] if suited else None for values, suited in pairs]
             if suits != [value is not None for value in column]:
@@ -152,13 +152,13 @@ def _columns(
     return columns
 
 
-def _given(column: list[Any]) -> list[Any]:
+def _present(column: list[Any]) -> list[Any]:
     return [value for value in column if value is not None]
 
 
-def _reals_of_some(column: list[Any]) -> list[Any]:
+def _real_views(column: list[Any]) -> list[Any]:
     """The states as a lowering sees them, None where a parameter has none."""
-    found = iter(reals(_given(column), written=True))
+    found = iter(reals(_present(column), written=True))
     return [None if value is None else next(found) for value in column]
 
 
@@ -167,7 +167,7 @@ def _types(rule: Rule, columns: list[list[Tensor]]) -> list[list[Any]]:
     asked = (type, _dtype) if rule.gradient == "dense" else (type, _dtype, _layout)
     types: list[list[Any]] = [list(map(of, column)) for of in asked for column in columns]
     on_cpu = all(map(_is_cpu, chain.from_iterable(columns)))
-    return [*types, [] if on_cpu else list(map(_device, columns[0])), *specs(columns)]
+    return [*types, [] if on_cpu else list(map(_device, columns[0])), *dtensor_specs(columns)]
 
 
 def _are_real(types: list[list[Any]]) -> bool:
@@ -178,4 +178,4 @@ def _is_real(kind: Any) -> bool:
     """Tell whether tensors of this class, or this dtype, are what lowerings see."""
     if isinstance(kind, torch.dtype):
         return not kind.is_complex
-    return not isinstance(kind, type) or plain(kind)
+    return not isinstance(kind, type) or is_plain_class(kind)
