@@ -11,7 +11,8 @@ from torch import Tensor
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
 from optgen.runtime.batch.gather import gather_batches
-from optgen.runtime.batch.make_batch import Gradients, States, make_batch
+from optgen.runtime.batch.gradients import Gradients
+from optgen.runtime.batch.make_batch import States, make_batch
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -155,15 +156,6 @@ def test_a_state_that_is_none_is_made_again() -> None:
 
     assert optimizer.state[params[0]]["exp_avg"].tolist() == torch.zeros(3, 2).tolist()
     assert float(optimizer.state[params[0]]["step"]) == 1
-
-
-def test_a_gradient_that_is_not_contiguous_is_noticed() -> None:
-    optimizer, params = stepped()
-    assert the_work(optimizer).contiguous
-
-    params[0].grad = torch.ones(2, 3).T
-
-    assert not the_work(optimizer).contiguous
 
 
 def test_a_work_knows_its_states_by_name() -> None:

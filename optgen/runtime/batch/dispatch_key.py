@@ -1,4 +1,4 @@
-"""The dispatch key of a parameter: what decides which lowerings can take it."""
+"""The dispatch key of a parameter: the properties that decide which lowerings can take it."""
 
 from functools import cache
 from typing import NamedTuple
@@ -12,18 +12,18 @@ from optgen.runtime.tensors.sharding import Sharding, sharding_of
 from optgen.runtime.torch_private import is_plain_class
 
 OPTIONS = ("foreach", "fused", "capturable", "differentiable")
-"""The options of a group that decide its lowering, beside its tensors and the class of its lr."""
+"""The group options that decide the lowering, besides the tensors and the dtype of lr."""
 
 
 class DispatchKey(NamedTuple):
-    """What decides which lowerings can take a tensor; one call takes tensors of one key only."""
+    """The properties that decide which lowerings can take a tensor; a call takes one key only."""
 
     device: str = "cpu"
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
     sparse_param: bool = False
     subclass: str = ""  # the name of a tensor class that overrides operations
     occurrence: int = 0  # how often the parameter stands earlier in the group
-    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule asks
+    facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
 
 
@@ -41,7 +41,7 @@ def dispatch_keys(
 ) -> list[DispatchKey]:
     """Find the dispatch key of every parameter and its gradient.
 
-    `ordinary` promises dense gradients of plain classes, and that no parameter stands there twice.
+    `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
     """
     found = (
         [_plain_key(param.device.type) for param in params]
@@ -79,6 +79,6 @@ def _keys_one_by_one(
 def dtype_or_class(value: object) -> object:
     """Return the dtype of a tensor hyperparameter, or the class of a number.
 
-    A tensor learning rate may have to be computed with in its own dtype.
+    The dtype of a tensor learning rate can decide the lowering: torch computes in that dtype.
     """
     return getattr(value, "dtype", value.__class__)

@@ -1,14 +1,15 @@
 """Refuse flat partitions: vectors that engines put in the place of a model's parameters.
 
-DeepSpeed's ZeRO stages and Megatron's distributed optimizer exchange a group's parameters for one
-vector, or for vectors, of the part that this process steps; FSDP 1 makes the model's own parameters
-pieces of one. A rule that works element by element need not know. Any other would take the vector
-for a parameter, and compute something else without an error.
+DeepSpeed's ZeRO stages and Megatron's distributed optimizer replace a group's parameters by one or
+several vectors, which hold the elements that this rank steps. FSDP 1 makes the model's own
+parameters views of one vector. An elementwise rule can step such vectors. Any other rule would take
+a vector for a parameter, and compute wrong values without an error.
 
-FSDP marks its tensors. What else is exchanged carries no mark, so a group remembers what it was
-given: a flat partition stands where nothing of that is left, and only vectors are found where
-matrices were, or fewer vectors. Layers that grow, parameters that join and shards with the shape of
-the whole keep their dimensions, or leave others in their place.
+FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. Its
+parameters count as a flat partition if no original parameter is left, all are vectors, and there
+are fewer of them than before or some original was no vector. Other changes do not fit this
+description: layers that grow, parameters that join, and shards with the shape of the whole keep
+their dimensions, or leave some original parameters in place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +23,14 @@ from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
 class OriginalParams(NamedTuple):
-    """What is remembered of the parameters that a group was given."""
+    """The identities and dimensions of the parameters that the user gave to a group."""
 
     ids: frozenset[int]
     dims: tuple[int, ...]
 
 
 def original_params(group: Mapping[str, Any]) -> OriginalParams:
-    """What is to be remembered of a group: its parameters are the user's own."""
+    """Describe the parameters of a group, which are the user's own."""
     params = group["params"]
     return OriginalParams(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
 
@@ -37,7 +38,10 @@ def original_params(group: Mapping[str, Any]) -> OriginalParams:
 def originals_after_load(
     before: Sequence[OriginalParams | None], groups: Sequence[dict[str, Any]]
 ) -> dict[int, OriginalParams]:
-    """What groups were given that a load has put in the place of others, or made anew."""
+    """Return the original parameters by the identity of the group, after a load made new groups.
+
+    A new group takes over the description of the old group at its index, if there was one.
+    """
     pairs = zip_longest(groups, before[: len(groups)])
     return {id(group): original or original_params(group) for group, original in pairs}
 
@@ -64,9 +68,10 @@ def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -
 
 
 def _pieces(optimizer: Optimized) -> bool:
-    """Tell whether the parameters are pieces of a vector: with FSDP's NO_SHARD they stay whole.
+    """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
-    Any matrix among them says that they are; one group may well have vectors alone.
+    With FSDP's NO_SHARD the parameters keep their shapes. Any matrix in any group shows this; a
+    single group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]
@@ -74,6 +79,7 @@ def _pieces(optimizer: Optimized) -> bool:
 
 
 def _exchanged(original: OriginalParams, params: Sequence[Tensor]) -> bool:
+    """Tell whether a group's original parameters were replaced by a flat partition."""
     if not params or any(param.dim() != 1 or id(param) in original.ids for param in params):
         return False
     return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims)

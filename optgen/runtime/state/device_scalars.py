@@ -1,8 +1,8 @@
-"""Steps and scalar states on the device: a fused kernel reads and advances them there.
+"""Move step counts and scalar states to a device and back: a fused kernel advances them there.
 
-torch keeps them on the CPU unless a group is fused or capturable. Where our default runs fused on a
-CUDA device, they move there before the first launch, as views of one tensor; checkpoints get CPU
-copies, so that they look like torch's.
+torch keeps these scalars on the CPU unless a group is fused or capturable. If the default lowering
+is fused on a CUDA device, the scalars move there before the first launch, as views of one tensor.
+Checkpoints get CPU copies, like torch's checkpoints.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from torch import Tensor
 def move_to_params(
     states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The values under `key`, each on its parameter's device: what lies elsewhere moves there."""
+    """Move the scalars under `key` to their parameters' devices; return them.
+
+    Scalars that move become views of one new tensor per device.
+    """
     elsewhere: dict[torch.device, list[dict[str, Any]]] = {}
     for state, param in zip(states, params, strict=True):
         if state[key].device != param.device:
@@ -32,9 +35,12 @@ def move_to_params(
 def copy_scalars_to_cpu(
     packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
 ) -> dict[Any, dict[str, Any]]:
-    """The states of a checkpoint, the scalars of the given groups copied to the CPU.
+    """Return the states of a checkpoint with the scalars of the given groups copied to the CPU.
 
-    `packed` and `groups` are from the two halves of a state_dict; all else stays itself.
+    Args:
+        packed: the "state" of a state_dict; not changed.
+        groups: some of the "param_groups" of the state_dict.
+        keys: the keys of the scalars. All other values are passed on, not copied.
     """
     moved: list[tuple[Any, str, Tensor]] = []
     for group in groups:
@@ -52,7 +58,7 @@ def copy_scalars_to_cpu(
 
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the CPU, by one transfer for all tensors of one device and type."""
+    """Copy scalars to the CPU, by one transfer for each device and dtype."""
     by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
         by_kind.setdefault((tensor.device, tensor.dtype), []).append(i)
