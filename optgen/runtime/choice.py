@@ -1,4 +1,4 @@
-"""Choose the lowering of a batch, and say why."""
+"""Choose the lowering of a batch, and give the reason."""
 
 from typing import cast
 
@@ -15,7 +15,7 @@ from optgen.runtime.torch_private import foreach_devices
 
 
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for this work and the reason, in a few words."""
+    """Return the lowering for a batch, and a short reason; cached while the options are equal."""
     group = batch.group
     key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
     known = batch.memo.get("choice")
@@ -25,7 +25,7 @@ def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 
 
 def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
-    """Have shards go through foreach where no kernel takes them: only it has a form for shards."""
+    """Replace the for-loop by foreach for shards: of the two, only foreach has a sharded form."""
     if batch.dispatch_key.sharding is None or BACKENDS[lowering].device:
         return lowering, reason
     return "foreach", f"{reason}; in lists"
@@ -57,15 +57,14 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         return _best_unfused(rule, batch, f"no fused lowering for {device} tensors")
     if reason := why_not(optimizer, batch, FUSED[device]):
         return _best_unfused(rule, batch, reason)
-    if (
-        batch.dispatch_key.sparse_grad and device != "cpu"
-    ):  # a table anew in every step, for few rows
+    if batch.dispatch_key.sparse_grad and device != "cpu":
+        # Triton would upload a new table in every step, for a few rows.
         return _best_unfused(rule, batch, "sparse gradients")
     return FUSED[device], _describe(batch)
 
 
 def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
-    """Say in a few words why a lowering cannot take this batch; nothing if it can."""
+    """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
     if reason := batch.needs_forloop:
@@ -86,14 +85,17 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
-        return "forloop", reason  # it computes in the tensor's dtype, as torch does
+        return "forloop", reason  # computes in the dtype of lr, as torch does
     small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
     many = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
     return "foreach" if many else "forloop", reason
 
 
 def _rounds_lr(batch: Batch) -> bool:
-    """Tell whether torch's for-loop would compute the step size in less than the tensors' dtype."""
+    """Tell whether torch's for-loop computes the step size in less precision than the parameters'.
+
+    torch computes the step size in the dtype of a tensor learning rate.
+    """
     lr = batch.group.get("lr")
     return isinstance(lr, Tensor) and any(
         torch.promote_types(lr.dtype, param.dtype) != lr.dtype for param in batch.params
@@ -101,10 +103,8 @@ def _rounds_lr(batch: Batch) -> bool:
 
 
 def _describe(batch: Batch) -> str:
-    dtypes = sorted(
-        str(each).removeprefix("torch.") for each in {param.dtype for param in batch.params}
-    )
-    device = {"cpu": "CPU", "cuda": "CUDA"}.get(
-        batch.dispatch_key.device, batch.dispatch_key.device
-    )
-    return f"{device} tensors, {' and '.join(dtypes)}"
+    """Name the device and the dtypes of a batch."""
+    dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in batch.params})
+    device = batch.dispatch_key.device
+    name = {"cpu": "CPU", "cuda": "CUDA"}.get(device, device)
+    return f"{name} tensors, {' and '.join(dtypes)}"

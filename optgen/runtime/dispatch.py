@@ -22,9 +22,11 @@ _UPDATE_ORDER = list(reversed(BACKENDS))
 def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering.
 
-    `given` are gradients for the parameters of the only group, instead of the parameters' own.
-    Everything that can be refused is refused before anything is written; then the states are as
-    they were before.
+    If the step is refused, this happens before anything is written, and the states are restored.
+
+    Args:
+        optimizer: the optimizer.
+        grads: gradients for the parameters of the only group, instead of the parameters' own.
     """
     context = optimizer._context
     try:
@@ -41,18 +43,21 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         context.cached = cached[0] if len(cached) == 1 else None
         for batch in batches:
             advance_versions(batch.members)
-        # Only where it matters: on a device, the answer must be waited for.
+        # Asked only if the answer matters: reading `found_inf` waits for its device.
         stepped = not (context.created and is_skipped(optimizer))
     finally:
         finish(optimizer, stepped)
 
 
 def _take_fast_path(optimizer: Stepping) -> bool:
-    """Take the step as the one before it, or as a first one, without gathering batches."""
+    """Take the step without gathering batches: the cached step, or a backend's first step.
+
+    Return whether the step was taken, or skipped for the gradient scaler.
+    """
     context, forced_lowering = optimizer._context, forced()
     cached = context.cached
     if cached is not None and cached.forced == forced_lowering:
-        context.cached = None  # and it stays None if a value of a group raises an error
+        context.cached = None  # stays None if a group's value raises an error
         if is_skipped(optimizer) or cached.run(optimizer):
             context.cached = cached
             return True
@@ -66,7 +71,7 @@ def _take_fast_path(optimizer: Stepping) -> bool:
 
 
 def _first_device(optimizer: Stepping) -> str:
-    """Return the type of device of the first parameter; "" if there is none."""
+    """Return the device type of the first parameter; "" if there is no parameter."""
     return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
 
 
@@ -77,7 +82,7 @@ def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
 def _prepare(
     optimizer: Stepping, grads: Sequence[Tensor | None] | None
 ) -> tuple[list[Batch], list[Update]]:
-    """Return the batches of a step, and the updates that are left to be called."""
+    """Gather and check the batches of a step; return them, and the updates to call."""
     optimizer._context.cached = None
     with _consensus(optimizer) as consensus:
         batches = gather_batches(optimizer, grads)
@@ -92,7 +97,7 @@ def _prepare(
 
 
 def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
-    """Return the batches of this step, or their parts, by the lowering that takes them."""
+    """Return the batches of a step, or their parts, by the lowering that takes them."""
     by_lowering: dict[str, list[Batch]] = {}
     for batch in (part for whole in batches for part in whole.parts or (whole,)):
         if batch.params:
@@ -103,7 +108,7 @@ def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, lis
 
 @contextmanager
 def _consensus(optimizer: Stepping) -> Iterator[Consensus | None]:
-    """Have all ranks leave the context or none, if the step can have collectives."""
+    """Yield a consensus of all ranks if the step can have collectives, else None."""
     if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
         yield None
     else:

@@ -1,4 +1,4 @@
-"""What every optimizer here is, whatever its step: a torch Optimizer that imports no compiler."""
+"""The base of every optimizer here: a torch Optimizer whose methods import no compiler."""
 
 import functools
 import warnings
@@ -25,15 +25,15 @@ _UNORDERED = (
     "in sets will change between runs. Please use a list instead. This will be an error in a "
     "future release."
 )
-"""torch's words since version 2.15."""
+"""torch's message since version 2.15."""
 
 
 def with_step_hooks(step: F) -> F:
-    """Run hooks and the profiler's record around a step as torch does, if there are any.
+    """Decorate a step: run hooks and the profiler around it as torch does, if there are any.
 
-    `hooked` on the result keeps torch from wrapping it again, and `_wrapped_by_lr_sched` keeps
-    schedulers from replacing it: `_opt_called` is what they want to know. A subclass with a step of
-    its own is wrapped by torch, and by the time it comes here its hooks have run.
+    The attribute `hooked` keeps torch from wrapping the step again. `_wrapped_by_lr_sched` keeps
+    schedulers from replacing the step; they need `_opt_called` only. torch wraps the step of a
+    subclass that overrides it. Such a step has run the hooks before it calls the decorated one.
     """
     profiled_step = profile_hook_step(step)
 
@@ -51,7 +51,7 @@ def with_step_hooks(step: F) -> F:
 
 
 class LightOptimizer(Optimizer):
-    """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
+    """A torch optimizer whose methods import no compiler; torch's wrapped methods import one."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
@@ -75,7 +75,7 @@ class LightOptimizer(Optimizer):
 
     @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that this class, or torch's of the same name, returned."""
+        """Load a state dict of this class, or of torch's class of the same name."""
         without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
 
     @outside_dynamo
@@ -85,9 +85,9 @@ class LightOptimizer(Optimizer):
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        """Add a parameter group; hyperparameters that it gives override the defaults."""
         without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
 
     def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
-        """What `state_dict` hands out, before its post hooks see it."""
+        """Return the result of `state_dict`, before the post hooks see it."""
         return packed

@@ -1,4 +1,4 @@
-"""The base of every generated optimizer: a torch.optim.Optimizer whose rule is data."""
+"""The base class of generated optimizers: a torch.optim.Optimizer whose rule is data."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints, overload
@@ -32,7 +32,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._reset_context()
-        # What torch's class has not stands in groups, and in checkpoints, where it was asked for.
+        # Keys that torch's class lacks enter groups and checkpoints only if a value was given.
         super().__init__(params, self.rule.drop_unset(defaults))
         check_parameters(self)
         if defaults.get("fused"):
@@ -56,9 +56,9 @@ class GeneratedOptimizer(LightOptimizer):
         self._context = StepContext()
 
     def _offer_amp_scaling(self) -> None:
-        """Let GradScaler leave unscaling to the step: only where a fused one was asked for.
+        """Let GradScaler leave unscaling to the step, but only with fused=True.
 
-        With it some frameworks refuse to clip gradients.
+        Some frameworks refuse to clip the gradients of an optimizer with this attribute.
         """
         if self.defaults.get("fused"):
             self._step_supports_amp_scaling = True
@@ -95,7 +95,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        """Add a parameter group; hyperparameters that it gives override the defaults."""
         super().add_param_group(param_group)
         try:
             for param in self.param_groups[-1]["params"]:
@@ -108,13 +108,14 @@ class GeneratedOptimizer(LightOptimizer):
             self._context.original_params[id(group)] = flat_partitions.original_params(group)
 
     def _check_param(self, param: Tensor) -> None:
-        """Raise a ValueError for a parameter that the rule is not made for."""
+        """Raise a ValueError for a parameter that the rule cannot take; subclasses override it."""
 
     @outside_dynamo
     def init_state(self) -> None:
         """Create the state that the first step would create, without taking a step.
 
-        But what the rule treats unlike at first, as SGD its momentum: the first step creates it.
+        Fresh states, such as SGD's momentum, are left to the first step, which treats them
+        specially.
         """
         self._create_state(lambda param: param.requires_grad)
 
@@ -131,15 +132,15 @@ class GeneratedOptimizer(LightOptimizer):
 
     @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that this class, or torch's of the same name, returned.
+        """Load a state dict of this class, or of torch's class of the same name.
 
-        A state gets its parameter's dtype, as in torch, unless the rule declares another.
+        A state gets its parameter's dtype, as in torch, unless the rule declares a dtype.
         """
         with checkpoint.preserve_declared_dtypes(self, self.rule):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy would not know that placeholders are fresh.
+        # A copy could not tell placeholders from states of training.
         remove_placeholders(self._context.placeholders, self.state)
         self._context.placeholders = []
         packed: dict[str, Any] = super().__getstate__()
@@ -149,16 +150,13 @@ class GeneratedOptimizer(LightOptimizer):
         previous = self.__dict__.get("param_groups", [])
         given = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
-        self.defaults = self.rule.drop_unset(
-            self.defaults
-        )  # torch's adds one that it has come to have
+        # torch's method adds a key that newer versions of torch's class have.
+        self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:
-            self._context.original_params = flat_partitions.originals_after_load(
-                given, self.param_groups
-            )
-        rule = self.rule
-        checkpoint.backfill(self, previous, dict(rule.backfill), dict(rule.optional))
+            originals = flat_partitions.originals_after_load(given, self.param_groups)
+            self._context.original_params = originals
+        checkpoint.backfill(self, previous, dict(self.rule.backfill), dict(self.rule.optional))
         for group in self.param_groups:
             group.update(self.rule.fixed)
         checkpoint.restore_declared_dtypes(self)
@@ -172,6 +170,6 @@ class GeneratedOptimizer(LightOptimizer):
 if TYPE_CHECKING:
 
     class LoadedOptimizer(GeneratedOptimizer):
-        """A loaded class to a type checker: which hyperparameters it takes only its spec says."""
+        """The type of a loaded class for type checkers; only its spec knows its hyperparameters."""
 
         def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...
