@@ -43,7 +43,7 @@ def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> N
         context.cached = cached[0] if len(cached) == 1 else None
         for batch in batches:
             advance_versions(batch.members)
-        # Asked only if the answer matters: reading `found_inf` waits for its device.
+        # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))
     finally:
         finish(optimizer, stepped)

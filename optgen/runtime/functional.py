@@ -46,7 +46,7 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
         @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
-            declared(*args, **kwargs)  # Python's own error for arguments that do not fit
+            declared(*args, **kwargs)  # raises Python's error for wrong arguments
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             form.step(bound.arguments)
@@ -97,7 +97,7 @@ class _Form:
         group |= {key: arguments.get(key) for key in OPTIONS}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
-        if "differentiable" not in arguments:  # torch then records if autograd does
+        if "differentiable" not in arguments:  # torch then follows autograd's mode
             group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
         lists = {key: arguments[name] for key, name in self.lists.items()}
         self._check(group, lists)

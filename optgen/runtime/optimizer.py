@@ -150,7 +150,7 @@ class GeneratedOptimizer(LightOptimizer):
         previous = self.__dict__.get("param_groups", [])
         given = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
-        # torch's method adds a key that newer versions of torch's class have.
+        # torch's method adds the default of `differentiable`, which the rule may have as optional.
         self.defaults = self.rule.drop_unset(self.defaults)
         self._reset_context()
         if not self.rule.elementwise:

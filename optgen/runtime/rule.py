@@ -137,4 +137,4 @@ def number(value: Any) -> Any:
     """Convert a hyperparameter to a Python number or a tuple of them; keep None and strings."""
     if isinstance(value, (tuple, list)):
         return tuple(map(number, value))
-    return value.item() if hasattr(value, "item") else value  # a tensor's, or NumPy's
+    return value.item() if hasattr(value, "item") else value  # of a tensor or a NumPy scalar

@@ -158,7 +158,7 @@ def test_ranks_may_have_other_parameters_of_their_own() -> None:
     one, two = pair.run(_others)
 
     assert len(one) == len(two) == 1  # only what is in parts has a gradient
-    assert "the other parts" in one[0]
+    assert "the other shards" in one[0]
     assert one == two
 
 

@@ -28,7 +28,7 @@ class Batch:
     states: list[list[Tensor]]  # one list per state of the rule; empty where the state is absent
     steps: list[Any]  # empty if the rule does not count steps
     dicts: list[dict[str, Any]]  # the members' states; empty if they have none
-    fresh: dict[str, list[bool]]  # per state that the rule asks it of: this step has created it
+    fresh: dict[str, list[bool]]  # per fresh state of the rule: whether this step created it
     dispatch_keys: list[DispatchKey]
     types: list[list[Any]]  # classes, dtypes, sizes of members and states; empty in a part
     real: bool = True  # lowerings see members and states as they are

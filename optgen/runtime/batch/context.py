@@ -16,7 +16,7 @@ from optgen.runtime.state.snapshot import StateSnapshot
 class CachedStep(Protocol):
     """A step that a backend can repeat without gathering, while nothing it depends on changes."""
 
-    forced: str | None  # the lowering that `use_lowering` asked for when the step was cached
+    forced: str | None  # the lowering that `use_lowering` forced when the step was cached
 
     def run(self, optimizer: Any) -> bool:
         """Take the step, or change nothing and return False."""
@@ -31,7 +31,7 @@ class StepContext:
     placeholders: list[Placeholder] = field(default_factory=list)
     before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set when a step changes states
     cached: CachedStep | None = None  # set if one backend took the whole step
-    original_params: dict[int, OriginalParams] = field(default_factory=dict)  # as `batches`
+    original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""

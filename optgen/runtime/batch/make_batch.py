@@ -90,7 +90,7 @@ def make_batch(
 def _set_dispatch_keys(rule: Rule, batch: Batch, known: Batch | None) -> None:
     """Set the dispatch keys of a batch, and its parts; reuse those of `known` of the same types."""
     if known and batch.ordinary and known.ordinary and not rule.facts:
-        batch.dispatch_keys = known.dispatch_keys  # they depend on the types only
+        batch.dispatch_keys = known.dispatch_keys  # these depend on the types only
     else:
         members, params, grads = batch.members, batch.params, batch.grads
         batch.dispatch_keys = dispatch_keys(rule, members, params, grads, batch.ordinary)

@@ -33,7 +33,7 @@ def _cache_folder() -> Path | None:
         chosen = _chosen_folder()
         make(chosen)
         return chosen
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
 
 

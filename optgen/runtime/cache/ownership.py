@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-_LINKS = 40  # as many as Linux follows
+_LINKS = 40  # the limit of Linux
 
 
 def untrusted(folder: Path) -> str:

@@ -56,8 +56,8 @@ def create_missing(
     with _gc_paused(len(params) * (1 + len(present))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
-            _ensure_counts(rule, group, params, dicts)
-        made = [_ensure_state(rule, s, group, params, dicts, defaults) for s in present]
+            _create_counts(rule, group, params, dicts)
+        made = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
     pairs = zip(present, made, strict=True)
     return [(each, s.key) for s, given in pairs if s.key in rule.fresh for each in given]
 
@@ -65,7 +65,7 @@ def create_missing(
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
-def _ensure_counts(
+def _create_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
     if rule.step == "int":
@@ -84,7 +84,7 @@ def _ensure_counts(
         dicts[index]["step"] = count
 
 
-def _ensure_state(
+def _create_state(
     rule: Rule,
     state: State,
     group: Group,
