@@ -86,7 +86,7 @@ def test_of_a_module_itself_and_of_none() -> None:
 def test_names_are_the_models() -> None:
     """Of a wrapped part of a model, in which a table keeps the optimizer that it has."""
     part = nn.Sequential(FusedEmbedding(4, 3), nn.Linear(3, 2))
-    model = nn.Sequential(nn.BranchFlattener(), UpdateInBackward(part, SGD, lr=0.1))
+    model = nn.Sequential(nn.Flatten(), UpdateInBackward(part, SGD, lr=0.1))
     found = fused_optimizer_of(model)
     found.init_state()
 
