@@ -52,7 +52,7 @@ def step_in_parts(
 def _part(tensor: Tensor, cut: ShardedAxis | None) -> Tensor:
     if cut is None:
         return tensor
-    return tensor.split(cut.sizes(tensor.shape[cut.axis]), cut.axis)[cut.own]
+    return tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
 
 
 def _together(updates: list[Any]) -> None:
@@ -75,12 +75,15 @@ def _resumed(update: Any, answer: Any) -> Any:
 def _answers(asked: list[Any]) -> list[Any]:
     first = asked[0]
     if isinstance(first, Gather):
-        if not first.cuts:
-            return [request.parts for request in asked]
-        axis = first.cuts[0].axis
-        return [[torch.cat(held, axis) for held in zip(*(r.parts for r in asked), strict=True)], []]
+        if not first.sharded_axes:
+            return [request.shards for request in asked]
+        axis = first.sharded_axes[0].dim
+        return [
+            [torch.cat(held, axis) for held in zip(*(r.shards for r in asked), strict=True)],
+            [],
+        ]
     if isinstance(first, Scatter):
-        cuts = [request.gathered.cuts for request in asked]
+        cuts = [request.gathered.sharded_axes for request in asked]
         if not cuts[0]:
             return [request.made for request in asked]
         return [[_part(matrix, own) for matrix in first.made] for (own,) in cuts]

@@ -19,7 +19,7 @@ import torch
 import optgen
 import optgen.jit
 from optgen.runtime.cache import files
-from optgen.runtime.cache.texts import kept
+from optgen.runtime.cache.texts import read_texts
 from optgen.runtime.optimizer import GeneratedOptimizer
 
 RULE = '''from optgen.spec import hyper, optimizer, state
@@ -91,14 +91,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["__init__.py", "fused_cpu.cpp", "forloop.py", "sha256"])
 def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, damage: str) -> None:
-    whole = kept(folder)
+    whole = read_texts(folder)
     assert whole is not None
     DAMAGES[damage](folder / name)
-    assert kept(folder) is None
+    assert read_texts(folder) is None
 
     loads_and_steps(folder)
 
-    assert kept(folder) == whole
+    assert read_texts(folder) == whole
     assert not ran.exists()
 
 
@@ -145,24 +145,24 @@ def test_a_link_is_not_followed(folder: Path, ran: Path, tmp_path: Path, name: s
     loads_and_steps(folder)
 
     assert not (folder / name).is_symlink()
-    assert kept(folder)
+    assert read_texts(folder)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_an_inner_folder_that_others_may_write_to(folder: Path, mode: int) -> None:
     for inner in (folder, folder.parent):
         inner.chmod(mode)
-        assert kept(folder) is None
+        assert read_texts(folder) is None
         loads_and_steps(folder)
         inner.chmod(0o700)
-        assert kept(folder)
+        assert read_texts(folder)
 
 
 def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
 
-    assert kept(folder) is None
+    assert read_texts(folder) is None
     loads_and_steps(folder)
 
 
@@ -207,5 +207,5 @@ def test_several_processes_mend_one_cache(folder: Path) -> None:
     racing = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
 
     assert [(each.communicate()[1], each.returncode) for each in racing] == [("", 0)] * 3
-    assert kept(folder)
+    assert read_texts(folder)
     assert not list(folder.glob(".build-*"))

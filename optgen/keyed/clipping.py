@@ -11,7 +11,7 @@ from optgen.keyed.fused import updates_in_backward
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.wrappers import OptimizerWrapper
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -86,7 +86,7 @@ class GradientClippingOptimizer(OptimizerWrapper):
                 "optimizers of the other parameters, or by value: UpdateInBackward(clip_value=…)"
             )
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Clip the gradients, or those of the closure, and take a step; return the loss."""
         if closure is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.keyed.errors import Refused
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 
 class CombinedOptimizer(KeyedOptimizer):
@@ -91,7 +91,7 @@ class CombinedOptimizer(KeyedOptimizer):
         """The groups of all members, in a new list of the members' own dicts."""
         return [group for _, optimizer in self._optims for group in optimizer.param_groups]
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step with every member.
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import optgen.optim
 from optgen.runtime import GeneratedOptimizer, Rule
-from optgen.runtime.state.create import ensure
+from optgen.runtime.state.create import create_missing
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
@@ -30,7 +30,7 @@ def create_state(optimizer: Optimizer) -> None:
     with torch.no_grad():
         for group in optimizer.param_groups:
             params = [param for param in group["params"] if param.requires_grad]
-            ensure(rule, optimizer.state, group, params, optimizer.defaults)
+            create_missing(rule, optimizer.state, group, params, optimizer.defaults)
 
 
 def _rule(optimizer: Optimizer) -> Rule | None:

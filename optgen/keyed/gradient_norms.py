@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.eager.slices import slices
-from optgen.runtime.tensors.dtensor import is_dtensor, local, redistributed
+from optgen.runtime.tensors.dtensor import is_dtensor, redistribute_gradients, to_local
 from optgen.runtime.tensors.sharding import sharding_of
-from optgen.runtime.torch_private import group_tensors, plain
+from optgen.runtime.torch_private import group_tensors, is_plain_class
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,7 +41,7 @@ class Gradients:
         known = param_to_pgs or {}
         for param in params:
             groups = tuple(known.get(param, ())) if known else ()
-            if not groups and not plain(type(param)):
+            if not groups and not is_plain_class(type(param)):
                 groups = _groups(param)
             part = self.parts.setdefault(groups, [])  # also on a rank without gradients
             self._devices.setdefault(groups, param.device)
@@ -74,9 +74,11 @@ class Gradients:
         found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
         found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
         if any(found):
-            from optgen.runtime.sharded.all_reduce import Partial, complete
+            from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
-            complete(Partial(power, groups, largest) for groups, power in found.items() if groups)
+            batched_all_reduce(
+                Partial(power, groups, largest) for groups, power in found.items() if groups
+            )
         if not found:
             return torch.zeros(())
         first, *_ = found.values()
@@ -106,19 +108,19 @@ class Gradients:
 
 def _groups(param: Tensor) -> Groups:
     """The groups over whose ranks a parameter, and so its gradient, is spread."""
-    where = sharding_of(param)
-    return () if where is None else tuple(cut.group for cut in where.cuts())
+    sharding = sharding_of(param)
+    return () if sharding is None else tuple(axis.group for axis in sharding.sharded_axes())
 
 
 def _values(param: Tensor) -> Tensor:
     """Return the local memory of a parameter's gradient, after reducing or coalescing it."""
     grad = param.grad
     assert grad is not None
-    if not (plain(type(param)) and plain(type(grad))):
-        (settled,) = redistributed([param], [grad])
+    if not (is_plain_class(type(param)) and is_plain_class(type(grad))):
+        (settled,) = redistribute_gradients([param], [grad])
         if settled is not grad:
             param.grad = settled
-        grad = local(settled) if is_dtensor(type(settled)) else settled
+        grad = to_local(settled) if is_dtensor(type(settled)) else settled
     if grad.is_sparse:
         if not grad.is_coalesced():
             param.grad = grad = grad.coalesce()

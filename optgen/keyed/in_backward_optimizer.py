@@ -13,7 +13,7 @@ from optgen.keyed.ddp import call_when_reduced, ddp_modules
 from optgen.keyed.fused import FusedOptimizer
 from optgen.keyed.gradient_norms import Gradients
 from optgen.keyed.torch_private import after_backward
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 Group = dict[str, Any]
 
@@ -177,7 +177,7 @@ class InBackwardOptimizer(FusedOptimizer):
             if bucket.waiting:
                 bucket.update()
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """End an iteration; nothing is left to update.
 

@@ -10,7 +10,7 @@ from optgen.keyed.create_state import create_by_step, zero_gradients
 from optgen.keyed.extended_state import ExtendedState
 from optgen.keyed.load_state import Load, group_names, named, stateful
 from optgen.keyed.load_tensors import path_text
-from optgen.runtime.light_optimizer import LightOptimizer, hooked
+from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 
 SAVE = "_save_param_groups"
 
@@ -67,7 +67,7 @@ class KeyedOptimizer(LightOptimizer):
         """
         super().__setstate__({"_own_params": {}, "_own_state": {}, **attributes})
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step. Subclasses override this method.
 

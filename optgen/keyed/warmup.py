@@ -10,7 +10,7 @@ from optgen.keyed.keyed_optimizer import KeyedOptimizer
 from optgen.keyed.warmup_stages import WarmupPolicy, WarmupStage, multiplier, schedule
 from optgen.keyed.wrappers import OptimizerWrapper
 from optgen.optim.lr_scheduler.group_rates import write
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 __all__ = ["WarmupOptimizer", "WarmupPolicy", "WarmupStage"]
 
@@ -80,7 +80,7 @@ class WarmupOptimizer(OptimizerWrapper):
         progress = torch.tensor([iteration, self._stage(iteration)], dtype=torch.long)
         self._entries[self._warmup_param] = {"warmup": progress}
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step, and set the rates of the next one; return the closure's loss."""
         loss = self._optimizer.step(closure=closure)

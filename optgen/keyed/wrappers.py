@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from optgen.keyed.create_state import create_state
 from optgen.keyed.keyed_optimizer import SAVE, KeyedOptimizer, check_keyed, check_names
-from optgen.runtime.light_optimizer import hooked
+from optgen.runtime.light_optimizer import with_step_hooks
 
 OptimizerFactory = Callable[..., Optimizer]
 
@@ -32,7 +32,7 @@ class WrapperBase(KeyedOptimizer):
         """The groups of the wrapped optimizer."""
         return self._optimizer.param_groups
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Any = None) -> Any:
         """Take a step with the wrapped optimizer; return its loss."""
         return self._optimizer.step(closure=closure)
@@ -94,8 +94,8 @@ class OptimizerWrapper(WrapperBase):
     """Base of keyed optimizers that wrap another one and extend some of its methods.
 
     A subclass that overrides `step` calls the inherited method. Or it decorates its own with
-    `hooked` and calls `self._optimizer.step`. Either way its hooks run once. A subclass that
-    overrides `post_load_state_dict` calls the inherited method, too.
+    `with_step_hooks` and calls `self._optimizer.step`. Either way its hooks run once. A subclass
+    that overrides `post_load_state_dict` calls the inherited method, too.
 
     Args:
         optimizer (KeyedOptimizer): The optimizer to wrap.

@@ -1,4 +1,4 @@
-"""What a generated optimizer needs when it runs; imports the standard library and torch only."""
+"""The runtime of generated optimizers; imports only the standard library and torch."""
 
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.rule import Rule, State

@@ -1,7 +1,7 @@
-"""The backends: what takes batches through a lowering, one line for each.
+"""The table of backends, and their protocol; a backend takes batches through a lowering.
 
-A backend is a class in a folder of its own. `dispatch` and `choice` know backends by this table and
-by the protocol only.
+Each backend is a class in a folder of its own. `dispatch` and `choice` know backends only by this
+table and the protocol.
 """
 
 import importlib
@@ -17,15 +17,15 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 
 Update: TypeAlias = Callable[[], CachedStep | None]
-"""Updates batches; returns the cached step that can be run the next time, if there can be one."""
+"""Updates batches; returns a cached step that can replace the next step, or None."""
 
 
 class Entry(NamedTuple):
     """A row of the table of backends."""
 
-    title: str  # as messages name it
+    title: str  # the name in messages
     module: str
-    device: str | None = None  # the type of device whose tensors a fused backend takes by default
+    device: str | None = None  # the device type whose tensors a fused backend takes by default
 
 
 BACKENDS = {
@@ -34,10 +34,10 @@ BACKENDS = {
     "fused_cpu": Entry("fused C++", "optgen.runtime.fused_cpu.backend", "cpu"),
     "fused_triton": Entry("fused Triton", "optgen.runtime.fused_triton.backend", "cuda"),
 }
-"""The backends by the names of their lowerings. In a step the last ones update first.
+"""The backends by the names of their lowerings. In a step, the last backends update first.
 
-The C++ kernel must come before the eager ones: it finds that a sparse gradient names no row of its
-parameter only when it runs.
+The C++ kernel must update before the eager backends: it can raise an error while it runs, if a
+sparse gradient names rows outside of its parameter.
 """
 
 FUSED = {entry.device: name for name, entry in BACKENDS.items() if entry.device}
@@ -45,39 +45,39 @@ FUSED = {entry.device: name for name, entry in BACKENDS.items() if entry.device}
 
 
 class CachedCall(Protocol):
-    """A call of an elementwise function that a backend can take again with other lists."""
+    """A call of an elementwise function that a backend can repeat with other lists."""
 
     def run(self, lists: Sequence[list[Tensor]], hypers: dict[str, Any]) -> bool:
         """Update the lists, or change nothing and return False."""
 
 
 class Backend(Protocol):
-    """What takes batches through one lowering."""
+    """An object that takes batches through one lowering."""
 
     def obstacle(self, owner: Lowered, batch: Batch) -> str:
-        """Say in a few words why this backend cannot take a batch; "" if it can."""
+        """Return a short reason why this backend cannot take a batch; "" if it can."""
 
     def prepare(
         self, optimizer: Stepping, batches: Sequence[Batch], consensus: Consensus | None
     ) -> Update:
-        """Check batches, and raise before anything is written; return what updates them.
+        """Check batches, and raise before anything is written; return their update.
 
-        Collectives of the update are noted in `consensus`, which exists if the step can have any.
+        Note the collectives of the update in `consensus`, which exists if the step can have any.
         """
 
     def begin(self, optimizer: Stepping, takes: Callable[[Batch], bool]) -> CachedStep | None:
-        """Take a first step without gathering batches, if that is possible.
+        """Take a first step without gathering batches, if possible.
 
         Args:
-            optimizer: It has no batches yet.
+            optimizer: An optimizer that has no batches yet.
             takes: Tells whether a batch would be dispatched to this backend.
 
         Returns:
-            What repeats the step; None if no step was taken.
+            The cached step; None if no step was taken.
         """
 
     def call(self, function: Lowered, batch: Batch) -> CachedCall | None:
-        """Update the lists of an elementwise function; return what can do so again, if anything."""
+        """Update the lists of an elementwise function; return a cached call for the next time."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Choose the lowering of a batch, and say why."""
+"""Choose the lowering of a batch, and give the reason."""
 
 from typing import cast
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from optgen.runtime.backends import BACKENDS, FUSED, backend
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.dispatch_key import OPTIONS, decisive_kind
+from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.forced import forced
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
@@ -15,29 +15,29 @@ from optgen.runtime.torch_private import foreach_devices
 
 
 def choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    """Return the lowering for this work and the reason, in a few words."""
+    """Return the lowering for a batch, and a short reason; cached while the options are equal."""
     group = batch.group
-    asked = (forced(), *map(group.get, OPTIONS), decisive_kind(group.get("lr")))
+    key = (forced(), *map(group.get, OPTIONS), dtype_or_class(group.get("lr")))
     known = batch.memo.get("choice")
-    if known is None or known[0] != asked:
-        known = batch.memo["choice"] = (asked, _in_lists(batch, *_choose(optimizer, batch)))
+    if known is None or known[0] != key:
+        known = batch.memo["choice"] = (key, _foreach_for_shards(batch, *_choose(optimizer, batch)))
     return cast(tuple[str, str], known[1])
 
 
-def _in_lists(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
-    """Have shards go through foreach where no kernel takes them: only it has a form for shards."""
+def _foreach_for_shards(batch: Batch, lowering: str, reason: str) -> tuple[str, str]:
+    """Replace the for-loop by foreach for shards: of the two, only foreach has a sharded form."""
     if batch.dispatch_key.sharding is None or BACKENDS[lowering].device:
         return lowering, reason
     return "foreach", f"{reason}; in lists"
 
 
 def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
-    group, rule, wish = batch.group, optimizer.rule, forced()
-    if wish is not None:
-        if reason := why_not(optimizer, batch, wish):
+    group, rule, forced_lowering = batch.group, optimizer.rule, forced()
+    if forced_lowering is not None:
+        if reason := why_not(optimizer, batch, forced_lowering):
             name = type(optimizer).__name__
-            raise RuntimeError(f"{name} cannot take a step through {wish!r}: {reason}")
-        return wish, "asked for by use_lowering"
+            raise RuntimeError(f"{name} cannot take a step through {forced_lowering!r}: {reason}")
+        return forced_lowering, "asked for by use_lowering"
     if reason := batch.needs_forloop:
         return "forloop", reason
     if group.get("fused"):
@@ -57,15 +57,14 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         return _best_unfused(rule, batch, f"no fused lowering for {device} tensors")
     if reason := why_not(optimizer, batch, FUSED[device]):
         return _best_unfused(rule, batch, reason)
-    if (
-        batch.dispatch_key.sparse_grad and device != "cpu"
-    ):  # a table anew in every step, for few rows
+    if batch.dispatch_key.sparse_grad and device != "cpu":
+        # Triton would upload a new table in every step, for a few rows.
         return _best_unfused(rule, batch, "sparse gradients")
-    return FUSED[device], _contents(batch)
+    return FUSED[device], _describe(batch)
 
 
 def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
-    """Say in a few words why a lowering cannot take this batch; nothing if it can."""
+    """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
     if reason := batch.needs_forloop:
@@ -81,30 +80,31 @@ def _explicitly_fused(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
         raise RuntimeError(f"`_fused_{optimizer.rule.name}` does not support sparse gradients")
     if lowering is None or reason:
         raise RuntimeError(f"{type(optimizer).__name__}(fused=True) cannot take a step: {reason}")
-    return lowering, f"fused=True, {_contents(batch)}"
+    return lowering, f"fused=True, {_describe(batch)}"
 
 
 def _best_unfused(rule: Rule, batch: Batch, reason: str) -> tuple[str, str]:
     if isinstance(batch.group.get("lr"), Tensor) and "lr" in rule.tensor_hypers:
-        return "forloop", reason  # it computes in the tensor's dtype, as torch does
+        return "forloop", reason  # computes in the dtype of lr, as torch does
     small = sum(param.numel() for param in batch.params) < len(batch.params) * 2**14
     many = batch.dispatch_key.device in foreach_devices() or (small and len(batch.params) > 1)
     return "foreach" if many else "forloop", reason
 
 
 def _rounds_lr(batch: Batch) -> bool:
-    """Tell whether torch's for-loop would compute the step size in less than the tensors' dtype."""
+    """Tell whether torch's for-loop computes the step size in less precision than the parameters'.
+
+    torch computes the step size in the dtype of a tensor learning rate.
+    """
     lr = batch.group.get("lr")
     return isinstance(lr, Tensor) and any(
         torch.promote_types(lr.dtype, param.dtype) != lr.dtype for param in batch.params
     )
 
 
-def _contents(batch: Batch) -> str:
-    dtypes = sorted(
-        str(each).removeprefix("torch.") for each in {param.dtype for param in batch.params}
-    )
-    device = {"cpu": "CPU", "cuda": "CUDA"}.get(
-        batch.dispatch_key.device, batch.dispatch_key.device
-    )
-    return f"{device} tensors, {' and '.join(dtypes)}"
+def _describe(batch: Batch) -> str:
+    """Name the device and the dtypes of a batch."""
+    dtypes = sorted({str(param.dtype).removeprefix("torch.") for param in batch.params})
+    device = batch.dispatch_key.device
+    name = {"cpu": "CPU", "cuda": "CUDA"}.get(device, device)
+    return f"{name} tensors, {' and '.join(dtypes)}"

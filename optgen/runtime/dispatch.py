@@ -17,19 +17,21 @@ from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain
 
 
-def step(optimizer: Stepping, given: Sequence[Tensor | None] | None = None) -> None:
+def step(optimizer: Stepping, grads: Sequence[Tensor | None] | None = None) -> None:
     """Take one step of all groups: one call for all the groups that share a fused lowering.
 
-    `given` are gradients for the parameters of the only group, instead of the parameters' own.
-    Everything that can be refused is refused before anything is written; then the states are as
-    they were before.
+    If the step is refused, this happens before anything is written, and the states are restored.
+
+    Args:
+        optimizer: the optimizer.
+        grads: gradients for the parameters of the only group, instead of the parameters' own.
     """
     context = optimizer._context
     try:
-        if given is None and _taken_at_once(optimizer):
+        if grads is None and _take_fast_path(optimizer):
             context.before = None
             return
-        batches, updates = _prepared(optimizer, given)
+        batches, updates = _prepare(optimizer, grads)
     except BaseException:
         roll_back(optimizer)
         raise
@@ -39,69 +41,72 @@ def step(optimizer: Stepping, given: Sequence[Tensor | None] | None = None) -> N
         context.cached = cached[0] if len(cached) == 1 else None
         for batch in batches:
             advance_versions(batch.members)
-        # Only where it matters: on a device, the answer must be waited for.
+        # `is_skipped` may wait for a device, so it is called only if the answer matters.
         stepped = not (context.created and is_skipped(optimizer))
     finally:
         finish(optimizer, stepped)
 
 
-def _taken_at_once(optimizer: Stepping) -> bool:
-    """Take the step as the one before it, or as a first one, without gathering batches."""
-    context, wish = optimizer._context, forced()
+def _take_fast_path(optimizer: Stepping) -> bool:
+    """Take the step without gathering batches: the cached step, or a backend's first step.
+
+    Return whether the step was taken, or skipped for the gradient scaler.
+    """
+    context, forced_lowering = optimizer._context, forced()
     cached = context.cached
-    if cached is not None and cached.forced == wish:
-        context.cached = None  # and it stays None if a value of a group raises an error
+    if cached is not None and cached.forced == forced_lowering:
+        context.cached = None  # stays None if a group's value raises an error
         if is_skipped(optimizer) or cached.run(optimizer):
             context.cached = cached
             return True
     if context.batches:
         return False
-    lowering = wish or FUSED.get(_device(optimizer))
+    lowering = forced_lowering or FUSED.get(_first_device(optimizer))
     if lowering is not None:
-        takes = _takes(optimizer, lowering)
+        takes = _takes_batch(optimizer, lowering)
         context.cached = backend(lowering).begin(optimizer, takes)
     return context.cached is not None
 
 
-def _device(optimizer: Stepping) -> str:
-    """Return the type of device of the first parameter; "" if there is none."""
+def _first_device(optimizer: Stepping) -> str:
+    """Return the device type of the first parameter; "" if there is no parameter."""
     return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "")
 
 
-def _takes(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
+def _takes_batch(optimizer: Stepping, lowering: str) -> Callable[[Batch], bool]:
     return lambda batch: choose(optimizer, batch)[0] == lowering
 
 
-def _prepared(
-    optimizer: Stepping, given: Sequence[Tensor | None] | None
+def _prepare(
+    optimizer: Stepping, grads: Sequence[Tensor | None] | None
 ) -> tuple[list[Batch], list[Update]]:
-    """Return the batches of a step, and the updates that are left to be called."""
+    """Gather and check the batches of a step; return them, and the updates to call."""
     optimizer._context.cached = None
     with _consensus(optimizer) as consensus:
-        batches = gather_batches(optimizer, given)
-        chosen = _chosen(optimizer, batches)
+        batches = gather_batches(optimizer, grads)
+        by_lowering = _by_lowering(optimizer, batches)
         updates = []
-        for lowering in sorted(chosen, key=list(BACKENDS).index, reverse=True):
+        for lowering in sorted(by_lowering, key=list(BACKENDS).index, reverse=True):
             if consensus:
-                for batch in chosen[lowering]:
+                for batch in by_lowering[lowering]:
                     note_batch(consensus, optimizer.rule, lowering, batch)
-            updates.append(backend(lowering).prepare(optimizer, chosen[lowering], consensus))
+            updates.append(backend(lowering).prepare(optimizer, by_lowering[lowering], consensus))
     return batches, updates
 
 
-def _chosen(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
-    """Return the batches of this step, or their parts, by the lowering that takes them."""
-    chosen: dict[str, list[Batch]] = {}
+def _by_lowering(optimizer: Stepping, batches: Sequence[Batch]) -> dict[str, list[Batch]]:
+    """Return the batches of a step, or their parts, by the lowering that takes them."""
+    by_lowering: dict[str, list[Batch]] = {}
     for batch in (part for whole in batches for part in whole.parts or (whole,)):
         if batch.params:
             lowering, _ = choose(optimizer, batch)
-            chosen.setdefault(lowering, []).append(batch)
-    return chosen
+            by_lowering.setdefault(lowering, []).append(batch)
+    return by_lowering
 
 
 @contextmanager
 def _consensus(optimizer: Stepping) -> Iterator[Consensus | None]:
-    """Have all ranks leave the context or none, if the step can have collectives."""
+    """Yield a consensus of all ranks if the step can have collectives, else None."""
     if optimizer.rule.elementwise or all(all_plain(g["params"]) for g in optimizer.param_groups):
         yield None
     else:

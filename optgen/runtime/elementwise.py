@@ -1,7 +1,8 @@
-"""Functions generated from `@elementwise` rules, when they run: parallel lists, and no optimizer.
+"""Run functions generated from `@elementwise` rules: they update parallel lists of tensors.
 
-One tensor of each list is updated as a parameter is: the first list that the rule writes stands for
-parameters, the first that it only reads for gradients, and all others for states.
+Corresponding tensors of the lists are updated as one parameter of an optimizer is. The first list
+that the rule writes takes the place of parameters, the first list that it only reads takes the
+place of gradients, and all other lists take the place of states.
 """
 
 import sys
@@ -25,15 +26,15 @@ from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabl
 
 _dtype = attrgetter("dtype")
 _shape = attrgetter("shape")
-_KEPT = 4  # so many models that are averaged take turns without a new table
+_MAX_CACHED = 4  # this many averaged models can take turns without a new table
 
 
 class UnfitError(TypeError):
-    """There are tensors in the lists that no rule can take; nothing was changed."""
+    """Raised before any change if the lists have tensors that no rule can take."""
 
 
 class Elementwise:
-    """What a generated function calls, with its lists in the order that lowerings take them."""
+    """The body of a generated function; takes its lists in the order of the lowerings."""
 
     def __init__(self, rule: Rule, lowerings: str) -> None:
         self.rule, self.lowerings = rule, lowerings
@@ -43,9 +44,9 @@ class Elementwise:
     def __call__(self, *lists: Sequence[Tensor], **hypers: Any) -> None:
         """Update the lists that the rule writes, in place."""
         columns = [column if type(column) is list else list(column) for column in lists]
-        if not any(columns) or self._again(columns, hypers):
+        if not any(columns) or self._run_cached(columns, hypers):
             return
-        batch = self._work(columns, hypers)
+        batch = self._make_batch(columns, hypers)
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
@@ -58,22 +59,22 @@ class Elementwise:
         """Return the annotations of the generated function."""
         return get_type_hints(getattr(sys.modules[self.lowerings], self.rule.name))
 
-    def _again(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
-        """Do what the last call with lists as long did, if nothing speaks against it."""
+    def _run_cached(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> bool:
+        """Run the cached call for lists of this length, if it is valid; tell whether it ran."""
         lowering, cached = self._cached.get(len(lists[0]), ("", None))
         if cached is None or forced() not in (None, lowering) or not cached.run(lists, hypers):
             return False
-        self._tell_autograd(lists[2:])
+        self._advance_versions(lists[2:])
         return True
 
-    def _tell_autograd(self, others: list[list[Tensor]]) -> None:
-        """Of what changes, kernels count the versions of the first list only."""
+    def _advance_versions(self, others: list[list[Tensor]]) -> None:
+        """Advance autograd's versions of written lists; kernels do it for the first list only."""
         for column, written in zip(others, self.written[2:], strict=True):
             if written:
                 increment_version(column)
 
-    def _work(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
-        """The lists as an optimizer's parameters, gradients and states."""
+    def _make_batch(self, lists: list[list[Tensor]], hypers: dict[str, Any]) -> Batch:
+        """Check the lists, and make a batch: parameters, gradients and states."""
         if others := {type(t).__name__ for t in chain(*lists) if not is_tensor(t)}:
             raise TypeError(f"{self.rule.name} takes tensors, but lists hold a {min(others)}")
         if reason := obstacle(lists):
@@ -85,7 +86,7 @@ class Elementwise:
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
         found = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
         batch = Batch(hypers, params, params, grads, states, [], [], {}, found, [])
-        batch.divide()
+        batch.split_into_parts()
         return batch
 
     def _update(self, batch: Batch) -> None:
@@ -93,44 +94,45 @@ class Elementwise:
         others, length = batch.states, len(batch.params)  # the backend may drop the batch's tensors
         cached = backend(lowering).call(self, batch)
         if BACKENDS[lowering].device:
-            self._tell_autograd(others)
-        if cached is not None and not batch.places:
-            for oldest in list(self._cached)[_KEPT - 1 :]:
+            self._advance_versions(others)
+        if cached is not None and not batch.indices:
+            for oldest in list(self._cached)[_MAX_CACHED - 1 :]:
                 del self._cached[oldest]
             self._cached = {length: (lowering, cached), **self._cached}
 
     def _choose(self, batch: Batch) -> str:
-        """Return the lowering that `use_lowering` asks for, or the fastest that is right."""
-        device, wish = batch.dispatch_key.device, forced()
-        lowering = wish or FUSED.get(device, "foreach")
+        """Return the lowering that `use_lowering` forces, or the fastest that fits the batch."""
+        device, forced_lowering = batch.dispatch_key.device, forced()
+        lowering = forced_lowering or FUSED.get(device, "foreach")
         reason = why_not(self, batch, lowering)
         if not reason and BACKENDS[lowering].device and any(map(is_neg, batch.params)):
             reason = "tensors whose memory holds their negatives"
-        if reason and wish is not None:
-            raise RuntimeError(f"{self.rule.name} cannot run through {wish!r}: {reason}")
-        if wish is not None or not (reason or lowering == "foreach"):
+        if reason and forced_lowering is not None:
+            raise RuntimeError(f"{self.rule.name} cannot run through {forced_lowering!r}: {reason}")
+        if forced_lowering is not None or not (reason or lowering == "foreach"):
             return lowering
         fast = device in foreach_devices() and not batch.needs_forloop
         return "foreach" if fast else "forloop"
 
 
 def obstacle(lists: Sequence[Sequence[Tensor]]) -> str:
-    """Say in a few words why no rule can take these lists; nothing if one can."""
+    """Return a short reason why no rule can take these lists; "" if one can."""
     dtypes = set(map(_dtype, chain.from_iterable(lists)))
-    strange = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
-    if strange:
-        return f"takes real or complex numbers, not {min(strange)}"
+    unsupported = [str(t) for t in dtypes if not (t.is_floating_point or t.is_complex)]
+    if unsupported:
+        return f"takes real or complex numbers, not {min(unsupported)}"
     if all(map(all_plain, lists)):
         return ""
     return next(filter(None, map(_row_obstacle, zip(*lists, strict=False))), "")
 
 
 def _row_obstacle(row: tuple[Tensor, ...]) -> str:
-    """The same for tensors that belong together, of which a process may hold a part."""
-    places = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in row]
-    if any(place != places[0] for place in places):
-        return "takes tensors that processes share in one way only"
-    if any(placement.is_partial() for placement in places[0][1] or ()):
-        return "takes no tensors that processes have still to add up"
-    strange = [type(t).__name__ for t in row if places[0][1] is None and not all_plain([t])]
-    return f"takes no tensors of class {strange[0]}" if strange else ""
+    """Return a short reason why no rule can take corresponding tensors, some of them DTensors."""
+    specs = [(getattr(t, "device_mesh", None), getattr(t, "placements", None)) for t in row]
+    if any(spec != specs[0] for spec in specs):
+        return "takes DTensors only with equal meshes and placements in all lists"
+    placements = specs[0][1]
+    if any(placement.is_partial() for placement in placements or ()):
+        return "takes no DTensors with a Partial placement: redistribute them first"
+    classes = [type(t).__name__ for t in row if placements is None and not all_plain([t])]
+    return f"takes no tensors of class {classes[0]}" if classes else ""

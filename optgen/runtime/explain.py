@@ -3,27 +3,30 @@
 import torch
 
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.batch.assemble import States, assemble, visible
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
-from optgen.runtime.batch.gather import with_gradient
+from optgen.runtime.batch.gradients import checked_gradients, with_gradient
+from optgen.runtime.batch.make_batch import States, make_batch
 from optgen.runtime.choice import choose
 from optgen.runtime.light_optimizer import LightOptimizer
 from optgen.runtime.optimizer import GeneratedOptimizer
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule
 
-_PHASE_BY_PHASE = "phase by phase with the processes that hold the other parts"
+_PHASE_BY_PHASE = "phase by phase with the ranks that hold the other shards"
 
 
 def explain(optimizer: torch.optim.Optimizer) -> str:
-    """Tell, in a line per parameter group, which lowering the next step will take, and why."""
+    """Tell which lowering the next step will take, and why.
+
+    The text has a line per parameter group, or several for a group that needs several lowerings.
+    """
     if isinstance(optimizer, LightOptimizer) and not isinstance(optimizer, GeneratedOptimizer):
         return f"group 0: by hand: {type(optimizer).__name__} has no rule to generate from"
     if not isinstance(optimizer, GeneratedOptimizer):
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         raise TypeError(
-            "explain tells about an optimizer that optgen generated, made of its parameters; "
+            "explain takes an instance of an optimizer that optgen generated; "
             f"this is {'the class ' * isinstance(optimizer, type)}{kind.__module__}.{kind.__name__}"
         )
     lines, rule = [], optimizer.rule
@@ -36,15 +39,15 @@ def explain(optimizer: torch.optim.Optimizer) -> str:
             if batch.dispatch_key.sharding is not None:
                 reason = f"{reason}; {_PHASE_BY_PHASE}"
             lines.append(
-                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse(rule, batch)}"
+                f"group {index}: {BACKENDS[lowering].title}: {reason}{_sparse_note(rule, batch)}"
             )
     return "\n".join(lines)
 
 
 def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
-    """The works of the next step, made without touching any state.
+    """Return the batches of the next step, made without touching any state.
 
-    Before the first backward pass there are no gradients; each parameter stands for its own.
+    Before the first backward pass there are no gradients; the parameters then take their place.
     """
     members, grads = with_gradient(group)
     if not members:
@@ -54,13 +57,13 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    seen, states = visible(optimizer, group, grads), States(optimizer.state)
-    batch = assemble(optimizer, group, members, seen, states)
+    seen, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
+    batch = make_batch(optimizer, group, members, seen, states)
     return batch.parts or [batch]
 
 
-def _sparse(rule: Rule, batch: Batch) -> str:
-    """Tell what becomes of sparse gradients, if there are any."""
+def _sparse_note(rule: Rule, batch: Batch) -> str:
+    """Tell how the step will treat sparse gradients; "" if there are none."""
     if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):

@@ -6,5 +6,5 @@ FORCED: ContextVar[str | None] = ContextVar("forced lowering", default=None)
 
 
 def forced() -> str | None:
-    """Return the lowering that `use_lowering` asks for here; None without such a wish."""
+    """Return the lowering that `use_lowering` forces in this context; None if it forces none."""
     return FORCED.get()

@@ -1,6 +1,6 @@
-"""The functional forms of torch.optim: one step on lists of tensors, without an optimizer.
+"""Functional forms of torch.optim: one step on lists of tensors, without an optimizer.
 
-A form is declared by its signature, which is torch's, and by nothing else: the step is the class's.
+A form is declared by its signature only, which is torch's. The step is that of a generated class.
 """
 
 import inspect
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,16 +24,20 @@ F = TypeVar("F", bound=Callable[..., None])
 Arguments = Mapping[str, Any]
 
 _SCALER = ("grad_scale", "found_inf")
-_SEEN = ("has_complex", "has_sparse_grad")  # the tensors tell
+_IGNORED = ("has_complex", "has_sparse_grad")  # known from the tensors
 
 
 def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -> Callable[[F], F]:
-    """Make a function that has a signature and no body take one step by the rule of a class.
+    """Decorate a function that has a signature and no body: it takes one step by a class's rule.
 
-    Its first two arguments are the parameters and their gradients. A list of states is found under
-    the state's key and an s, a hyperparameter under its name; `named` says what torch calls
-    something else, and how it spells out a tuple: `betas=("beta1", "beta2")`. What it leaves out
-    has the default of the class.
+    The first two arguments of the function are the parameters and their gradients. The argument of
+    a list of states has the state's key and an s as its name; that of a hyperparameter has its
+    name. A hyperparameter without an argument has the default of the class.
+
+    Args:
+        kind: the class.
+        named: torch's names of other arguments, by the state's key or the hyperparameter; several
+            names where torch has an argument per item of a tuple: `betas=("beta1", "beta2")`.
     """
 
     def fill(declared: F) -> F:
@@ -41,7 +46,7 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
         @wraps(declared)
         def take_step(*args: Any, **kwargs: Any) -> None:
-            declared(*args, **kwargs)  # Python's own error for arguments that do not fit
+            declared(*args, **kwargs)  # raises Python's error for wrong arguments
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             form.step(bound.arguments)
@@ -53,19 +58,19 @@ def functional(kind: type[GeneratedOptimizer], **named: str | tuple[str, ...]) -
 
 @dataclass(frozen=True)
 class _Form:
-    """What the arguments of a functional form are to a rule."""
+    """The mapping of a functional form's arguments to a rule's states and hyperparameters."""
 
     kind: type[GeneratedOptimizer]
-    arguments: tuple[str, ...]
+    names: tuple[str, ...]  # of the arguments
     named: Mapping[str, str | tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        """A name that is neither torch's nor ours would be ignored in silence."""
+        """Raise a TypeError for unknown and missing names, which would else be ignored silently."""
         numbers = [self.named.get(key, key) for key in self.kind.rule.hypers]
         spelt = [name for n in numbers for name in ((n,) if isinstance(n, str) else n)]
-        known = {*self.arguments[:2], *self.lists.values(), *spelt, "state_steps"}
-        unknown = set(self.arguments) - known - {*OPTIONS, *_SCALER, *_SEEN}
-        missing = set(self.lists.values()) - set(self.arguments)
+        known = {*self.names[:2], *self.lists.values(), *spelt, "state_steps"}
+        unknown = set(self.names) - known - {*OPTIONS, *_SCALER, *_IGNORED}
+        missing = set(self.lists.values()) - set(self.names)
         if unknown or missing:
             raise TypeError(
                 f"{self.kind.__name__}: {sorted(unknown)} unknown, {sorted(missing)} missing"
@@ -73,50 +78,51 @@ class _Form:
 
     @cached_property
     def lists(self) -> dict[str, str]:
-        """The argument that holds a state, by the state's key."""
+        """Return the name of each state's argument, by the state's key."""
         keys = [state.key for state in self.kind.rule.states]
         return {key: str(self.named.get(key, f"{key}s")) for key in keys}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """What the class gives a group, whatever the form leaves out."""
+        """Return the class's defaults of a group's values."""
         known = inspect.signature(self.kind).parameters.values()
         return {a.name: a.default for a in known if a.name != "params"} | dict(self.kind.rule.fixed)
 
-    def step(self, given: Arguments) -> None:
-        """Take one step of the given tensors."""
-        params, grads = (given[name] for name in self.arguments[:2])
+    def step(self, arguments: Arguments) -> None:
+        """Take one step with the given arguments."""
+        params, grads = (arguments[name] for name in self.names[:2])
         if others := {type(param).__name__ for param in params if not isinstance(param, Tensor)}:
             raise TypeError(f"can only optimize Tensors, but one of the params is {min(others)}")
-        group = {**self.defaults, **dict(self._numbers(given)), "params": tuple(params)}
-        group |= {key: given.get(key) for key in OPTIONS}
+        group = {**self.defaults, **dict(self._hypers(arguments)), "params": tuple(params)}
+        group |= {key: arguments.get(key) for key in OPTIONS}
         if group["differentiable"] and group["fused"]:
             raise RuntimeError("`fused` does not support `differentiable`")
-        if "differentiable" not in given:  # torch's then leaves it to whether autograd records
-            group["differentiable"] = torch.is_grad_enabled() and _requires_grad(given)
-        lists = {key: given[name] for key, name in self.lists.items()}
+        if "differentiable" not in arguments:  # torch then follows autograd's mode
+            group["differentiable"] = torch.is_grad_enabled() and _requires_grad(arguments)
+        lists = {key: arguments[name] for key, name in self.lists.items()}
         self._check(group, lists)
         optimizer = _stateless(self.kind, group)
-        optimizer.state.update(zip(params, self._states(given, lists, len(params)), strict=True))
+        states = self._states(arguments, lists, len(params))
+        optimizer.state.update(zip(params, states, strict=True))
         if len(optimizer.state) != len(params):
             raise ValueError("a parameter stands in the list more than once: take a step for each")
         for key in _SCALER:
-            if given.get(key) is not None:
-                setattr(optimizer, key, given[key])
+            if arguments.get(key) is not None:
+                setattr(optimizer, key, arguments[key])
         with nullcontext() if group["differentiable"] else torch.no_grad():
             dispatch.step(optimizer, grads)
         if self.kind.rule.step == "tensor":
-            lists["step"] = given["state_steps"]
+            lists["step"] = arguments["state_steps"]
         for index, values in enumerate(optimizer.state.values()):
-            _hand_back(values, lists, index)
+            _return_state(values, lists, index)
 
-    def _numbers(self, given: Arguments) -> Iterator[tuple[str, Any]]:
+    def _hypers(self, arguments: Arguments) -> Iterator[tuple[str, Any]]:
         for key in self.kind.rule.hypers:
             name = self.named.get(key, key)
             if not isinstance(name, str):
-                yield key, tuple(given[item] for item in name)
-            elif name in given:
-                yield key, given[name]
+                yield key, tuple(arguments[item] for item in name)
+            elif name in arguments:
+                yield key, arguments[name]
 
     def _check(self, group: dict[str, Any], lists: Mapping[str, list[Any]]) -> None:
         for state in self.kind.rule.states:
@@ -128,39 +134,39 @@ class _Form:
                 )
 
     def _states(
-        self, given: Arguments, lists: Mapping[str, list[Any]], count: int
+        self, arguments: Arguments, lists: Mapping[str, list[Any]], count: int
     ) -> Iterator[dict[str, Any]]:
-        """Each parameter's state, without the entries that are None: the step creates those."""
+        """Yield each parameter's state without entries that are None; the step creates these."""
         for index in range(count):
             values = {key: column[index] for key, column in lists.items() if column}
             if self.kind.rule.step is not None:
-                step = given["state_steps"][index]
-                # A count that is no tensor cannot be advanced in place: its caller has done it.
+                step = arguments["state_steps"][index]
+                # A count that is no tensor cannot be advanced in place: the caller has advanced it.
                 values["step"] = step - 1 if self.kind.rule.step == "int" else step
             yield {key: value for key, value in values.items() if value is not None}
 
 
 _captured: list[GeneratedOptimizer] = []
-"""A graph that was captured reads its tables at every replay, and nobody tells when it is gone."""
+"""Optimizers of captured steps; kept forever, since graphs read their tables at every replay."""
 
 
 def _stateless(kind: type[GeneratedOptimizer], group: dict[str, Any]) -> GeneratedOptimizer:
-    """An optimizer for one step: no hook, no profiler and no framework can know of it."""
+    """Make an optimizer for one step, which no hook, profiler or framework sees."""
     optimizer = kind.__new__(kind)
-    optimizer._begin()
+    optimizer._reset_context()
     optimizer.defaults, optimizer.param_groups, optimizer.state = group, [group], defaultdict(dict)
     if capturing():
         _captured.append(optimizer)
     return optimizer
 
 
-def _requires_grad(given: Arguments) -> bool:
-    flat = [item for v in given.values() for item in (v if isinstance(v, list | tuple) else (v,))]
-    return any(isinstance(item, Tensor) and item.requires_grad for item in flat)
+def _requires_grad(arguments: Arguments) -> bool:
+    lists = (value if isinstance(value, list | tuple) else (value,) for value in arguments.values())
+    return any(isinstance(item, Tensor) and item.requires_grad for item in chain(*lists))
 
 
-def _hand_back(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
-    """Put a state that the step created into its list, or one that it moved where it was."""
+def _return_state(values: dict[str, Any], lists: Mapping[str, list[Any]], index: int) -> None:
+    """Store states that the step created or replaced: in the list, or in place where possible."""
     for key, column in lists.items():
         value = values.get(key)
         if value is None or not column or value is column[index]:

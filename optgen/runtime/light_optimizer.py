@@ -1,4 +1,4 @@
-"""What every optimizer here is, whatever its step: a torch Optimizer that imports no compiler."""
+"""The base of every optimizer here: a torch Optimizer whose methods import no compiler."""
 
 import functools
 import warnings
@@ -11,11 +11,11 @@ from torch.optim.optimizer import ParamsT
 
 from optgen.runtime.torch_private import (
     WARNS_OF_SETS,
-    observed,
-    observed_by_torch,
+    has_no_hooks,
     outside_dynamo,
-    undecorated,
-    unobserved,
+    profile_hook_step,
+    without_dynamo_wrapper,
+    wrapped_by_torch,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,25 +25,25 @@ _UNORDERED = (
     "in sets will change between runs. Please use a list instead. This will be an error in a "
     "future release."
 )
-"""torch's words since version 2.15."""
+"""torch's message since version 2.15."""
 
 
-def hooked(step: F) -> F:
-    """Run hooks and the profiler's record around a step as torch does, if there are any.
+def with_step_hooks(step: F) -> F:
+    """Decorate a step: run hooks and the profiler around it as torch does, if there are any.
 
-    `hooked` on the result keeps torch from wrapping it again, and `_wrapped_by_lr_sched` keeps
-    schedulers from replacing it: `_opt_called` is what they want to know. A subclass with a step of
-    its own is wrapped by torch, and by the time it comes here its hooks have run.
+    The attribute `hooked` keeps torch from wrapping the step again. `_wrapped_by_lr_sched` keeps
+    schedulers from replacing the step; they need `_opt_called` only. torch wraps the step of a
+    subclass that overrides it. Such a step has run the hooks before it calls the decorated one.
     """
-    watched = observed(step)
+    profiled_step = profile_hook_step(step)
 
     @functools.wraps(step)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         optimizer = args[0]
         optimizer._opt_called = True
-        if unobserved(optimizer) or observed_by_torch(optimizer):
+        if has_no_hooks(optimizer) or wrapped_by_torch(optimizer):
             return step(*args, **kwargs)
-        return watched(*args, **kwargs)
+        return profiled_step(*args, **kwargs)
 
     wrapper.hooked = True  # type: ignore[attr-defined]
     wrapper._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ def hooked(step: F) -> F:
 
 
 class LightOptimizer(Optimizer):
-    """A torch optimizer whose methods import no compiler: torch's wrappers of them do."""
+    """A torch optimizer whose methods import no compiler; torch's wrapped methods import one."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, set) and not WARNS_OF_SETS:
@@ -64,10 +64,10 @@ class LightOptimizer(Optimizer):
         hooks = self._optimizer_state_dict_post_hooks
         self._optimizer_state_dict_post_hooks = OrderedDict()
         try:
-            packed = undecorated(Optimizer.state_dict)(self)
+            packed = without_dynamo_wrapper(Optimizer.state_dict)(self)
         finally:
             self._optimizer_state_dict_post_hooks = hooks
-        packed = self._portable(packed)
+        packed = self._portable_state_dict(packed)
         for hook in hooks.values():
             replaced = hook(self, packed)
             packed = packed if replaced is None else replaced
@@ -75,19 +75,19 @@ class LightOptimizer(Optimizer):
 
     @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that this class, or torch's of the same name, returned."""
-        undecorated(Optimizer.load_state_dict)(self, state_dict)
+        """Load a state dict of this class, or of torch's class of the same name."""
+        without_dynamo_wrapper(Optimizer.load_state_dict)(self, state_dict)
 
     @outside_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of all parameters, to None or to zeros."""
-        undecorated(Optimizer.zero_grad)(self, set_to_none)
+        without_dynamo_wrapper(Optimizer.zero_grad)(self, set_to_none)
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own hyperparameters where it gives them."""
-        undecorated(Optimizer.add_param_group)(self, param_group)
+        """Add a parameter group; hyperparameters that it gives override the defaults."""
+        without_dynamo_wrapper(Optimizer.add_param_group)(self, param_group)
 
-    def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
-        """What `state_dict` hands out, before its post hooks see it."""
+    def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of `state_dict`, before the post hooks see it."""
         return packed

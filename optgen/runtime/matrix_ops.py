@@ -1,4 +1,4 @@
-"""Matrix words, done by torch and batched over equal shapes: no arithmetic element by element."""
+"""Matrix ops by torch, batched over equal shapes."""
 
 from collections.abc import Sequence
 
@@ -12,27 +12,30 @@ def orthogonalize(
     """Drive the singular values of matrices towards 1, by Newton-Schulz iterations in bfloat16.
 
     Args:
-        tensors: matrices along their last two axes, of any dtype; none is changed.
+        tensors: matrices in the last two axes, of any dtype; not changed.
         coefficients: a, b, c of the odd polynomial a x + b x^3 + c x^5.
-        steps: how many iterations.
+        steps: the number of iterations.
         eps: the least norm that a matrix is divided by.
 
     Returns:
-        A bfloat16 tensor for each, of the same shape: torch's Muon computes in bfloat16 too.
+        A bfloat16 tensor of the same shape for each tensor; torch's Muon computes in bfloat16 too.
     """
-    made: list[Tensor | None] = [None] * len(tensors)
-    places: dict[torch.Size, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.shape, []).append(place)
-    for alike in places.values():
-        few = [tensors[place].bfloat16() for place in alike]
-        batch = torch.stack(few) if len(few) > 1 else few[0].unsqueeze(0)
-        for place, matrix in zip(alike, _iterated(batch, coefficients, steps, eps), strict=True):
-            made[place] = matrix
-    return [matrix for matrix in made if matrix is not None]
+    found: list[Tensor | None] = [None] * len(tensors)
+    by_shape: dict[torch.Size, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        by_shape.setdefault(tensor.shape, []).append(index)
+    for indices in by_shape.values():
+        matrices = [tensors[index].bfloat16() for index in indices]
+        batch = torch.stack(matrices) if len(matrices) > 1 else matrices[0].unsqueeze(0)
+        made = _newton_schulz(batch, coefficients, steps, eps)
+        for index, matrix in zip(indices, made, strict=True):
+            found[index] = matrix
+    return [matrix for matrix in found if matrix is not None]
 
 
-def _iterated(batch: Tensor, coefficients: Sequence[float], steps: float, eps: float) -> Tensor:
+def _newton_schulz(
+    batch: Tensor, coefficients: Sequence[float], steps: float, eps: float
+) -> Tensor:
     a, b, c = coefficients
     shape = batch.shape
     x = batch.flatten(0, -3)

@@ -1,4 +1,4 @@
-"""The base of every generated optimizer: a torch.optim.Optimizer whose rule is data."""
+"""The base class of generated optimizers: a torch.optim.Optimizer whose rule is data."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints, overload
@@ -11,14 +11,14 @@ from optgen.runtime import dispatch
 from optgen.runtime.batch import flat_partitions
 from optgen.runtime.batch.context import StepContext
 from optgen.runtime.batch.gradient_checks import check_parameters
-from optgen.runtime.light_optimizer import LightOptimizer, hooked
+from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
 from optgen.runtime.rule import Rule
 from optgen.runtime.state import checkpoint
-from optgen.runtime.state.create import ensure
+from optgen.runtime.state.create import create_missing
 from optgen.runtime.state.placeholders import placeholders_of, remove_placeholders
 from optgen.runtime.torch_private import (
+    called_to_init_state,
     check_graph_capture,
-    only_wants_state,
     outside_dynamo,
     set_grad_enabled,
 )
@@ -31,9 +31,9 @@ class GeneratedOptimizer(LightOptimizer):
     lowerings: ClassVar[str]  # the package that holds them
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        self._begin()
-        # What torch's class has not stands in groups, and in checkpoints, where it was asked for.
-        super().__init__(params, self.rule.asked(defaults))
+        self._reset_context()
+        # Keys that torch's class lacks enter groups and checkpoints only if a value was given.
+        super().__init__(params, self.rule.drop_unset(defaults))
         check_parameters(self)
         if defaults.get("fused"):
             if defaults.get("differentiable"):
@@ -41,8 +41,8 @@ class GeneratedOptimizer(LightOptimizer):
             if defaults.get("foreach"):
                 raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
         if any(state.eager for state in self.rule.states):
-            self._create(lambda param: True)
-        self._offer_scaling()
+            self._create_state(lambda param: True)
+        self._offer_amp_scaling()
 
     @classmethod
     def hyper_annotations(cls) -> dict[str, Any]:
@@ -52,13 +52,13 @@ class GeneratedOptimizer(LightOptimizer):
                 return get_type_hints(vars(base)["__init__"])
         return {}
 
-    def _begin(self) -> None:
+    def _reset_context(self) -> None:
         self._context = StepContext()
 
-    def _offer_scaling(self) -> None:
-        """Let GradScaler leave unscaling to the step: only where a fused one was asked for.
+    def _offer_amp_scaling(self) -> None:
+        """Let GradScaler leave unscaling to the step, but only with fused=True.
 
-        With it some frameworks refuse to clip gradients.
+        Some frameworks refuse to clip the gradients of an optimizer with this attribute.
         """
         if self.defaults.get("fused"):
             self._step_supports_amp_scaling = True
@@ -69,7 +69,7 @@ class GeneratedOptimizer(LightOptimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Perform a single optimization step.
 
@@ -84,8 +84,8 @@ class GeneratedOptimizer(LightOptimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            if not self.state and only_wants_state():
-                self._create(lambda param: param.requires_grad, ahead=False)
+            if not self.state and called_to_init_state():
+                self._create_state(lambda param: param.requires_grad, ahead=False)
                 self._context.placeholders = placeholders_of(self.state)
             else:
                 dispatch.step(self)
@@ -95,7 +95,7 @@ class GeneratedOptimizer(LightOptimizer):
 
     @outside_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters, with its own hyperparameters where it gives them."""
+        """Add a parameter group; hyperparameters that it gives override the defaults."""
         super().add_param_group(param_group)
         try:
             for param in self.param_groups[-1]["params"]:
@@ -105,24 +105,25 @@ class GeneratedOptimizer(LightOptimizer):
             raise
         if not self.rule.elementwise:
             group = self.param_groups[-1]
-            self._context.given[id(group)] = flat_partitions.given(group)
+            self._context.original_params[id(group)] = flat_partitions.original_params(group)
 
     def _check_param(self, param: Tensor) -> None:
-        """Raise a ValueError for a parameter that the rule is not made for."""
+        """Raise a ValueError for a parameter that the rule cannot take; subclasses override it."""
 
     @outside_dynamo
     def init_state(self) -> None:
         """Create the state that the first step would create, without taking a step.
 
-        But what the rule treats unlike at first, as SGD its momentum: the first step creates it.
+        Fresh states, such as SGD's momentum, are left to the first step, which treats them
+        specially.
         """
-        self._create(lambda param: param.requires_grad)
+        self._create_state(lambda param: param.requires_grad)
 
-    def _create(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
+    def _create_state(self, chosen: Callable[[Tensor], bool], ahead: bool = True) -> None:
         with torch.no_grad():
             for group in self.param_groups:
                 params = filter(chosen, group["params"])
-                ensure(self.rule, self.state, group, params, self.defaults, ahead)
+                create_missing(self.rule, self.state, group, params, self.defaults, ahead)
 
     def _share(self, *keys: str) -> None:
         for key in keys:
@@ -131,15 +132,15 @@ class GeneratedOptimizer(LightOptimizer):
 
     @outside_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state that this class, or torch's of the same name, returned.
+        """Load a state dict of this class, or of torch's class of the same name.
 
-        A state gets its parameter's dtype, as in torch, unless the rule declares another.
+        A state gets its parameter's dtype, as in torch, unless the rule declares a dtype.
         """
-        with checkpoint.keeping_dtypes(self, self.rule):
+        with checkpoint.preserve_declared_dtypes(self, self.rule):
             super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy would not know that placeholders are fresh.
+        # A copy could not tell placeholders from states of training.
         remove_placeholders(self._context.placeholders, self.state)
         self._context.placeholders = []
         packed: dict[str, Any] = super().__getstate__()
@@ -147,27 +148,28 @@ class GeneratedOptimizer(LightOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
-        given = [self._context.given.get(id(group)) for group in previous]
+        given = [self._context.original_params.get(id(group)) for group in previous]
         super().__setstate__(state)
-        self.defaults = self.rule.asked(self.defaults)  # torch's adds one that it has come to have
-        self._begin()
+        # torch's method adds the default of `differentiable`, which the rule may have as optional.
+        self.defaults = self.rule.drop_unset(self.defaults)
+        self._reset_context()
         if not self.rule.elementwise:
-            self._context.given = flat_partitions.carried_over(given, self.param_groups)
-        rule = self.rule
-        checkpoint.backfill(self, previous, dict(rule.backfill), dict(rule.optional))
+            originals = flat_partitions.originals_after_load(given, self.param_groups)
+            self._context.original_params = originals
+        checkpoint.backfill(self, previous, dict(self.rule.backfill), dict(self.rule.optional))
         for group in self.param_groups:
             group.update(self.rule.fixed)
-        checkpoint.unwrap(self)
+        checkpoint.restore_declared_dtypes(self)
         checkpoint.scalars_to_tensors(self)
-        self._offer_scaling()
+        self._offer_amp_scaling()
 
-    def _portable(self, packed: dict[str, Any]) -> dict[str, Any]:
-        return checkpoint.portable(self, packed)
+    def _portable_state_dict(self, packed: dict[str, Any]) -> dict[str, Any]:
+        return checkpoint.portable_state_dict(self, packed)
 
 
 if TYPE_CHECKING:
 
     class LoadedOptimizer(GeneratedOptimizer):
-        """A loaded class to a type checker: which hyperparameters it takes only its spec says."""
+        """The type of a loaded class for type checkers; only its spec knows its hyperparameters."""
 
         def __init__(self, params: ParamsT, *args: Any, **hypers: Any) -> None: ...

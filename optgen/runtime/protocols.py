@@ -1,4 +1,4 @@
-"""Protocols of what takes a step, so that lower floors need not know the optimizer class."""
+"""Protocols of optimizers and functions, for modules that cannot import the optimizer class."""
 
 from collections import defaultdict
 from typing import Any, Protocol, TypeAlias
@@ -16,11 +16,11 @@ class Lowered(Protocol):
 
     @property
     def rule(self) -> Rule:
-        """The facts about the update rule."""
+        """Return the facts about the update rule."""
 
     @property
     def lowerings(self) -> str:
-        """The name of the generated package that holds the lowerings."""
+        """Return the name of the generated package that holds the lowerings."""
 
     def hyper_annotations(self) -> dict[str, Any]:
         """Return the type annotations of the hyperparameters, by name."""

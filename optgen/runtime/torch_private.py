@@ -1,4 +1,4 @@
-"""Every private name of torch that the Python runtime uses: a new torch breaks this file only."""
+"""All private names of torch that the Python runtime uses: a new torch breaks only this file."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -25,22 +25,23 @@ numel = torch._C.TensorBase.numel
 item = torch._C.TensorBase.item
 
 WARNS_OF_SETS = torch.__version__ >= "2.15"  # compares as a version, not as text
-"""Whether torch's Optimizer itself warns of parameters without an order."""
+"""True if torch's Optimizer itself warns of parameters in a set."""
 
 
-def undecorated(method: Callable[P, R]) -> Callable[P, R]:
-    """Return what torch's dynamo-disabling wrapper wraps: ours are `outside_dynamo` themselves.
+def without_dynamo_wrapper(method: Callable[P, R]) -> Callable[P, R]:
+    """Return the method inside torch's wrapper that disables dynamo, if it has this wrapper.
 
-    The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call.
+    The wrapper imports torch._dynamo, and with it SymPy and Triton, on its first call. It is not
+    needed here: our methods are decorated with `outside_dynamo`.
     """
     return cast(Callable[P, R], getattr(method, "__wrapped__", method))
 
 
 def outside_dynamo(function: F) -> F:
-    """Have compiled code call a function as it is, with all that it calls; imports no dynamo.
+    """Decorate a function so that dynamo compiles neither it nor its callees; import no dynamo.
 
     The attributes end a graph at the call, as those of `torch.compiler.disable` do. The strategy
-    keeps the function's frame, and the frames within it, from being compiled when the call is run.
+    keeps the function's frame, and the frames below it, from being compiled when the call runs.
     """
     marked = cast(Any, function)
     marked._torchdynamo_disable = True
@@ -51,21 +52,21 @@ def outside_dynamo(function: F) -> F:
     return function
 
 
-def observed(step: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a step as torch does: the profiler's record, pre hooks and post hooks."""
+def profile_hook_step(step: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a step as torch does, with the profiler's record, pre hooks and post hooks."""
     return cast(Callable[P, R], torch.optim.Optimizer.profile_hook_step(step))
 
 
-_OBSERVED_CODE = observed(lambda: None).__code__
+_TORCH_WRAPPER_CODE = profile_hook_step(lambda: None).__code__
 
 
-def observed_by_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether torch has wrapped the step of the optimizer's class: then hooks have run."""
-    return getattr(type(optimizer).step, "__code__", None) is _OBSERVED_CODE
+def wrapped_by_torch(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether torch has wrapped the step of the optimizer's class, and so runs the hooks."""
+    return getattr(type(optimizer).step, "__code__", None) is _TORCH_WRAPPER_CODE
 
 
-def unobserved(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether no hook and no profiler could notice a step."""
+def has_no_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer's step has no hooks, and no profiler is active."""
     return not (
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -76,11 +77,11 @@ def unobserved(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
-    """Raise torch's error where a graph is being captured and some group is not capturable."""
+    """Raise torch's error if a graph is being captured and some group is not capturable."""
     if not (torch.cuda.is_initialized() or torch.xpu.is_initialized()):
         return
     lacking = [group for group in optimizer.param_groups if "capturable" not in group]
-    for group in lacking:  # torch's check reads it
+    for group in lacking:  # torch's check reads the key
         group["capturable"] = False
     try:
         optimizer._accelerator_graph_capture_health_check()
@@ -90,12 +91,12 @@ def check_graph_capture(optimizer: torch.optim.Optimizer) -> None:
 
 
 def capturing() -> bool:
-    """Tell whether a CUDA graph is being captured here and now."""
+    """Tell whether a CUDA graph is being captured on the current stream."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def scalar_dtype(fused: bool = False) -> torch.dtype:
-    """The dtype of `step` and of scalar states."""
+    """Return torch's dtype of `step` and of scalar states."""
     if fused or torch.get_default_dtype() != torch.float64:
         return torch.float32
     return torch.float64
@@ -107,34 +108,34 @@ def check_fused(param: Tensor) -> None:
 
 
 def capturable_devices() -> list[str]:
-    """The device types on which `capturable=True` works."""
+    """Return the device types on which `capturable=True` works."""
     return _base._get_capturable_supported_devices()
 
 
 def foreach_devices() -> list[str]:
-    """The device types on which torch prefers its foreach operations."""
+    """Return the device types on which torch prefers its foreach operations."""
     return _foreach_utils._get_foreach_kernels_supported_devices()
 
 
 def group_tensors(
     lists: list[list[Tensor]],
 ) -> dict[tuple[torch.device, torch.dtype], list[list[Tensor]]]:
-    """Split parallel lists into those of one device and dtype, as torch's optimizers do."""
+    """Split parallel lists by device and dtype, as torch's optimizers do."""
     groups = _foreach_utils._group_tensors_by_device_and_dtype(cast(Any, lists))
     return {key: cast(list[list[Tensor]], columns) for key, (columns, _) in groups.items()}
 
 
 def foreach_clone(tensors: list[Tensor]) -> Sequence[Tensor]:
-    """Copy a list of tensors; by one call where torch has it."""
+    """Copy a list of tensors, by one call if this torch has it."""
     clone = getattr(torch, "_foreach_clone", None)
     copies: Sequence[Tensor] = clone(tensors) if clone else [tensor.clone() for tensor in tensors]
     return copies
 
 
-def only_wants_state() -> bool:
-    """Tell whether torch's distributed checkpoints take this step, with gradients of zeros.
+def called_to_init_state() -> bool:
+    """Tell whether torch's distributed checkpoints call this step, with zero gradients.
 
-    They take it of an optimizer without state, so that there is one to be loaded into.
+    They step an optimizer without state, so that it has a state to load a checkpoint into.
     """
     module = sys.modules.get("torch.distributed.checkpoint.state_dict")
     asking = getattr(getattr(module, "_init_optim_state", None), "__code__", None)
@@ -145,37 +146,37 @@ def only_wants_state() -> bool:
 
 
 local_tensor: Callable[[Tensor], Tensor] = attrgetter("_local_tensor")
-"""The memory of a DTensor in this process: `to_local()` makes a view of a parameter's."""
+"""Return the local tensor of a DTensor; `to_local()` would return a view of a parameter's."""
 
-spec: Callable[[Tensor], Any] = attrgetter("_spec")
-"""How processes share a DTensor: an object with its `mesh` and `placements`."""
+dtensor_spec: Callable[[Tensor], Any] = attrgetter("_spec")
+"""Return the spec of a DTensor: an object with its `mesh` and `placements`."""
 
 
 def is_flat_parameter(param: Tensor) -> bool:
-    """Tell whether FSDP 1 made this of several parameters."""
+    """Tell whether FSDP 1 made this flat parameter of several parameters."""
     return getattr(param, "_is_flat_param", False)
 
 
 def has_overlap(tensor: Tensor) -> bool:
-    """Tell whether torch knows that several elements of a tensor stand in one place in memory."""
+    """Tell whether torch knows that several elements of a tensor share memory."""
     return torch._debug_has_internal_overlap(tensor) == 1
 
 
 def flattened_by_fsdp(param: Tensor) -> bool:
-    """Tell whether FSDP 1 made this, or keeps it as a view of what it made."""
+    """Tell whether FSDP 1 made this flat parameter, or keeps this parameter as a view of one."""
     return getattr(param, "_fsdp_flattened", False)
 
 
 _DISABLED_FUNCTION = torch._C._disabled_torch_function_impl
 _DISABLED_DISPATCH = torch._C._disabled_torch_dispatch_impl
-_plain: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
+_plain_classes: dict[type[Any], bool] = {Tensor: True, torch.nn.Parameter: True}
 
 
-def plain(kind: type[Any]) -> bool:
-    """Tell whether tensors of this type are memory and no more: no operation is overridden."""
-    known = _plain.get(kind)
+def is_plain_class(kind: type[Any]) -> bool:
+    """Tell whether a tensor class overrides no operation, so that its tensors are plain memory."""
+    known = _plain_classes.get(kind)
     if known is None:
-        known = _plain[kind] = (
+        known = _plain_classes[kind] = (
             getattr(kind, "__torch_function__", None) is _DISABLED_FUNCTION
             and getattr(kind, "__torch_dispatch__", None) is _DISABLED_DISPATCH
         )

@@ -11,14 +11,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class use_lowering(ContextDecorator):
-    """Take every step from here on through one lowering, or raise if it cannot run.
+    """Take every following step through one lowering; a step raises if the lowering cannot take it.
 
-    As a statement it holds until the next call, and `use_lowering(None)` leaves the choice to the
-    runtime again; in `with`, or as a decorator, it holds inside. It is a matter of each thread.
+    A call as a statement holds until the next call; `use_lowering(None)` returns the choice to the
+    runtime. In a `with` statement, or as a decorator, it holds inside. Each thread has a choice of
+    its own.
 
     Args:
-        name: "forloop", "foreach", "fused_cpu" or "fused_triton"; on CPU tensors this last one
-            means Triton's interpreter. None for no such wish.
+        name: "forloop", "foreach", "fused_cpu" or "fused_triton"; for CPU tensors, "fused_triton"
+            runs Triton's interpreter. None forces no lowering.
     """
 
     def __init__(self, name: str | None) -> None:
@@ -34,7 +35,7 @@ class use_lowering(ContextDecorator):
         FORCED.set(self._before)
 
     def __call__(self, function: F) -> F:
-        """Decorate a function: it is called inside, and nothing holds before."""
+        """Decorate a function: the lowering holds during its calls only."""
         FORCED.set(self._before)
         return super().__call__(function)
 

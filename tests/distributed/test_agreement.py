@@ -42,8 +42,8 @@ SPOILT: dict[str, tuple[Spoil, str, str]] = {
     "no gradient": (_no_gradient, "different steps", "different steps"),
     "another lr": (_another_lr, "different steps", "different steps"),
     "another count": (_another_count, "different steps", "different steps"),
-    "a state": (_a_state_of_another_shape, "another process could not", "row_var has the shape"),
-    "differentiable": (_another_lowering, "another process could not", "neither differentiable"),
+    "a state": (_a_state_of_another_shape, "another rank could not", "row_var has the shape"),
+    "differentiable": (_another_lowering, "another rank could not", "neither differentiable"),
 }
 
 
@@ -118,7 +118,7 @@ def _others(rank: int) -> list[str]:
 
 def _not_a_number(rank: int) -> list[bool]:
     """The largest magnitude of all ranks is not a number if that of one is not."""
-    from optgen.runtime.sharded.all_reduce import Partial, complete
+    from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
     sums = torch.tensor([0.5, 2.0], dtype=torch.float64)
@@ -126,7 +126,9 @@ def _not_a_number(rank: int) -> list[bool]:
     group = distributed.group.WORLD
     assert group is not None
     groups = (group,)
-    complete([Partial(values, groups, largest=True), Partial(sums, groups), Partial(nothing, ())])
+    batched_all_reduce(
+        [Partial(values, groups, largest=True), Partial(sums, groups), Partial(nothing, ())]
+    )
     assert sums.tolist() == [1.0, 4.0]
     return [*values[:2].isnan().tolist(), values[2].item() == 2]
 
@@ -156,7 +158,7 @@ def test_ranks_may_have_other_parameters_of_their_own() -> None:
     one, two = pair.run(_others)
 
     assert len(one) == len(two) == 1  # only what is in parts has a gradient
-    assert "the other parts" in one[0]
+    assert "the other shards" in one[0]
     assert one == two
 
 

@@ -93,13 +93,12 @@ def test_a_gradient_is_brought_to_where_its_parameter_lies(lowering: str) -> Non
 
 def test_what_is_refused() -> None:
     for summand, mesh, plain in pair.run(_refused):
-        assert "each process holds a summand; redistribute it first" in summand
-        assert "give both one mesh" in mesh
-        assert "has a gradient that lies as a plain tensor; make it one with DTensor" in plain
+        assert "each rank holds a summand; redistribute the parameter" in summand
+        assert "distribute both over one mesh" in mesh
+        assert "but its gradient is a plain tensor; make both DTensors" in plain
 
 
 def test_a_state_that_lies_otherwise_is_refused() -> None:
     for message in pair.run(_another_state):
-        assert (
-            "exp_avg lies as a plain tensor, but its parameter as DTensor(Shard(dim=0),)" in message
-        )
+        expected = "exp_avg is a plain tensor, but its parameter is a DTensor(Shard(dim=0),)"
+        assert expected in message

@@ -182,7 +182,7 @@ def _explained(rank: int) -> list[str]:
 
 def test_explain_tells_parts_from_wholes() -> None:
     for fused, lists, triton in pair.run(_explained):
-        parts = "phase by phase with the processes that hold the other parts"
+        parts = "phase by phase with the ranks that hold the other shards"
         assert fused.splitlines() == [
             f"group 0: fused C++: CPU tensors, float32; {parts}",
             "group 0: fused C++: CPU tensors, float32",

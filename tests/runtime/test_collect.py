@@ -10,8 +10,9 @@ from torch import Tensor
 
 from optgen import explain
 from optgen.optim import SGD, Adafactor, Adam, RMSprop
-from optgen.runtime.batch.assemble import Gradients, States, assemble
 from optgen.runtime.batch.gather import gather_batches
+from optgen.runtime.batch.gradients import Gradients
+from optgen.runtime.batch.make_batch import States, make_batch
 
 
 def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
@@ -157,15 +158,6 @@ def test_a_state_that_is_none_is_made_again() -> None:
     assert float(optimizer.state[params[0]]["step"]) == 1
 
 
-def test_a_gradient_that_is_not_contiguous_is_noticed() -> None:
-    optimizer, params = stepped()
-    assert the_work(optimizer).contiguous
-
-    params[0].grad = torch.ones(2, 3).T
-
-    assert not the_work(optimizer).contiguous
-
-
 def test_a_work_knows_its_states_by_name() -> None:
     """As many states of the same kinds may be others: a kept work of those is not this one."""
     param = torch.nn.Parameter(torch.ones(3))
@@ -175,8 +167,8 @@ def test_a_work_knows_its_states_by_name() -> None:
     group = optimizer.param_groups[0]
 
     def types(**flags: Any) -> list[list[Any]]:
-        grads, states = Gradients([param.grad], plain=True), States(optimizer.state)
-        return assemble(optimizer, {**group, **flags}, [param], grads, states).types
+        grads, states = Gradients([param.grad], ordinary=True), States(optimizer.state)
+        return make_batch(optimizer, {**group, **flags}, [param], grads, states).types
 
     assert types(momentum=0) != types(centered=False)
     assert types(momentum=0) == types(momentum=0)

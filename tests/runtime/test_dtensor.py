@@ -141,7 +141,7 @@ class TestARepeatedStep:
         optimizer.state[param]["exp_avg"] = optimizer.state[param]["exp_avg"].redistribute(
             placements=[Shard(1)]
         )
-        with pytest.raises(RuntimeError, match="exp_avg lies as"):
+        with pytest.raises(RuntimeError, match="exp_avg is a DTensor"):
             step()
 
     @staticmethod

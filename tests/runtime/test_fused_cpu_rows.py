@@ -26,7 +26,7 @@ def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("taken in Python")
 
-    monkeypatch.setattr(prepare, "touched", refuse)
+    monkeypatch.setattr(prepare, "gather_rows", refuse)
 
 
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -169,13 +169,13 @@ def test_without_a_library_for_rows_they_are_taken_in_python(
     def missing(name: str, source: str) -> Path:
         raise library_cache.NoCompilerError(name)
 
-    def noted(*args: Any) -> sparse_rows.Touched:
+    def noted(*args: Any) -> sparse_rows.TouchedRows:
         taken.append(args)
-        return sparse_rows.touched(*args)
+        return sparse_rows.gather_rows(*args)
 
     assert not isinstance(kernels.kernel_or_reason(SparseAdam), str)
     monkeypatch.setattr(library_cache, "library", missing)
-    monkeypatch.setattr(prepare, "touched", noted)
+    monkeypatch.setattr(prepare, "gather_rows", noted)
     monkeypatch.setattr(sparse_gradients, "_functions", {})
     found = stepped((30, 3), "fused_cpu")
 

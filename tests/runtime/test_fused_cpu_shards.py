@@ -72,9 +72,9 @@ class Rank:
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
         """What this rank has of a tensor of a parameter's shape, or of its rows or columns."""
-        for cut in self.sharding_of(whole).cuts() if shape != "scalar" else ():
-            if cut.axis - whole.dim() != {"row": -1, "col": -2}.get(shape):
-                whole = whole.split(cut.sizes(whole.size(cut.axis)), cut.axis)[cut.own]
+        for cut in self.sharding_of(whole).sharded_axes() if shape != "scalar" else ():
+            if cut.dim - whole.dim() != {"row": -1, "col": -2}.get(shape):
+                whole = whole.split(cut.sizes(whole.size(cut.dim)), cut.dim)[cut.rank]
         return whole.clone()
 
     def states_of(self, param: Tensor) -> dict[str, Tensor]:

@@ -12,9 +12,9 @@ from optgen.runtime.fused_triton import table
 from optgen.runtime.fused_triton.bucket import GroupSubset, options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.checkpoint import portable
-from optgen.runtime.state.device_scalars import adopt, hand_out
-from optgen.runtime.tensors.layout import copies, copy_of, is_dense, same_walk
+from optgen.runtime.state.checkpoint import portable_state_dict
+from optgen.runtime.state.device_scalars import copy_scalars_to_cpu, move_to_params
+from optgen.runtime.tensors.layout import copy_like, is_dense, same_layout, streams_to_copy
 
 CPU = torch.device("cpu")
 
@@ -148,32 +148,32 @@ def test_knows_what_is_dense(name: str) -> None:
 
 def test_sizes_of_one_do_not_matter() -> None:
     kernel = torch.ones(8, 3, 1, 1)
-    assert same_walk(kernel.to(memory_format=torch.channels_last), kernel)
+    assert same_layout(kernel.to(memory_format=torch.channels_last), kernel)
 
 
 def test_copies_only_what_is_laid_out_unlike_the_parameter() -> None:
     kinds = layouts()
     plain, transposed, holes = kinds["contiguous"], kinds["transposed"], kinds["holes"]
-    assert copies([plain, plain, plain]) == []
-    assert copies([transposed, transposed]) == []
-    assert copies([plain, transposed, plain]) == [1]
-    assert copies([transposed, plain, transposed]) == [1]
-    assert copies([holes, plain, transposed]) == [0, 2]
+    assert streams_to_copy([plain, plain, plain]) == []
+    assert streams_to_copy([transposed, transposed]) == []
+    assert streams_to_copy([plain, transposed, plain]) == [1]
+    assert streams_to_copy([transposed, plain, transposed]) == [1]
+    assert streams_to_copy([holes, plain, transposed]) == [0, 2]
 
 
 @pytest.mark.parametrize("name", layouts())
 def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
     param = layouts()[name]
     grad = torch.randn(param.shape)
-    copy = copy_of(grad, param)
+    copy = copy_like(grad, param)
     assert torch.equal(copy, grad)
-    assert copy.is_contiguous() if name in ("holes", "expanded") else same_walk(copy, param)
+    assert copy.is_contiguous() if name in ("holes", "expanded") else same_layout(copy, param)
 
 
 def test_scalars_that_are_in_place_stay_themselves() -> None:
     state: dict[str, Any] = {"step": torch.tensor(3.0)}
     step = state["step"]
-    assert adopt([state], "step", [torch.ones(2)]) == [step]
+    assert move_to_params([state], "step", [torch.ones(2)]) == [step]
     assert state["step"] is step
 
 
@@ -181,7 +181,7 @@ def test_scalars_move_to_their_parameter() -> None:
     states: list[dict[str, Any]] = [{"step": torch.tensor(float(i))} for i in range(3)]
     first = states[0]["step"]
     params = [torch.ones(2), *(torch.ones(2, device="meta") for _ in range(2))]
-    found = adopt(states, "step", params)
+    found = move_to_params(states, "step", params)
     assert [t.device.type for t in found] == ["cpu", "meta", "meta"]
     assert found[0] is first
     assert [state["step"] for state in states] == found
@@ -191,7 +191,7 @@ def test_scalars_move_to_their_parameter() -> None:
 def test_a_checkpoint_hands_out_cpu_scalars_as_they_are() -> None:
     packed = {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2)}}
     groups = [{"params": [0, 1], "fused": None, "capturable": False}]
-    assert hand_out(packed, groups, ["step"])[0]["step"] is packed[0]["step"]
+    assert copy_scalars_to_cpu(packed, groups, ["step"])[0]["step"] is packed[0]["step"]
 
 
 @pytest.mark.parametrize(
@@ -205,4 +205,4 @@ def test_a_checkpoint_keeps_scalars_that_torchs_has_beside_the_parameter(
     packed: dict[str, Any] = {"state": {0: {"step": torch.ones((), device="meta")}}}
     packed["param_groups"] = [{"params": [0], **group}]
 
-    assert portable(optimizer, packed)["state"][0]["step"].is_meta
+    assert portable_state_dict(optimizer, packed)["state"][0]["step"].is_meta

@@ -51,7 +51,7 @@ def test_tensors_that_need_different_lowerings_make_parts() -> None:
 
     batch = the_work(optimizer)
 
-    assert [part.places for part in batch.parts] == [[0, 1, 3], [2]]
+    assert [part.indices for part in batch.parts] == [[0, 1, 3], [2]]
     assert [part.dispatch_key.occurrence for part in batch.parts] == [0, 1]
     give_gradients(list(params))
     assert the_work(optimizer) is batch

@@ -26,18 +26,18 @@ class Overriding(torch.Tensor):
     ],
 )
 def test_plain_types_are_memory_and_no_more(kind: type[torch.Tensor], plain: bool) -> None:
-    assert torch_private.plain(kind) is plain
+    assert torch_private.is_plain_class(kind) is plain
 
 
 def test_what_torch_wraps_can_be_called_without_its_wrapper() -> None:
     assert (
-        torch_private.undecorated(torch.optim.Optimizer.zero_grad).__module__
+        torch_private.without_dynamo_wrapper(torch.optim.Optimizer.zero_grad).__module__
         == "torch.optim.optimizer"
     )
-    assert torch_private.undecorated(torch.optim.Optimizer.zero_grad) is not (
+    assert torch_private.without_dynamo_wrapper(torch.optim.Optimizer.zero_grad) is not (
         torch.optim.Optimizer.zero_grad
     )
-    assert torch_private.undecorated(len) is len
+    assert torch_private.without_dynamo_wrapper(len) is len
 
 
 @pytest.mark.parametrize("default", [torch.float32, torch.float64])

@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from optgen.runtime.torch_private import plain
+from optgen.runtime.torch_private import is_plain_class
 
 
 class FlatParameters:
@@ -65,7 +65,7 @@ def _check(params: list[Tensor]) -> None:
             f"these are on {' and '.join(devices)}"
         )
     for param in params:
-        if not plain(type(param)) and hasattr(param, "to_local"):
+        if not is_plain_class(type(param)) and hasattr(param, "to_local"):
             raise RuntimeError(
                 "LBFGS takes dot products of whole vectors, but each rank holds only a shard of a "
                 f"{type(param).__name__}; give it parameters that are not sharded"

@@ -13,8 +13,8 @@ from optgen.optim.lbfgs.descent import Descent
 from optgen.optim.lbfgs.flat_parameters import FlatParameters
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.optim.lbfgs.objective import Objective
-from optgen.runtime.light_optimizer import LightOptimizer, hooked
-from optgen.runtime.rule import asked
+from optgen.runtime.light_optimizer import LightOptimizer, with_step_hooks
+from optgen.runtime.rule import drop_unset
 from optgen.runtime.state import checkpoint
 from optgen.runtime.torch_private import check_graph_capture
 
@@ -118,10 +118,10 @@ class LBFGS(LightOptimizer):
             "differentiable": differentiable,
         }
         self._history: History | None = None
-        super().__init__(params, asked(defaults, _ABSENT))
+        super().__init__(params, drop_unset(defaults, _ABSENT))
         _check_support(self.param_groups[0])
 
-    @hooked
+    @with_step_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Perform a single optimization step, and return the first loss.
 
@@ -194,7 +194,9 @@ class LBFGS(LightOptimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         previous = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
-        self.defaults = asked(self.defaults, _ABSENT)  # torch's method adds keys of newer versions
+        self.defaults = drop_unset(
+            self.defaults, _ABSENT
+        )  # torch's method adds keys of newer versions
         self._history = None
         checkpoint.backfill(self, previous, {}, _ABSENT)
 

@@ -1,1 +1,1 @@
-"""Batches: what one step works on, gathered and checked."""
+"""Batches: the tensors of one step, gathered and checked."""

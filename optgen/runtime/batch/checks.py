@@ -1,4 +1,4 @@
-"""Refuse what no lowering can take, before any of them writes anything."""
+"""Check a batch: raise for tensors that no lowering can take, before anything is written."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -16,36 +16,39 @@ from optgen.runtime.torch_private import has_overlap, item, numel
 
 _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 _device, _is_cpu = attrgetter("device"), attrgetter("is_cpu")
-_COMPUTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_SUPPORTED = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def check_step(optimizer: Optimized, batch: Batch) -> None:
-    """Raise an error for what may be wrong in a step that was right in the one before."""
+    """Raise an error for what can be wrong in any step, even after a correct one."""
     if not batch.params:
         return
     numbers_of(optimizer).check(optimizer.rule.values(batch.group))
     _check_gradients(batch)
     _check_memory(batch)
     _check_states(optimizer.rule, batch)
-    if not batch.group.get("capturable"):  # a graph holds no look at a number
+    if not batch.group.get("capturable"):  # a captured graph cannot read a number
         _check_counts(batch.steps)
 
 
 def check_types(rule: Rule, batch: Batch) -> None:
-    """Raise an error for tensors that do not go together; it holds for others of their types."""
+    """Raise an error for tensors that do not fit together.
+
+    The result depends on the types only, so it holds for all batches of the same types.
+    """
     if any_dtensor(batch.members):
-        _check_places(rule, batch)
+        _check_state_sharding(rule, batch)
     _check_numbers(rule, batch)
     _check_devices(rule, batch)
-    for key, column in _named(rule, batch):
-        strange = set(map(_dtype, _present(column))) - _COMPUTED
-        for dtype in strange:
+    for key, column in _named_columns(rule, batch):
+        unsupported = set(map(_dtype, _present(column))) - _SUPPORTED
+        for dtype in unsupported:
             raise NotImplementedError(f"{key} is of {dtype}: steps compute with real numbers")
     _check_shapes(rule, batch)
 
 
-def _named(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
-    """The parameters and the states that have a shape, by their names."""
+def _named_columns(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
+    """Yield the parameters and the states that are no scalars, with their names for messages."""
     yield "a parameter", batch.params
     for state, column in zip(rule.states, batch.states, strict=True):
         if state.shape != "scalar":
@@ -53,28 +56,30 @@ def _named(rule: Rule, batch: Batch) -> Iterator[tuple[str, Sequence[Tensor]]]:
 
 
 def _check_gradients(batch: Batch) -> None:
-    """Raise an error for a gradient that is unlike its parameter, as `.data` and `resize_` leave
-    it: in memory there may be other numbers in its place, or nothing.
+    """Raise an error for a gradient with another shape or device than its parameter, or no dtype
+    of real or complex numbers.
+
+    `.data` and `resize_` can leave such a gradient; a kernel would read beyond its memory.
     """
     params, grads = batch.params, batch.grads
-    if not _have(batch.shapes if batch.real else map(_shape, params), grads):
+    if not _have_shapes(batch.shapes if batch.real else map(_shape, params), grads):
         for param, grad in zip(params, grads, strict=True):
             _check_shape(param, grad)
     if not all(map(_is_cpu, grads)) and list(map(_device, grads)) != list(map(_device, params)):
         pairs = zip(map(_device, params), map(_device, grads), strict=True)
-        one, other = next(pair for pair in pairs if pair[0] != pair[1])
-        raise RuntimeError(f"a gradient is on {other}, but its parameter on {one}")
-    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _COMPUTED:
+        param_device, device = next(pair for pair in pairs if pair[0] != pair[1])
+        raise RuntimeError(f"a gradient is on {device}, but its parameter on {param_device}")
+    for dtype in {dtype.to_real() for dtype in batch.grad_dtypes} - _SUPPORTED:
         raise NotImplementedError(f"a gradient is of {dtype}: steps compute with real numbers")
 
 
-def _have(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
-    """Tell whether tensors have these shapes; thousands at once would wake the collector."""
+def _have_shapes(shapes: Iterable[torch.Size], tensors: Iterable[Tensor]) -> bool:
+    """Tell whether tensors have these shapes; one by one, as thousands would start the GC."""
     return all(map(eq, map(_shape, tensors), shapes))
 
 
 def _check_shape(param: Tensor, grad: Tensor) -> None:
-    pair = (2,) if grad.is_complex() else ()  # a sparse one: dense ones are seen as reals
+    pair = (2,) if grad.is_complex() else ()  # only a sparse gradient is still complex here
     if param.shape != (*grad.shape, *pair):
         raise RuntimeError(
             f"a gradient has the shape {tuple(grad.shape)}, but its parameter {tuple(param.shape)}"
@@ -82,10 +87,10 @@ def _check_shape(param: Tensor, grad: Tensor) -> None:
 
 
 def _check_memory(batch: Batch) -> None:
-    """Raise torch's error for what is to be written where several elements share a place."""
-    for place in batch.uneven:
+    """Raise torch's error for a tensor to be written if several of its elements share memory."""
+    for index in batch.noncontiguous:
         for column in (batch.params, *batch.states):
-            if column and column[place] is not None and has_overlap(column[place]):
+            if column and column[index] is not None and has_overlap(column[index]):
                 raise RuntimeError(
                     "unsupported operation: more than one element of the written-to tensor refers "
                     "to a single memory location. Please clone() the tensor before performing the "
@@ -94,13 +99,19 @@ def _check_memory(batch: Batch) -> None:
 
 
 def _check_counts(steps: Sequence[Tensor]) -> None:
-    """Raise an error for a count below zero, but on a device, which would have to be waited for."""
+    """Raise an error for a step count below zero.
+
+    Counts on a device are not read: reading would wait for the device.
+    """
     if steps and steps[0].is_cpu and min(map(item, steps)) < 0:
         raise ValueError(f"a step is {min(map(item, steps)):g}: steps are counted from 0")
 
 
 def _check_shapes(rule: Rule, batch: Batch) -> None:
-    """A kernel would write beyond a state that is smaller than its parameter."""
+    """Raise an error for a state whose shape does not fit its parameter.
+
+    A kernel would write beyond a state that is smaller than its parameter.
+    """
     for state, column in zip(rule.states, batch.states, strict=True):
         as_always = state.shape == "like" and not rule.facts
         if as_always and list(map(_shape, column)) == list(map(_shape, batch.params)):
@@ -116,16 +127,19 @@ def _check_shapes(rule: Rule, batch: Batch) -> None:
 
 
 def _check_states(rule: Rule, batch: Batch) -> None:
-    """A state may have got another shape of as many elements; of the rest its type tells."""
+    """Raise an error for a state that has got another shape of as many elements.
+
+    The types of a batch hold the number of elements, so they show any other change.
+    """
     if rule.facts or not batch.real:
         return
     for state, column in zip(rule.states, batch.states, strict=True):
-        if state.shape == "like" and column and not _have(batch.shapes, column):
+        if state.shape == "like" and column and not _have_shapes(batch.shapes, column):
             _check_shapes(rule, batch)
 
 
 def _check_numbers(rule: Rule, batch: Batch) -> None:
-    """A step count or a scalar state that is not one number is torch's error, before it is read."""
+    """Raise torch's error for a step count or a scalar state that is not one number."""
     states = zip(rule.states, batch.states, strict=True)
     columns = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
     for elements in {numel(number) for column in columns for number in column} - {1}:
@@ -133,11 +147,12 @@ def _check_numbers(rule: Rule, batch: Batch) -> None:
 
 
 def _check_devices(rule: Rule, batch: Batch) -> None:
-    """Raise an error for a state that is not where its parameter is; single numbers may be on the
-    CPU.
+    """Raise an error for a tensor on another device than its parameter.
+
+    Step counts and scalar states may be on the CPU.
     """
     if all(map(_is_cpu, chain(batch.params, batch.steps, *map(_present, batch.states)))):
-        return  # gradients are looked at in every step
+        return  # `check_step` checks the devices of gradients
     if list(map(_device, batch.grads)) != list(map(_device, batch.params)):
         raise RuntimeError("a gradient is on another device than its parameter")
     scalar = [state.shape == "scalar" for state in rule.states]
@@ -148,8 +163,8 @@ def _check_devices(rule: Rule, batch: Batch) -> None:
             if value is None or value.device == param.device or (is_scalar and value.is_cpu):
                 continue
             raise RuntimeError(
-                f"{key} is on {value.device}, but its parameter on {param.device}: bring it there, "
-                "or clear the optimizer's state for the parameter"
+                f"{key} is on {value.device}, but its parameter on {param.device}: move {key} to "
+                "that device, or clear the optimizer's state for the parameter"
             )
 
 
@@ -157,8 +172,8 @@ def _present(column: Sequence[Tensor | None]) -> Iterator[Tensor]:
     return (value for value in column if value is not None)
 
 
-def _check_places(rule: Rule, batch: Batch) -> None:
-    """A state that another process has the rest of is none of this process's part."""
+def _check_state_sharding(rule: Rule, batch: Batch) -> None:
+    """Raise an error for a state that is not sharded as its parameter is."""
     for state in rule.states:
         if state.shape == "like" and state.present(batch.group):
             for param, values in zip(batch.members, batch.dicts, strict=True):

@@ -1,4 +1,4 @@
-"""The step context: what an optimizer keeps of its tensors from one step to the next."""
+"""The step context: an optimizer's batches and cached step, kept from one step to the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.flat_partitions import Given
+from optgen.runtime.batch.flat_partitions import OriginalParams
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.state.create import Created
 from optgen.runtime.state.placeholders import Placeholder
@@ -14,9 +14,9 @@ from optgen.runtime.state.snapshot import StateSnapshot
 
 
 class CachedStep(Protocol):
-    """A step that a backend can take again, as long as nothing has changed that it depends on."""
+    """A step that a backend can repeat without gathering, while nothing it depends on changes."""
 
-    forced: str | None  # the lowering that `use_lowering` asked for when the step was cached
+    forced: str | None  # the lowering that `use_lowering` forced when the step was cached
 
     def run(self, optimizer: Any) -> bool:
         """Take the step, or change nothing and return False."""
@@ -24,21 +24,21 @@ class CachedStep(Protocol):
 
 @dataclass(eq=False, slots=True)
 class StepContext:
-    """The batches of the last step, and what the current step must undo if it fails."""
+    """The batches of the last step, and the states to restore if the current step fails."""
 
     batches: dict[int, Batch] = field(default_factory=dict)  # by the identity of the group
     created: list[Created] = field(default_factory=list)  # by the current step
     placeholders: list[Placeholder] = field(default_factory=list)
-    before: tuple[StateSnapshot, list[Placeholder]] | None = None  # once a step changes states
-    cached: CachedStep | None = None  # of a step that one backend took as a whole
-    given: dict[int, Given] = field(default_factory=dict)  # by the identity of the group
+    before: tuple[StateSnapshot, list[Placeholder]] | None = None  # set when a step changes states
+    cached: CachedStep | None = None  # set if one backend took the whole step
+    original_params: dict[int, OriginalParams] = field(default_factory=dict)  # by group, as above
 
     def forget(self) -> None:
         """Drop every tensor of the current step."""
         self.created, self.before = [], None
         for batch in self.batches.values():
             batch.drop_tensors()
-        whole = {key: batch for key, batch in self.batches.items() if not batch.places}
+        whole = {key: batch for key, batch in self.batches.items() if not batch.indices}
         self.batches = whole
 
 

@@ -1,4 +1,4 @@
-"""The dispatch key of a parameter: what decides which lowerings can take it."""
+"""The dispatch key of a parameter: the properties that decide which lowerings can take it."""
 
 from functools import cache
 from typing import NamedTuple
@@ -9,26 +9,26 @@ from torch import Tensor
 from optgen.runtime.rule import FACTS, Rule
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
-from optgen.runtime.torch_private import plain
+from optgen.runtime.torch_private import is_plain_class
 
 OPTIONS = ("foreach", "fused", "capturable", "differentiable")
-"""The options of a group that decide its lowering, beside its tensors and the class of its lr."""
+"""The group options that decide the lowering, besides the tensors and the dtype of lr."""
 
 
 class DispatchKey(NamedTuple):
-    """What decides which lowerings can take a tensor; one call takes tensors of one key only."""
+    """The properties that decide which lowerings can take a tensor; a call takes one key only."""
 
     device: str = "cpu"
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
     sparse_param: bool = False
     subclass: str = ""  # the name of a tensor class that overrides operations
     occurrence: int = 0  # how often the parameter stands earlier in the group
-    facts: tuple[bool, ...] = ()  # the answers to the shape predicates that the rule asks
+    facts: tuple[bool, ...] = ()  # the values of the rule's shape predicates
     sharding: Sharding | None = None  # only where the rule needs whole parameters
 
 
 @cache
-def _plain_on(device: str) -> DispatchKey:
+def _plain_key(device: str) -> DispatchKey:
     return DispatchKey(device)
 
 
@@ -41,12 +41,12 @@ def dispatch_keys(
 ) -> list[DispatchKey]:
     """Find the dispatch key of every parameter and its gradient.
 
-    `ordinary` promises dense gradients of plain classes, and that no parameter stands there twice.
+    `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
     """
     found = (
-        [_plain_on(param.device.type) for param in params]
+        [_plain_key(param.device.type) for param in params]
         if ordinary and all_plain(params)
-        else _unusual(members, params, grads)
+        else _keys_one_by_one(members, params, grads)
     )
     if not rule.elementwise and not all_plain(members):
         pairs = zip(found, map(sharding_of, members), strict=True)
@@ -59,12 +59,16 @@ def dispatch_keys(
     return list(map(made.__getitem__, answered))
 
 
-def _unusual(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -> list[DispatchKey]:
+def _keys_one_by_one(
+    members: list[Tensor], params: list[Tensor], grads: list[Tensor]
+) -> list[DispatchKey]:
     seen: dict[int, int] = {}
     found = []
     for member, param, grad in zip(members, params, grads, strict=True):
         occurrence = seen[id(member)] = seen.get(id(member), -1) + 1
-        subclass = next((type(t).__name__ for t in (param, grad) if not plain(type(t))), "")
+        subclass = next(
+            (type(t).__name__ for t in (param, grad) if not is_plain_class(type(t))), ""
+        )
         sparse_param = param.layout is not torch.strided
         sparse_grad = grad.layout is not torch.strided and not sparse_param
         device = param.device.type
@@ -72,9 +76,9 @@ def _unusual(members: list[Tensor], params: list[Tensor], grads: list[Tensor]) -
     return found
 
 
-def decisive_kind(value: object) -> object:
+def dtype_or_class(value: object) -> object:
     """Return the dtype of a tensor hyperparameter, or the class of a number.
 
-    A tensor learning rate may have to be computed with in its own dtype.
+    The dtype of a tensor learning rate can decide the lowering: torch computes in that dtype.
     """
     return getattr(value, "dtype", value.__class__)

@@ -1,14 +1,15 @@
 """Refuse flat partitions: vectors that engines put in the place of a model's parameters.
 
-DeepSpeed's ZeRO stages and Megatron's distributed optimizer exchange a group's parameters for one
-vector, or for vectors, of the part that this process steps; FSDP 1 makes the model's own parameters
-pieces of one. A rule that works element by element need not know. Any other would take the vector
-for a parameter, and compute something else without an error.
+DeepSpeed's ZeRO stages and Megatron's distributed optimizer replace a group's parameters by one or
+several vectors, which hold the elements that this rank steps. FSDP 1 makes the model's own
+parameters views of one vector. An elementwise rule can step such vectors. Any other rule would take
+a vector for a parameter, and compute wrong values without an error.
 
-FSDP marks its tensors. What else is exchanged carries no mark, so a group remembers what it was
-given: a flat partition stands where nothing of that is left, and only vectors are found where
-matrices were, or fewer vectors. Layers that grow, parameters that join and shards with the shape of
-the whole keep their dimensions, or leave others in their place.
+FSDP marks its tensors. The other engines do not, so a group remembers its original parameters. Its
+parameters count as a flat partition if no original parameter is left, all are vectors, and there
+are fewer of them than before or some original was no vector. Other changes do not fit this
+description: layers that grow, parameters that join, and shards with the shape of the whole keep
+their dimensions, or leave some original parameters in place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,28 +22,31 @@ from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.torch_private import flattened_by_fsdp, is_flat_parameter
 
 
-class Given(NamedTuple):
-    """What is remembered of the parameters that a group was given."""
+class OriginalParams(NamedTuple):
+    """The identities and dimensions of the parameters that the user gave to a group."""
 
     ids: frozenset[int]
     dims: tuple[int, ...]
 
 
-def given(group: Mapping[str, Any]) -> Given:
-    """What is to be remembered of a group: its parameters are the user's own."""
+def original_params(group: Mapping[str, Any]) -> OriginalParams:
+    """Describe the parameters of a group, which are the user's own."""
     params = group["params"]
-    return Given(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
+    return OriginalParams(frozenset(map(id, params)), tuple(map(Tensor.dim, params)))
 
 
-def carried_over(
-    before: Sequence[Given | None], groups: Sequence[dict[str, Any]]
-) -> dict[int, Given]:
-    """What groups were given that a load has put in the place of others, or made anew."""
+def originals_after_load(
+    before: Sequence[OriginalParams | None], groups: Sequence[dict[str, Any]]
+) -> dict[int, OriginalParams]:
+    """Return the original parameters by the identity of the group, after a load made new groups.
+
+    A new group takes over the description of the old group at its index, if there was one.
+    """
     pairs = zip_longest(groups, before[: len(groups)])
-    return {id(group): known or given(group) for group, known in pairs}
+    return {id(group): original or original_params(group) for group, original in pairs}
 
 
-def check(optimizer: Optimized, group: Group, known: Given | None) -> None:
+def check(optimizer: Optimized, group: Group, original: OriginalParams | None) -> None:
     """Raise an error if the group of a rule that is not elementwise holds a flat partition."""
     if optimizer.rule.elementwise:
         return
@@ -50,7 +54,7 @@ def check(optimizer: Optimized, group: Group, known: Given | None) -> None:
     marked = any(map(flattened_by_fsdp, params))
     if marked and (any(map(is_flat_parameter, params)) or _pieces(optimizer)):
         what = "FSDP has flattened them"
-    elif known and _exchanged(known, params):
+    elif original and _exchanged(original, params):
         sizes = ", ".join(str(param.numel()) for param in params[:3]) + ", …" * (len(params) > 3)
         what = f"a group's parameters were exchanged for vectors of {sizes} elements"
     else:
@@ -64,16 +68,18 @@ def check(optimizer: Optimized, group: Group, known: Given | None) -> None:
 
 
 def _pieces(optimizer: Optimized) -> bool:
-    """Tell whether the parameters are pieces of a vector: with FSDP's NO_SHARD they stay whole.
+    """Tell whether all of FSDP's parameters are vectors, thus pieces of a flat parameter.
 
-    Any matrix among them says that they are; one group may well have vectors alone.
+    With FSDP's NO_SHARD the parameters keep their shapes. Any matrix in any group shows this; a
+    single group may have vectors only.
     """
     params = [param for group in optimizer.param_groups for param in group["params"]]
     marked = [param for param in params if flattened_by_fsdp(param)]
     return bool(marked) and all(param.dim() == 1 for param in marked)
 
 
-def _exchanged(known: Given, params: Sequence[Tensor]) -> bool:
-    if not params or any(param.dim() != 1 or id(param) in known.ids for param in params):
+def _exchanged(original: OriginalParams, params: Sequence[Tensor]) -> bool:
+    """Tell whether a group's original parameters were replaced by a flat partition."""
+    if not params or any(param.dim() != 1 or id(param) in original.ids for param in params):
         return False
-    return len(params) < len(known.dims) or any(dim > 1 for dim in known.dims)
+    return len(params) < len(original.dims) or any(dim > 1 for dim in original.dims)

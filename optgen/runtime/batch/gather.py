@@ -1,34 +1,34 @@
 """Gather the batches of a step: parameters with a gradient, gradients and states, group by group.
 
 Anything may change between two steps: wrappers swap parameters or their storage, offloading
-replaces states, a load replaces everything. So a step fetches the tensors anew and drops them at
-its end. The findings about them are kept with their types, and hold while the types are the same.
+replaces states, a load replaces everything. So each step fetches the tensors, and drops them at its
+end. The findings about the tensors are kept with their types, and hold while the types are equal.
 """
 
 from collections.abc import Sequence
-from itertools import compress
 
 from torch import Tensor
 
 from optgen.runtime.batch import flat_partitions, gradient_checks
-from optgen.runtime.batch.assemble import Gradients, States, assemble, visible
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.checks import check_step, check_types
 from optgen.runtime.batch.context import StepContext, Stepping
-from optgen.runtime.protocols import Group
-from optgen.runtime.state.create import ensure, store_counts
+from optgen.runtime.batch.gradients import Gradients, checked_gradients, with_gradient
+from optgen.runtime.batch.make_batch import States, make_batch
+from optgen.runtime.state.create import create_missing
 from optgen.runtime.state.placeholders import remove_placeholders
+from optgen.runtime.state.scalars import store_int_counts
 from optgen.runtime.state.snapshot import StateSnapshot
-from optgen.runtime.tensors.dtensor import check_summed, redistributed
+from optgen.runtime.tensors.dtensor import check_not_partial, redistribute_gradients
 from optgen.runtime.torch_private import check_fused
 
 
 def gather_batches(
     optimizer: Stepping, given: Sequence[Tensor | None] | None = None
 ) -> list[Batch]:
-    """Return the batch of every group; create the states that are missing.
+    """Return the checked batch of every group; create missing states.
 
-    The gradients are the parameters' own, or `given` for those of the only group.
+    The gradients are the parameters' own, unless they are `given` for the only group.
     """
     context = optimizer._context
     if context.placeholders:
@@ -40,41 +40,29 @@ def gather_batches(
     batches = []
     for group in optimizer.param_groups:
         members, found = with_gradient(group, given)
-        grads = visible(optimizer, group, redistributed(members, found))
+        grads = checked_gradients(optimizer, group, redistribute_gradients(members, found))
         known = old.get(id(group))
-        batch = assemble(optimizer, group, members, grads, states, known)
+        batch = make_batch(optimizer, group, members, grads, states, known)
         if known is None or not known.is_like(batch):
-            known = _complete(optimizer, batch, grads)
+            known = _rebuild(optimizer, batch, grads)
         else:
-            known.take(batch)
+            known.take_tensors(batch)
         check_step(optimizer, known)
         batches.append(known)
-        for each in (known, *known.parts):
-            context.batches[id(each.group)] = each
+        for part in (known, *known.parts):
+            context.batches[id(part.group)] = part
     return batches
 
 
-def with_gradient(
-    group: Group, given: Sequence[Tensor | None] | None = None
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters that have a gradient, and the gradients."""
-    listed = group["params"]
-    found = [param.grad for param in listed] if given is None else given
-    grads = [grad for grad in found if grad is not None]
-    if len(grads) == len(listed):
-        return list(listed), grads
-    return list(compress(listed, [grad is not None for grad in found])), grads
-
-
 def snapshot(optimizer: Stepping) -> None:
-    """Note the states as they are, before this step changes any, for `roll_back`."""
+    """Save the states for `roll_back`, before this step changes any."""
     context = optimizer._context
     if context.before is None:
         context.before = StateSnapshot(optimizer.state), list(context.placeholders)
 
 
 def roll_back(optimizer: Stepping) -> None:
-    """Restore the states of before the step, which has updated nothing."""
+    """Restore the states after a step that failed before it updated anything."""
     context = optimizer._context
     if context.before is not None:
         before, context.placeholders = context.before
@@ -83,32 +71,36 @@ def roll_back(optimizer: Stepping) -> None:
 
 
 def finish(optimizer: Stepping, stepped: bool) -> None:
-    """Drop all tensors of a step; if it was skipped, also the states that would deny that."""
+    """Store integer step counts, and drop all tensors of a step.
+
+    If the step was skipped, also remove the fresh states that it created: the next step must find
+    them missing.
+    """
     context: StepContext = optimizer._context
     if optimizer.rule.step == "int":
         for batch in context.batches.values():
-            store_counts(batch.dicts, batch.steps)
+            store_int_counts(batch.dicts, batch.steps)
     for values, key in () if stepped else context.created:
         values.pop(key, None)
     context.forget()
 
 
-def _complete(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
-    """Check tensors of other types than in the last step; create the states that are missing."""
+def _rebuild(optimizer: Stepping, batch: Batch, grads: Gradients) -> Batch:
+    """Check a batch whose types differ from the last step's; create missing states."""
     group, rule, context = batch.group, optimizer.rule, optimizer._context
-    check_summed(batch.members)
+    check_not_partial(batch.members)
     gradient_checks.check_whole(optimizer, batch.members)
-    flat_partitions.check(optimizer, group, context.given.get(id(group)))
+    flat_partitions.check(optimizer, group, context.original_params.get(id(group)))
     if group.get("fused"):
         for param in batch.members:
             check_fused(param)
     snapshot(optimizer)
-    created = ensure(rule, optimizer.state, group, batch.members, optimizer.defaults)
+    created = create_missing(rule, optimizer.state, group, batch.members, optimizer.defaults)
     context.created += created
-    batch = assemble(optimizer, group, batch.members, grads, States(optimizer.state))
+    batch = make_batch(optimizer, group, batch.members, grads, States(optimizer.state))
     check_types(rule, batch)
-    places = {(id(values), key) for values, key in created}
+    fresh = {(id(values), key) for values, key in created}
     for key in rule.fresh if created else ():
-        batch.fresh[key] = [(id(values), key) in places for values in batch.dicts]
-    batch.share()
+        batch.fresh[key] = [(id(values), key) in fresh for values in batch.dicts]
+    batch.fill_parts()
     return batch

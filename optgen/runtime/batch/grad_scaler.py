@@ -1,4 +1,4 @@
-"""What a gradient scaler leaves to the step: to skip it after an overflow, and to unscale."""
+"""A gradient scaler's work that is left to the step: skip it after an overflow, and unscale."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from optgen.runtime.batch.batch import Batch
 
 
 def is_skipped(optimizer: Any) -> bool:
-    """Tell whether a gradient scaler found infinities, so that this step must not happen."""
+    """Tell whether a gradient scaler found infinities, so that the step must be skipped."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
 
 def unscale(optimizer: Any, batch: Batch) -> None:
-    """Divide the gradients by the loss scale, if a gradient scaler left that to the step."""
+    """Divide the gradients by the loss scale in place, if a gradient scaler left it to the step."""
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:
         for grad in batch.grads:

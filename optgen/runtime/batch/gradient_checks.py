@@ -13,7 +13,7 @@ from optgen.runtime.torch_private import local_tensor
 
 
 def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
-    """Raise an error, torch's where it has one, if the rule cannot take this gradient."""
+    """Raise an error if the rule cannot take this gradient: torch's error, where torch has one."""
     rule = optimizer.rule
     if grad.layout not in (torch.strided, torch.sparse_coo):
         name = _rule_owner(optimizer)
@@ -26,7 +26,7 @@ def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
             if truth(group[key]):
                 raise RuntimeError(f"{key} option is not compatible with sparse gradients")
         if not rule.elementwise and not grad.dense_dim():
-            message = f"{_rule_owner(optimizer)} looks at rows, not at single elements: "
+            message = f"{_rule_owner(optimizer)} reduces over rows: "
             raise RuntimeError(message + "a sparse gradient must name whole rows")
     elif rule.gradient == "sparse_only":
         message = f"{_rule_owner(optimizer)} does not support dense gradients"
@@ -34,21 +34,21 @@ def check(optimizer: Optimized, group: Mapping[str, Any], grad: Tensor) -> None:
 
 
 def check_parameters(optimizer: Optimized) -> None:
-    """Raise torch's errors for parameters that a rule for sparse gradients only cannot take."""
+    """Raise torch's errors for parameters that a rule for only sparse gradients cannot take."""
     if optimizer.rule.gradient != "sparse_only":
         return
-    places = {
-        (index, place): param
-        for index, group in enumerate(optimizer.param_groups)
-        for place, param in enumerate(group["params"])
+    params = {
+        (group_index, index): param
+        for group_index, group in enumerate(optimizer.param_groups)
+        for index, param in enumerate(group["params"])
     }
-    sparse = [list(at) for at, param in places.items() if param.is_sparse]
+    sparse = [list(indices) for indices, param in params.items() if param.is_sparse]
     name = _rule_owner(optimizer)
     if sparse:
         raise ValueError(
             f"Sparse params at indices {sparse}: {name} requires dense parameter tensors"
         )
-    complexes = [list(at) for at, param in places.items() if param.is_complex()]
+    complexes = [list(indices) for indices, param in params.items() if param.is_complex()]
     if complexes:
         raise ValueError(
             f"Complex params at indices {complexes}: {name} does not support complex parameters"
@@ -63,17 +63,21 @@ def check_whole(optimizer: Optimized, members: list[Tensor]) -> None:
     for member in members:
         if member.is_complex():
             raise RuntimeError(f"{name} does not support complex parameters")
-        where = sharding_of(member)
-        if where is not None and not where.is_even(member):
+        sharding = sharding_of(member)
+        if sharding is not None and not sharding.is_even(member):
             raise RuntimeError(
-                f"{name} looks at a parameter as a whole, and this process holds a part of the "
-                f"shape {tuple(local_tensor(member).shape)} of a parameter {tuple(member.shape)} "
-                f"that lies as {where.placements}: not as torch cuts it; use distribute_tensor"
+                f"{name} looks at a parameter as a whole, and this rank's shard has the shape "
+                f"{tuple(local_tensor(member).shape)} of a parameter {tuple(member.shape)} with "
+                f"placements {sharding.placements}: torch shards in other sizes; make the "
+                "parameter with distribute_tensor"
             )
 
 
 def _rule_owner(optimizer: Optimized) -> str:
-    """The class whose rule this is: AdamW inherits Adam's, and torch's errors then say Adam."""
+    """Return the name of the class that defines the rule.
+
+    AdamW inherits Adam's rule, and torch's errors then say Adam.
+    """
     for kind in type(optimizer).__mro__:
         if "lowerings" in vars(kind):
             return kind.__name__

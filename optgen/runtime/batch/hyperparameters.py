@@ -1,4 +1,4 @@
-"""A group's hyperparameters as numbers: how many there are of each, and what they may not be."""
+"""Convert a group's hyperparameters to numbers; check their counts and upper bounds."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -14,21 +14,21 @@ from optgen.runtime.torch_private import numel
 
 
 class Cell(NamedTuple):
-    """One hyperparameter's place in the row of a kernel's table."""
+    """One hyperparameter in the row of a kernel's table; it has one or several numbers."""
 
     key: str
-    optional: tuple[bool, ...] = (False,)  # of each of its numbers: whether it may be None
-    below: float | None = None  # what each of its numbers must be less than
+    optional: tuple[bool, ...] = (False,)  # for each of its numbers: whether it may be None
+    below: float | None = None  # each of its numbers must be less
 
     def parts(self, value: Any) -> tuple[Any, ...] | list[Any]:
-        """Return the numbers of a value, or raise an error if they are too few or too many."""
+        """Return the numbers of a value; raise a ValueError if they are too few or too many."""
         parts = value if isinstance(value, (tuple, list)) else (value,)
         if len(parts) != len(self.optional):
             raise ValueError(f"{self.key} must be {len(self.optional)} numbers, not {len(parts)}")
         return parts
 
     def number(self, part: Any, optional: bool) -> float:
-        """Return one of them as a kernel takes it, or raise an error if that cannot be."""
+        """Return one number as a kernel takes it; raise an error if it is invalid."""
         if part is None and optional:
             return NONE
         try:
@@ -43,9 +43,9 @@ class Cell(NamedTuple):
 class Numbers:
     """The hyperparameters of a class or function, as its signature declares them.
 
-    Bounds from below are the constructor's alone: a scheduler may leave a rate at -1e-20, and a
-    negative one climbs, in torch too. Beyond a limit from above a rule divides by zero, or takes
-    the root of a negative number.
+    Only the constructor checks lower bounds: a scheduler may leave a learning rate at -1e-20, and
+    torch steps with negative rates as well. Upper bounds are checked here in every step: above one,
+    a rule divides by zero, or takes the root of a negative number.
     """
 
     def __init__(self, owner: Lowered) -> None:
@@ -54,7 +54,7 @@ class Numbers:
         self._cells = [_cell(key, hints.get(key), below.get(key)) for key in rule.hypers]
 
     def row(self, values: Iterable[Any]) -> "array[float]":
-        """Return the numbers of a group's values, which stand in the rule's order."""
+        """Return the numbers of a group's values, given in the rule's order."""
         row = array("d")
         for cell, value in self._pairs(values):
             for part, optional in zip(cell.parts(value), cell.optional, strict=True):
@@ -62,11 +62,11 @@ class Numbers:
         return row
 
     def check(self, values: Iterable[Any]) -> None:
-        """Raise the same errors; but of tensors, which may be on a device, only their size is seen.
+        """Check a group's values as `row` does, but read no tensor: it may be on a device.
 
         Raises:
-            TypeError: A value is none of the numbers that are asked for.
-            ValueError: There are too many or too few, or one is beyond its limit.
+            TypeError: A value is no number.
+            ValueError: A hyperparameter has too many or too few numbers, or one above its bound.
         """
         for cell, value in self._pairs(values):
             for part, optional in zip(cell.parts(value), cell.optional, strict=True):
@@ -76,18 +76,18 @@ class Numbers:
                     raise ValueError(f"{cell.key} must be 1-element, not {tuple(part.shape)}")
 
     def _pairs(self, values: Iterable[Any]) -> Iterator[tuple[Cell, Any]]:
-        return zip(self._cells, self._rule.numbered(values), strict=True)
+        return zip(self._cells, self._rule.choices_as_indices(values), strict=True)
 
 
-_known: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
+_numbers: WeakKeyDictionary[type[Any], Numbers] = WeakKeyDictionary()
 
 
 def numbers_of(owner: Lowered) -> Numbers:
-    """Return what is known of an optimizer's hyperparameters: of all of its class the same."""
+    """Return the hyperparameters of an optimizer's class, from a cache."""
     kind = type(owner)
-    if kind not in _known:
-        _known[kind] = Numbers(owner)
-    return _known[kind]
+    if kind not in _numbers:
+        _numbers[kind] = Numbers(owner)
+    return _numbers[kind]
 
 
 def _cell(key: str, hint: Any, below: float | None) -> Cell:
@@ -96,6 +96,6 @@ def _cell(key: str, hint: Any, below: float | None) -> Cell:
 
 
 def _may_be_none(hint: Any) -> bool:
-    """Tell by an annotation; Python takes None for False where a flag is asked for."""
+    """Tell from an annotation whether None is valid; it is for a flag, where it means False."""
     union = get_origin(hint) in (Union, UnionType)
     return hint is bool or (union and NoneType in get_args(hint))

@@ -1,9 +1,9 @@
-"""The rule on the touched rows: what sparse gradients name, as dense tensors, and back again.
+"""Update only the rows that sparse gradients touch: gather them, update them, scatter them.
 
-A rule of elements, or of rows, does not notice that it is given some rows of a parameter and not
-all of them. So whatever takes dense tensors takes sparse gradients too: the rows they touch are
-copied out of the parameter and of every state that has them, updated, and copied back. Steps and
-scalar states belong to the parameter and advance once, however many rows are touched, if any.
+A rule that works on elements or rows computes the same for some rows as for all rows. So any
+lowering for dense tensors can take sparse gradients. The touched rows of the parameter, and of
+every state that has rows, are copied to dense tensors, updated, and copied back. Steps and scalar
+states belong to the parameter: they advance once, even if no row is touched.
 """
 
 from dataclasses import dataclass, replace
@@ -14,72 +14,77 @@ from optgen.runtime.batch.batch import Batch
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.real_views import reals
 
-Places = tuple[Tensor, ...]  # one index a sparse dimension, of each touched row
+RowIndices = tuple[Tensor, ...]  # for each sparse dimension, the touched indices
 
 
 @dataclass(frozen=True)
-class Touched:
-    """A work, and the rows of it that its gradients touch: a work of dense tensors."""
+class TouchedRows:
+    """A batch, and a batch of dense tensors that are its touched rows."""
 
     rule: Rule
     whole: Batch
     rows: Batch
-    places: list[Places]
+    indices: list[RowIndices]
 
-    def put_back(self) -> None:
-        """Write the updated rows to where they were taken from."""
-        _put(self.whole.params, self.rows.params, self.places)
+    def scatter_rows(self) -> None:
+        """Copy the updated rows back to parameters and states."""
+        _scatter(self.whole.params, self.rows.params, self.indices)
         states = zip(self.rule.states, self.whole.states, self.rows.states, strict=True)
         for state, tensors, rows in states:
             if state.written and rows is not tensors:
-                _put(tensors, rows, self.places)
+                _scatter(tensors, rows, self.indices)
 
 
 def check_rows(batch: Batch) -> None:
-    """Raise an IndexError for a sparse gradient that names rows its parameter has not."""
+    """Raise an IndexError for a sparse gradient that names rows outside of its parameter."""
     for param, grad in zip(batch.params, batch.grads, strict=True):
         indices = grad._indices()
         if indices.numel():
             ends = map(Tensor.tolist, indices.aminmax(dim=1))
             for low, high, rows in zip(*ends, param.shape, strict=False):
                 if low < 0 or high >= rows:
-                    raise named_beyond(low, high, rows)
+                    raise row_index_error(low, high, rows)
 
 
-def named_beyond(low: int, high: int, rows: int) -> IndexError:
-    """The error about rows that a parameter has not."""
+def row_index_error(low: int, high: int, rows: int) -> IndexError:
+    """Make the error for row indices outside of a parameter."""
     return IndexError(
         f"a sparse gradient names rows {low} to {high} of a parameter that has rows 0 to {rows - 1}"
     )
 
 
-def touched(rule: Rule, batch: Batch) -> Touched:
-    """Take the rows; those that a gradient names more than once have the sum of its values."""
+def gather_rows(rule: Rule, batch: Batch) -> TouchedRows:
+    """Gather the touched rows; the values of a row that a gradient names repeatedly add up."""
     grads = [grad.coalesce() for grad in batch.grads]
-    places = [grad.indices().unbind(0) for grad in grads]
+    indices = [grad.indices().unbind(0) for grad in grads]
     states = [
-        _take(column, places) if state.shape in ("like", "row") else column
+        _gather(column, indices) if state.shape in ("like", "row") else column
         for state, column in zip(rule.states, batch.states, strict=True)
     ]
     values = reals([grad.values() for grad in grads])
-    params = _take(batch.params, places)
+    params = _gather(batch.params, indices)
     rows = replace(
-        batch, params=params, grads=values, states=states, memo={}, _uneven=None, _grad_dtypes=None
+        batch,
+        params=params,
+        grads=values,
+        states=states,
+        memo={},
+        _noncontiguous=None,
+        _grad_dtypes=None,
     )
-    return Touched(rule, batch, rows, places)
+    return TouchedRows(rule, batch, rows, indices)
 
 
-def _take(tensors: list[Tensor], places: list[Places]) -> list[Tensor]:
+def _gather(tensors: list[Tensor], indices: list[RowIndices]) -> list[Tensor]:
+    """Copy the indexed rows; the list of an absent state is empty and stays so."""
     return [
         tensor.index_select(0, at[0]) if len(at) == 1 else tensor[at]
-        for tensor, at in zip(
-            tensors, places, strict=False
-        )  # states that are absent: an empty list
+        for tensor, at in zip(tensors, indices, strict=False)
     ]
 
 
-def _put(tensors: list[Tensor], rows: list[Tensor], places: list[Places]) -> None:
-    for tensor, updated, at in zip(tensors, rows, places, strict=False):
+def _scatter(tensors: list[Tensor], rows: list[Tensor], indices: list[RowIndices]) -> None:
+    for tensor, updated, at in zip(tensors, rows, indices, strict=False):
         if len(at) == 1:
             tensor.index_copy_(0, at[0], updated)
         else:

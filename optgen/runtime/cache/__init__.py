@@ -1,1 +1,1 @@
-"""The cache folder: generated texts and compiled libraries, and whom it trusts."""
+"""The cache folder: generated texts and compiled libraries, and checks of its ownership."""

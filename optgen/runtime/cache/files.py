@@ -1,4 +1,4 @@
-"""Files of the cache: written to survive a power loss, read only if nobody else wrote them."""
+"""Write cache files that survive a power loss; read only files that others cannot change."""
 
 import errno
 import os
@@ -10,22 +10,26 @@ from pathlib import Path
 from optgen.runtime.cache.ownership import fault
 
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_MODE = 0o644  # whatever the umask is: a file that its group may write to is not trusted
+_MODE = 0o644  # independent of the umask: `read` does not trust a group-writable file
 
 
 def read(path: Path) -> bytes:
-    """Return what a file holds; raise an OSError for a link and for a file others may write to."""
+    """Return the contents of a file.
+
+    Raises:
+        OSError: the path is a link or no file, or others may write to the file.
+    """
     with open(os.open(path, _READING | getattr(os, "O_BINARY", 0)), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a file", str(path))
-        if reason := fault(facts):
+        if reason := fault(status):
             raise PermissionError(errno.EPERM, reason, str(path))
         return file.read()
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file in one step: after a power loss it is the old one or the new one, whole."""
+    """Replace a file atomically: after a power loss, the old or the new file is there, complete."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".build-")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -38,7 +42,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Move a file into place, its contents first brought to the disk."""
+    """Move a file into place after its contents are synced to the disk."""
     source.chmod(_MODE)
     _sync(source)
     os.replace(source, target)
@@ -51,7 +55,10 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such call
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # fsync is not supported
             raise
     finally:
         os.close(opened)

@@ -1,4 +1,4 @@
-"""The folders of compiled libraries and generated texts."""
+"""Find the folders of compiled libraries and generated texts."""
 
 import atexit
 import os
@@ -15,9 +15,11 @@ _warned: set[str] = set()
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders to look in and to write to: the cache folder, then one that ends with the
-    process; neither if others may write to it."""
-    chosen = _made()
+    """Yield the folders to read from and to write to; skip a folder that others may write to.
+
+    The cache folder comes first, then a temporary folder, which is removed when the process ends.
+    """
+    chosen = _cache_folder()
     if chosen and _is_trusted(chosen, "OPTGEN_CACHE_DIR"):
         yield chosen
     temporary = _temporary_folder(os.getpid())
@@ -25,23 +27,23 @@ def folders() -> Iterator[Path]:
         yield temporary
 
 
-def _made() -> Path | None:
-    """The cache folder, if it is there or could be made."""
+def _cache_folder() -> Path | None:
+    """Return the cache folder; None if it does not exist and cannot be made."""
     try:
         chosen = _chosen_folder()
         make(chosen)
         return chosen
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home folder
         return None
 
 
-def ends_with_the_process(folder: Path) -> bool:
-    """Tell whether a folder is the one that is removed when this process ends."""
+def is_temporary(folder: Path) -> bool:
+    """Tell whether a folder is the temporary one, which is removed when this process ends."""
     return folder == _temporary_folder(os.getpid())
 
 
 def make(folder: Path) -> None:
-    """Make a folder and those it stands in, for this user only."""
+    """Make a folder and its missing parents, for this user only."""
     if not folder.is_dir():
         make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -58,13 +60,13 @@ def _is_trusted(folder: Path, variable: str) -> bool:
     """Tell whether only this user can change a folder; warn once if others can."""
     try:
         reason = untrusted(folder)
-    except OSError:  # it is gone, or on its way is one that cannot be searched
+    except OSError:  # it was removed, or a folder on its path cannot be searched
         return False
     if reason and reason not in _warned:
         _warned.add(reason)
         warnings.warn(
-            f"optgen neither keeps nor runs code in {folder}, since {reason}: take that away "
-            f"(chmod, chown), or set {variable} to a folder that only you can change",
+            f"optgen neither keeps nor runs code in {folder}, since {reason}: change that with "
+            f"chmod or chown, or set {variable} to a folder that only you can change",
             stacklevel=2,
         )
     return not reason
@@ -72,7 +74,10 @@ def _is_trusted(folder: Path, variable: str) -> bool:
 
 @cache
 def _temporary_folder(pid: int) -> Path:
-    """A private folder of this process; a forked child makes its own, as each removes its own."""
+    """Make a private folder of the process `pid`, from a cache.
+
+    A forked child makes a folder of its own, since each process removes its own folder.
+    """
     folder = Path(tempfile.mkdtemp(prefix="optgen-"))
     atexit.register(_remove, folder, pid)
     return folder

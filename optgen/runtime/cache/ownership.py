@@ -1,8 +1,8 @@
-"""Checks that only this user can write to the cache: code from there runs with the user's rights.
+"""Check that only this user can write to the cache: code from there runs with the user's rights.
 
-A path is trusted if only this user and the system's own can change what stands at its end: they own
-every folder and link on the way to it, and nobody else may write to these folders. In a folder with
-the sticky bit, such as /tmp, others can add entries but not replace ours.
+A path is trusted if only this user and the system's users can change the file or folder at its end:
+they own every folder and link on the way, and nobody else may write to these folders. In a folder
+with the sticky bit, such as /tmp, others can add entries but cannot replace ours.
 """
 
 import os
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-_LINKS = 40  # as many as Linux follows
+_LINKS = 40  # the limit of Linux
 
 
 def untrusted(folder: Path) -> str:
-    """Say why a folder is not trusted; nothing if it is."""
+    """Return the reason why a folder is not trusted; "" if it is."""
     if not hasattr(os, "geteuid"):
         return ""
-    *ancestors, last = _way(folder.absolute())
+    *ancestors, last = _path_components(folder.absolute())
     found = ((path, fault(path.lstat(), ancestor=True)) for path in ancestors)
     for path, reason in (*found, (last, fault(last.lstat()))):
         if reason:
@@ -26,33 +26,39 @@ def untrusted(folder: Path) -> str:
     return ""
 
 
-def fault(facts: os.stat_result, *, ancestor: bool = False) -> str:
-    """Say who else could change a file or a folder, by its facts; nothing if nobody could.
+def fault(status: os.stat_result, *, ancestor: bool = False) -> str:
+    """Return who else could change a file or a folder, by its status; "" if nobody could.
 
-    Of an ancestor only renaming and replacing what it holds counts.
+    For an ancestor of a path, only the renaming and replacing of its entries counts.
     """
     if not hasattr(os, "geteuid"):
         return ""
-    if facts.st_uid not in _trusted_users():
-        return f"belongs to user {facts.st_uid}"
-    mode = facts.st_mode
+    if status.st_uid not in _trusted_users():
+        return f"belongs to user {status.st_uid}"
+    mode = status.st_mode
     if stat.S_ISLNK(mode) or (ancestor and mode & stat.S_ISVTX):
         return ""
     if mode & stat.S_IWOTH:
         return "may be written to by everybody"
-    if mode & stat.S_IWGRP and not (ancestor and _is_private(facts.st_gid)):
+    if mode & stat.S_IWGRP and not (ancestor and _is_private(status.st_gid)):
         return "may be written to by its group"
     return ""
 
 
 def _trusted_users() -> set[int]:
-    """This user, and those who could replace Python itself; in some containers `/` is not 0's."""
+    """Return this user and the users who could replace Python itself.
+
+    In some containers, `/` does not belong to user 0.
+    """
     return {os.geteuid(), 0, os.stat("/").st_uid}
 
 
 @cache
 def _is_private(group: int) -> bool:
-    """Tell whether a group is this user's alone, as made for each where the umask is 002."""
+    """Tell whether this user is the only member of a group.
+
+    Systems with the umask 002 make such a group for each user.
+    """
     try:
         import grp
         import pwd
@@ -64,8 +70,8 @@ def _is_private(group: int) -> bool:
     return alone and (user.pw_gid, user.pw_name) == (group, entry.gr_name)
 
 
-def _way(path: Path) -> Iterator[Path]:
-    """Every folder and link that leads to a path, as the system follows them; the folder last."""
+def _path_components(path: Path) -> Iterator[Path]:
+    """Yield every folder and link on the way to a path, as the system follows them, and its end."""
     at, rest, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     yield at
     while rest:

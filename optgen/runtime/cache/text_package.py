@@ -1,7 +1,7 @@
-"""A package whose modules are imported from texts in memory, whatever lies in its folder by now.
+"""Import a package from texts in memory, whatever the files of its folder hold by now.
 
-Its modules have the paths of the files that the texts were read from, so tracebacks, debuggers,
-`inspect.getsource` and Triton find them; where the files are gone they find the texts.
+The modules have the paths of the files that the texts were read from. So tracebacks, debuggers,
+`inspect.getsource` and Triton find the source; if a file is gone, they find the text.
 """
 
 import importlib
@@ -28,13 +28,13 @@ def import_package(name: str, folder: Path, texts: Mapping[str, str]) -> ModuleT
 
 
 class _Loader(SourceLoader):
-    """Reads texts. It keeps no bytecode, since it knows no times of files."""
+    """Loads modules from texts; keeps no bytecode, since texts have no modification times."""
 
     def __init__(self, folder: Path, texts: Mapping[str, str]) -> None:
         self._folder, self._texts = folder, texts
 
     def file(self, module: str) -> str:
-        """The name of a module's file."""
+        """Return the name of a module's file."""
         return f"{module.partition('.')[2] or '__init__'}.py"
 
     def knows(self, module: str) -> bool:
@@ -45,15 +45,15 @@ class _Loader(SourceLoader):
         return str(self._folder / self.file(fullname))
 
     def get_data(self, path: str | bytes) -> bytes:
-        """The text of a file, a module's or another one of the package."""
-        at = Path(str(path))
-        if at.parent != self._folder or at.name not in self._texts:
+        """Return the text of a module's file, or of another file of the package."""
+        file = Path(str(path))
+        if file.parent != self._folder or file.name not in self._texts:
             raise FileNotFoundError(2, "no such text", str(path))
-        return self._texts[at.name].encode()
+        return self._texts[file.name].encode()
 
 
 class _Finder(MetaPathFinder):
-    """Finds the packages that are texts, and their modules."""
+    """Finds the packages that were imported from texts, and their modules."""
 
     def find_spec(
         self, fullname: str, path: _Path = None, target: ModuleType | None = None
@@ -66,7 +66,7 @@ class _Finder(MetaPathFinder):
             fullname,
             loader,
             origin=loader.get_filename(fullname),
-            is_package=fullname == package,  # its path is empty: no folder is searched
+            is_package=fullname == package,  # the package's path stays empty: no folder is searched
         )
         spec.has_location = True
         return spec

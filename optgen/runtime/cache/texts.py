@@ -1,7 +1,7 @@
-"""Generated texts in the cache: as long as a folder's checksum says that they are whole.
+"""Read and write generated texts in the cache; a checksum proves them complete and unaltered.
 
 A folder holds the texts of one spec, and a file with their digest and their names, written last.
-Nothing else in the folder is read: not bytecode, not a module that somebody put beside the others.
+Nothing else in the folder is read: no bytecode, and no module that somebody added.
 """
 
 import hashlib
@@ -18,38 +18,38 @@ _CHECKSUM = "sha256"
 
 
 def texts_of(key: str, generate: Callable[[], Texts]) -> tuple[Path, Texts]:
-    """Return the texts of a key and where they lie: those kept, or new ones, which are then kept.
+    """Return the folder and the texts of a key: cached texts, or new ones, which are then cached.
 
-    Where no folder takes them the texts serve all the same, from memory.
+    If no folder can be written to, the texts are still usable from memory.
     """
     tried, texts = [], None
     for cache in folders():
         folder = cache / "specs" / key
         tried.append(folder)
-        if found := kept(folder):
+        if found := read_texts(folder):
             return folder, found
         texts = texts or generate()
-        with suppress(OSError):  # read-only, full, or of others
-            keep(folder, texts)
+        with suppress(OSError):  # read-only, full, or of other users
+            write_texts(folder, texts)
             return folder, texts
     return (tried or [Path("specs", key)])[0], texts or generate()
 
 
-def kept(folder: Path) -> Texts | None:
-    """Return the texts of a folder; None if one is missing, altered, or open to others."""
+def read_texts(folder: Path) -> Texts | None:
+    """Return the texts of a folder; None if one is missing, altered, or writable by others."""
     try:
         _check(folder)
         digest, *names = _read(folder / _CHECKSUM).split("\n")
         texts = {name: _read(folder / name) for name in names}
-    except (OSError, ValueError):  # ValueError: what is no text, or no name
+    except (OSError, ValueError):  # ValueError: no UTF-8, or no valid file name
         return None
     return texts if digest == _digest(texts) else None
 
 
-def keep(folder: Path, texts: Texts) -> None:
-    """Write texts, and the checksum when all of them are there.
+def write_texts(folder: Path, texts: Texts) -> None:
+    """Write texts, and after them the checksum.
 
-    Others that write them at the same time write the same, each file in one step.
+    Processes that do so at the same time write the same contents, and each file atomically.
     """
     make(folder)
     _check(folder)
@@ -59,10 +59,13 @@ def keep(folder: Path, texts: Texts) -> None:
 
 
 def _check(folder: Path) -> None:
-    """Raise if others may write to a folder or to the one it stands in, below the cache's own."""
+    """Raise a PermissionError if others may write to a folder or its parent, or one is a link.
+
+    The folders above them are checked as the cache folder.
+    """
     for each in (folder.parent, folder):
-        facts = each.lstat()
-        if each.is_symlink() or (reason := fault(facts)):
+        status = each.lstat()
+        if each.is_symlink() or (reason := fault(status)):
             raise PermissionError(f"{each} {'is a link' if each.is_symlink() else reason}")
 
 
@@ -71,5 +74,5 @@ def _read(path: Path) -> str:
 
 
 def _digest(texts: Texts) -> str:
-    facts = (f"{len(text)} {name}\n{text}" for name, text in texts.items())
-    return hashlib.sha256("".join(facts).encode()).hexdigest()
+    parts = (f"{len(text)} {name}\n{text}" for name, text in texts.items())
+    return hashlib.sha256("".join(parts).encode()).hexdigest()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.sparse_rows import check_rows, touched
+from optgen.runtime.batch.sparse_rows import check_rows, gather_rows
 from optgen.runtime.eager import common_dtype
 from optgen.runtime.eager.buckets import buckets
 from optgen.runtime.eager.functional_checks import check_functional
@@ -51,13 +51,13 @@ class Call(NamedTuple):
 
     def update(self, rule: Rule) -> None:
         """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
-        rows = None if self.takes_sparse else touched(rule, self.batch)
+        rows = None if self.takes_sparse else gather_rows(rule, self.batch)
         dense = rows.rows if rows else self.batch
         for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):
             for part in self.split(rule, columns):
                 self.function(*part, **self.hypers, **fresh)
         if rows:
-            rows.put_back()
+            rows.scatter_rows()
 
 
 def _split(rule: Rule, batch: Batch, functional: bool, lowering: str) -> Split:

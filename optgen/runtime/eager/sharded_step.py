@@ -38,25 +38,25 @@ def prepare(
 
 
 def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterator[Update]:
-    rule, group, where = optimizer.rule, batch.group, batch.dispatch_key.sharding
-    assert where is not None
+    rule, group, sharding = optimizer.rule, batch.group, batch.dispatch_key.sharding
+    assert sharding is not None
     if group.get("differentiable") or group.get("capturable"):
         raise RuntimeError(
             f"{type(optimizer).__name__} needs whole parameters, and this rank holds a shard "
-            f"({where.placements}): a step is possible with neither differentiable=True nor "
+            f"({sharding.placements}): a step is possible with neither differentiable=True nor "
             "capturable=True, so set both to False"
         )
     taken = hyper_arguments(rule, group, functional=False, lowering="foreach")
-    name, cuts = variant_name("update_sharded", rule, batch), where.cuts()
+    name, sharded_axes = variant_name("update_sharded", rule, batch), sharding.sharded_axes()
     sharded = find(optimizer.lowerings, "foreach", name)
     alone = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", alone)
-    consensus.note(where, name, taken)
+    consensus.note(sharding, name, taken)
     for columns, fresh, places in buckets(rule, batch, by_value=True):
         whole = batch.members[places[0]]
         count = columns[-1][0].item() if rule.step else None
-        consensus.note(where, tuple(whole.shape), whole.dtype, places, fresh, count)
-        collectives = {"collectives": Collectives(whole, cuts)} if sharded else {}
+        consensus.note(sharding, tuple(whole.shape), whole.dtype, places, fresh, count)
+        collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         yield _update_bucket(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
-from optgen.runtime.batch.dispatch_key import OPTIONS, decisive_kind
+from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
 from optgen.runtime.forced import forced
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
@@ -191,7 +191,7 @@ class CachedDenseStep:
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
         # A learning rate that has become a tensor may need computing in its own dtype.
         known = self._values[index].hypers
-        if list(map(decisive_kind, values.hypers)) != list(map(decisive_kind, known)):
+        if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, known)):
             return False
         self._table.hypers[index] = self._kernel.pack_hypers(self._kernel.rule.values(group))
         if any(self._needed[2 * index : 2 * index + 2]):

@@ -41,8 +41,8 @@ def chunks(kernel: Kernel, batches: Sequence[Batch]) -> Iterator[Chunk]:
             to_copy.append(batch)
         else:
             if others := sorted(set(range(len(batch.params))) - set(places)):
-                in_place.append(batch.some(others))
-            to_copy += map(batch.some, _split_by_size(batch, places))
+                in_place.append(batch.subset(others))
+            to_copy += map(batch.subset, _split_by_size(batch, places))
     if in_place:
         yield Chunk(in_place)
     for batch in to_copy:
@@ -55,15 +55,15 @@ def single_chunk(kernel: Kernel, batches: Sequence[Batch]) -> Chunk:
 
 
 def _places_to_copy(kernel: Kernel, batch: Batch) -> list[int]:
-    """Return the places of the parameters of which some stream must be copied."""
+    """Return the places of the parameters of which subset stream must be copied."""
     columns = _kernel_columns(kernel, batch)
-    flat = not batch.uneven and all(map(is_contiguous, batch.grads))
+    flat = not batch.noncontiguous and all(map(is_contiguous, batch.grads))
     if flat and not any(any(map(is_neg, column)) for column in columns):
         return []
     return [
         place
         for place, row in enumerate(zip(*columns, strict=True))
-        if layout.copies(row, kernel.by_matrix)
+        if layout.streams_to_copy(row, kernel.by_matrix)
     ]
 
 

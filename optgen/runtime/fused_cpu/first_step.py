@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.cached_dense_step import CachedDenseStep
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.reader import tensor_reader
 from optgen.runtime.protocols import Group
-from optgen.runtime.state.create import ensure
+from optgen.runtime.state.create import create_missing
 
 
 def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
@@ -49,7 +49,7 @@ def _all_are_taken(optimizer: Stepping, found: list[Batch], takes: Callable[[Bat
 
 
 def _batch(optimizer: Stepping, group: Group, dtype_codes: list[int]) -> Batch:
-    flat_partitions.check(optimizer, group, optimizer._context.given.get(id(group)))
+    flat_partitions.check(optimizer, group, optimizer._context.original_params.get(id(group)))
     params = group["params"]
     examples = [params[dtype_codes.index(code)] for code in sorted({*dtype_codes} - {0})]
     members = list(compress(params, dtype_codes))
@@ -62,7 +62,9 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
     if cached is None:
         return None
     rule, state, defaults = optimizer.rule, optimizer.state, optimizer.defaults
-    ensured = (ensure(rule, state, batch.group, batch.members, defaults) for batch in batches)
+    ensured = (
+        create_missing(rule, state, batch.group, batch.members, defaults) for batch in batches
+    )
     created = list(chain.from_iterable(ensured))
     if cached.begin(optimizer, created):
         return cached

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.sparse_rows import touched
+from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_cpu import sparse_gradients
 from optgen.runtime.fused_cpu.chunks import Chunk, check_copies, chunks
 from optgen.runtime.fused_cpu.kernel.fill_table import CopyPairs, fill_table
@@ -81,7 +81,7 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
     in_place = (
         sparse_gradients.prepare(kernel, update, optimizer, suited) if update and suited else None
     )
-    taken = [touched(optimizer.rule, batch) for batch in sparse if batch not in suited]
+    taken = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in suited]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
         *(each.rows for each in taken),

@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from optgen.runtime.batch.batch import Batch
-from optgen.runtime.batch.sparse_rows import named_beyond
+from optgen.runtime.batch.sparse_rows import row_index_error
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 from optgen.runtime.protocols import Lowered
-from optgen.runtime.tensors.layout import is_plain
+from optgen.runtime.tensors.layout import is_row_major
 from optgen.runtime.tensors.real_views import reals
 
 _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
@@ -66,7 +66,7 @@ def kernel_function(kernel: Kernel) -> Any | None:
 def can_take(batch: Batch) -> bool:
     """Tell whether the kernel can update the rows of this batch in place."""
     one = all(grad.sparse_dim() == 1 for grad in batch.grads)
-    return one and all(map(is_plain, chain(batch.params, *batch.states)))
+    return one and all(map(is_row_major, chain(batch.params, *batch.states)))
 
 
 def prepare(
@@ -100,7 +100,7 @@ def prepare(
         wrong = update(*map(ctypes.addressof, arguments))
         if wrong >= 0:
             named, count = indices[wrong].tolist()[0], columns["rows"][wrong]
-            raise named_beyond(min(named), max(named), count)
+            raise row_index_error(min(named), max(named), count)
         for batch in batches:
             increment_version(batch.params)
 

@@ -20,7 +20,7 @@ import torch
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import snapshot
-from optgen.runtime.batch.sparse_rows import touched
+from optgen.runtime.batch.sparse_rows import gather_rows
 from optgen.runtime.fused_triton.launch_plan import LaunchPlan
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
@@ -53,7 +53,9 @@ class FusedTritonBackend:
     ) -> Callable[[], None]:
         """Check batches and create missing tables; return a function that launches the kernels."""
         touched_rows = [
-            touched(optimizer.rule, b) for b in batches if b.dispatch_key.sparse_grad and b.params
+            gather_rows(optimizer.rule, b)
+            for b in batches
+            if b.dispatch_key.sparse_grad and b.params
         ]
         dense = [b for b in batches if not b.dispatch_key.sparse_grad and b.params]
         rows = [each.rows for each in touched_rows]
@@ -67,7 +69,7 @@ class FusedTritonBackend:
             for plan, taken in calls:
                 plan.update(optimizer, taken)
             for each in touched_rows:
-                each.put_back()
+                each.scatter_rows()
 
         return update
 
@@ -114,7 +116,7 @@ def device_obstacle(device: torch.device) -> str:
 
 def _taken_by(known: Batch, plan: LaunchPlan, function: Lowered, batch: Batch) -> bool:
     """Update a batch through the plan of another one, if that plan fits; tell whether it did."""
-    known.take(batch)
+    known.take_tensors(batch)
     try:
         fits = len(known.dispatch_keys) == len(batch.dispatch_keys) and plan.fits([known])
         if fits:

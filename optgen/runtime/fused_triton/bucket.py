@@ -23,7 +23,7 @@ from optgen.runtime.fused_triton.tensor_streams import (
     tensors_to_copy,
 )
 from optgen.runtime.fused_triton.workspace import Shape, Tile, Workspace, WorkspaceSpec
-from optgen.runtime.tensors.layout import copy_of
+from optgen.runtime.tensors.layout import copy_like
 
 _dtype = attrgetter("dtype")
 
@@ -236,7 +236,7 @@ class Bucket:
     def _copy_of(self, tensor: Tensor, param: Tensor) -> Tensor:
         if self._in_order:
             return tensor.clone(memory_format=torch.contiguous_format)
-        return copy_of(tensor, param)
+        return copy_like(tensor, param)
 
 
 def options(

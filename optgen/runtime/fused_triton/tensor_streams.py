@@ -9,7 +9,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from optgen.runtime.tensors.layout import copies, is_plain
+from optgen.runtime.tensors.layout import is_row_major, streams_to_copy
 
 StreamTensors = list[list[Tensor]]
 _dtype = attrgetter("dtype")
@@ -81,7 +81,9 @@ def tensors_to_copy(streams: StreamTensors, in_order: bool) -> list[tuple[int, i
     if all(map(_are_plain, streams)):
         return []
     if in_order:
-        return [(k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_plain(t)]
+        return [
+            (k, i) for k, s in enumerate(streams) for i, t in enumerate(s) if not is_row_major(t)
+        ]
     present = [k for k, stream in enumerate(streams) if stream]
     parts = zip(*(streams[k] for k in present), strict=True)
-    return [(present[k], i) for i, tensors in enumerate(parts) for k in copies(tensors)]
+    return [(present[k], i) for i, tensors in enumerate(parts) for k in streams_to_copy(tensors)]

@@ -1,1 +1,1 @@
-"""Tensors that several processes hold together (DTensor), and steps of which each takes a part."""
+"""Steps of sharded parameters (DTensor): collectives, consensus of the ranks, and their driver."""

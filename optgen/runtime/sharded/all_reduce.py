@@ -1,4 +1,4 @@
-"""Sums of which every rank has a part: one collective completes all that a step has of them."""
+"""Complete partial reductions of a step over the ranks, in few all_reduce collectives."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """A tensor that is complete when all ranks of each group have put their values together."""
+    """A reduction of this rank's shard; it is complete once all ranks of each group have met."""
 
     tensor: Tensor  # completed in place
     groups: tuple[ProcessGroup, ...]
-    largest: bool = False  # the greatest of the ranks' values instead of their sum
+    largest: bool = False  # take the greatest of the ranks' values instead of their sum
 
 
-def complete(partials: Iterable[Partial]) -> None:
-    """Complete these tensors by one all_reduce for each group and operation.
+def batched_all_reduce(partials: Iterable[Partial]) -> None:
+    """Complete partial reductions in place, by one all_reduce for each group and operation.
 
-    Every rank of the groups must come here with equally many tensors of equal shapes, in the same
-    order, whatever part of the parameters it holds. What was added up in float32 is added up over
-    the ranks in float64.
+    Every rank of a group must call this with equally many tensors of equal shapes, in the same
+    order, whatever the sizes of its shards. The ranks' values are added up in float64, even where
+    a rank computed its own value in float32.
     """
     batches: dict[tuple[ProcessGroup, bool], list[Tensor]] = {}
     for partial in partials:
@@ -35,21 +35,22 @@ def complete(partials: Iterable[Partial]) -> None:
             batches.setdefault((group, partial.largest), []).append(partial.tensor)
     for (group, largest), tensors in batches.items():
         flat = torch.cat([tensor.reshape(-1).double() for tensor in tensors])
-        _keep_largest(flat, group) if largest else distributed.all_reduce(flat, group=group)
-        put_back(tensors, flat)
+        _reduce_largest(flat, group) if largest else distributed.all_reduce(flat, group=group)
+        _copy_from_flat(tensors, flat)
 
 
-def put_back(tensors: Sequence[Tensor], flat: Tensor) -> None:
-    """Copy to each tensor, in place, what stands in its stead in a flat one of any dtype."""
+def _copy_from_flat(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Copy each tensor's range of a flat tensor of any dtype to the tensor, in place."""
     parts = flat.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view(tensor.shape))
 
 
-def _keep_largest(flat: Tensor, group: ProcessGroup) -> None:
-    """The greatest magnitude; what is not a number on any rank is none, as in one process.
+def _reduce_largest(flat: Tensor, group: ProcessGroup) -> None:
+    """Replace each magnitude by the greatest of all ranks; by NaN where any rank has NaN.
 
-    Whether a backend's maximum lets a NaN pass depends on the order in which it meets the ranks.
+    A single process computes NaN in this case too. The MAX of a collective library does not
+    ensure NaN: whether NaN wins depends on the order in which the library compares the ranks.
     """
     unknown = flat.isnan()
     both = torch.stack([flat.masked_fill(unknown, 0.0), unknown.double()])

@@ -1,9 +1,10 @@
-"""Matrices as a whole, each on one rank of those that hold its parts; and the parts of results.
+"""Redistribute sharded matrices so that each is whole on one rank, and scatter the results.
 
-A matrix word needs whole matrices, and its work grows faster than they do: so the ranks share the
-matrices of a step out among them. Parts travel to the rank that computes with them and back, by one
-all_to_all each way for every way in which the parameters are cut. A rank sends and receives about
-as much as it holds; with an all_gather it would receive everything, and compute everything.
+A matrix op needs whole matrices, and its work grows faster than their size. So the ranks divide the
+matrices of a step among themselves: each matrix has one owner, which computes. Shards travel to the
+owner and back by all_to_all, once in each direction for every sharded axis. A rank sends and
+receives about as much as it holds; with all_gather, every rank would receive, and compute,
+everything.
 """
 
 from __future__ import annotations
@@ -21,160 +22,166 @@ if TYPE_CHECKING:
     from optgen.runtime.tensors.sharding import ShardedAxis
 
 Shape = tuple[int, ...]
-Held = dict[int, Tensor]  # what a rank has of the matrices, by their places in the request
+Held = dict[int, Tensor]  # this rank's data of each matrix, by the matrix's index in the request
 
 
 class Gather:
-    """A request for whole matrices: those that this rank shall compute with, in order.
+    """A request for the whole matrices that this rank owns, in order.
 
     Args:
-        parts: this rank's part of each; all are of one shape and dtype.
-        whole: the shape of the parameters.
-        cuts: how their rows and columns are cut, the first cut first.
+        shards: this rank's shard of each matrix; all have one shape and dtype.
+        whole: the shape of the whole parameters.
+        sharded_axes: how rows and columns are sharded, outermost sharding first.
     """
 
     def __init__(
-        self, parts: Sequence[Tensor], whole: Shape, cuts: tuple[ShardedAxis, ...]
+        self, shards: Sequence[Tensor], whole: Shape, sharded_axes: tuple[ShardedAxis, ...]
     ) -> None:
-        self.parts, self.cuts = parts, cuts
-        shape = (*parts[0].shape[:-2], *whole[-2:])
-        self.shapes = [shape]  # before the first cut, and of what is here after each
-        for cut in cuts:
-            shape = _resized(shape, cut.axis, cut.sizes(shape[cut.axis])[cut.own])
+        self.shards, self.sharded_axes = shards, sharded_axes
+        shape = (*shards[0].shape[:-2], *whole[-2:])
+        self.shapes = [shape]  # of a whole matrix, then of this rank's data after each sharding
+        for axis in sharded_axes:
+            shape = _resized(shape, axis.dim, axis.sizes(shape[axis.dim])[axis.rank])
             self.shapes.append(shape)
-        self.owners: list[Shape] = []  # of each matrix: a place in the group of every cut
+        self.owners: list[Shape] = []  # of each matrix: the owner's rank in each axis's group
 
     @property
     def owned(self) -> list[int]:
-        """The places of the matrices that this rank computes with."""
-        here = tuple(cut.own for cut in self.cuts)
-        return [place for place, owner in enumerate(self.owners) if owner == here]
+        """The indices of the matrices that this rank owns."""
+        here = tuple(axis.rank for axis in self.sharded_axes)
+        return [index for index, owner in enumerate(self.owners) if owner == here]
 
 
 class Scatter:
-    """A request for this rank's parts of what its owners made of gathered matrices."""
+    """A request for this rank's shards of what the owners made of gathered matrices."""
 
     def __init__(self, made: Sequence[Tensor], gathered: Gather) -> None:
         self.gathered = gathered
-        # A rank that owns none must know the dtype as well: that of what was gathered.
-        self.made = [matrix.to(gathered.parts[0].dtype) for matrix in made]
+        # Results travel in the dtype of the shards: a rank that owns no matrix knows only that one.
+        self.made = [matrix.to(gathered.shards[0].dtype) for matrix in made]
 
 
 def gather(requests: Sequence[Gather]) -> list[list[Tensor]]:
-    """Answer all of a step's requests: the matrices that this rank owns, for each of them."""
-    _share_out(requests)
-    held: list[Held] = [dict(enumerate(request.parts)) for request in requests]
+    """Return, for each request of a step, the whole matrices that this rank owns."""
+    _assign_owners(requests)
+    held: list[Held] = [dict(enumerate(request.shards)) for request in requests]
     for depth in range(1, _depth(requests) + 1):
-        for group, places in _batches(requests, -depth):
-            _collect(group, [(requests[place], held[place]) for place in places], -depth)
+        for group, indices in _batches(requests, -depth):
+            _unshard(group, [(requests[index], held[index]) for index in indices], -depth)
     return [list(matrices.values()) for matrices in held]
 
 
 def scatter(requests: Sequence[Scatter]) -> list[list[Tensor]]:
-    """Answer all of a step's requests: this rank's part of every matrix, for each of them."""
+    """Return, for each request of a step, this rank's shard of every matrix."""
     gathered = [request.gathered for request in requests]
     held = [dict(zip(r.gathered.owned, r.made, strict=True)) for r in requests]
     for level in range(_depth(gathered)):
-        for group, places in _batches(gathered, level):
-            _distribute(group, [(gathered[place], held[place]) for place in places], level)
+        for group, indices in _batches(gathered, level):
+            _reshard(group, [(gathered[index], held[index]) for index in indices], level)
     return [list(matrices.values()) for matrices in held]
 
 
-def _share_out(requests: Iterable[Gather]) -> None:
-    """Give each matrix to the rank that has least to do yet; every rank comes to the same."""
+def _assign_owners(requests: Iterable[Gather]) -> None:
+    """Give each matrix to the rank with the least work so far; all ranks find the same owners."""
     loads: dict[tuple[ProcessGroup, ...], list[int]] = {}
     for request in requests:
-        counts = [cut.pieces for cut in request.cuts]
-        known = loads.setdefault(tuple(cut.group for cut in request.cuts), [0] * prod(counts))
+        counts = [axis.shard_count for axis in request.sharded_axes]
+        groups = tuple(axis.group for axis in request.sharded_axes)
+        load = loads.setdefault(groups, [0] * prod(counts))
         cost = prod(request.shapes[0]) * min(request.shapes[0][-2:])
-        for _ in request.parts:
-            owner = known.index(min(known))
-            known[owner] += cost
+        for _ in request.shards:
+            owner = load.index(min(load))
+            load[owner] += cost
             request.owners.append(_coordinates(owner, counts))
 
 
 def _coordinates(index: int, counts: Sequence[int]) -> Shape:
+    """Convert a flat rank to its rank in the group of each axis."""
     found = []
     for count in reversed(counts):
-        index, place = divmod(index, count)
-        found.append(place)
+        index, rank = divmod(index, count)
+        found.append(rank)
     return tuple(reversed(found))
 
 
 def _depth(requests: Iterable[Gather]) -> int:
-    return max((len(request.cuts) for request in requests), default=0)
+    return max((len(request.sharded_axes) for request in requests), default=0)
 
 
 def _batches(requests: Sequence[Gather], level: int) -> Iterable[tuple[ProcessGroup, list[int]]]:
-    """Which requests one collective answers: those cut over one group there, of one dtype."""
+    """Return the indices of the requests that one collective can answer, by group.
+
+    Such requests are sharded over the same group at this level, and have one dtype.
+    """
     batches: dict[tuple[ProcessGroup, torch.dtype], list[int]] = {}
-    for place, request in enumerate(requests):
-        if -len(request.cuts) <= level < len(request.cuts):
-            key = (request.cuts[level].group, request.parts[0].dtype)
-            batches.setdefault(key, []).append(place)
-    return [(group, places) for (group, _), places in batches.items()]
+    for index, request in enumerate(requests):
+        if -len(request.sharded_axes) <= level < len(request.sharded_axes):
+            key = (request.sharded_axes[level].group, request.shards[0].dtype)
+            batches.setdefault(key, []).append(index)
+    return [(group, indices) for (group, _), indices in batches.items()]
 
 
-def _collect(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
-    """Undo one cut: each matrix held in pieces by the group goes to its owner's place there."""
-    ranks = range(moved[0][0].cuts[level].pieces)
+def _unshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
+    """Undo one sharding: send the pieces of each matrix to its owner's rank in the group."""
+    ranks = range(moved[0][0].sharded_axes[level].shard_count)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
     for request, held in moved:
-        cut, outer = request.cuts[level], request.shapes[level - 1]
-        for place, piece in held.items():
-            sent[request.owners[place][level]].append(piece)
-        kept = [place for place in held if request.owners[place][level] == cut.own]
-        for rank, size in enumerate(cut.sizes(outer[cut.axis])):
-            shapes[rank] += [_resized(outer, cut.axis, size)] * len(kept)
-    found = [iter(tensors) for tensors in _swap(group, sent, shapes, moved[0][0].parts[0])]
+        axis, outer = request.sharded_axes[level], request.shapes[level - 1]
+        for index, piece in held.items():
+            sent[request.owners[index][level]].append(piece)
+        kept = [index for index in held if request.owners[index][level] == axis.rank]
+        for rank, size in enumerate(axis.sizes(outer[axis.dim])):
+            shapes[rank] += [_resized(outer, axis.dim, size)] * len(kept)
+    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
     for request, held in moved:
-        cut = request.cuts[level]
-        kept = [place for place in held if request.owners[place][level] == cut.own]
-        pieces = {place: [next(tensors) for tensors in found] for place in kept}
+        axis = request.sharded_axes[level]
+        kept = [index for index in held if request.owners[index][level] == axis.rank]
+        pieces = {index: [next(tensors) for tensors in received] for index in kept}
         held.clear()
-        held.update((place, torch.cat(those, cut.axis)) for place, those in pieces.items())
+        held.update((index, torch.cat(each, axis.dim)) for index, each in pieces.items())
 
 
-def _distribute(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
-    """Cut anew what this rank has, and send the group the pieces."""
-    ranks = range(moved[0][0].cuts[level].pieces)
+def _reshard(group: ProcessGroup, moved: list[tuple[Gather, Held]], level: int) -> None:
+    """Redo one sharding: split this rank's data, and send each rank of the group its pieces."""
+    ranks = range(moved[0][0].sharded_axes[level].shard_count)
     sent: list[list[Tensor]] = [[] for _ in ranks]
     shapes: list[list[Shape]] = [[] for _ in ranks]
     for request, held in moved:
-        cut, outer = request.cuts[level], request.shapes[level]
+        axis, outer = request.sharded_axes[level], request.shapes[level]
+        sizes = axis.sizes(outer[axis.dim])
         for matrix in held.values():
-            for rank, piece in enumerate(matrix.split(cut.sizes(outer[cut.axis]), cut.axis)):
+            for rank, piece in enumerate(matrix.split(sizes, axis.dim)):
                 sent[rank].append(piece)
         for rank in ranks:
-            shapes[rank] += [request.shapes[level + 1]] * len(_known(request, level, rank))
-    found = [iter(tensors) for tensors in _swap(group, sent, shapes, moved[0][0].parts[0])]
+            shapes[rank] += [request.shapes[level + 1]] * len(_held_by(request, level, rank))
+    received = [iter(tensors) for tensors in _exchange(group, sent, shapes, moved[0][0].shards[0])]
     for request, held in moved:
-        known = {place: rank for rank in ranks for place in _known(request, level, rank)}
-        come = {place: next(found[rank]) for place, rank in known.items()}
+        senders = {index: rank for rank in ranks for index in _held_by(request, level, rank)}
+        arrived = {index: next(received[rank]) for index, rank in senders.items()}
         held.clear()
-        held.update(sorted(come.items()))  # in the order in which the next cut will look for them
+        held.update(sorted(arrived.items()))  # the order that the next level expects
 
 
-def _known(request: Gather, level: int, rank: int) -> list[int]:
-    """The matrices of which a rank of the group has what it had of them before a cut."""
-    there = (rank, *(cut.own for cut in request.cuts[level + 1 :]))
-    return [place for place, owner in enumerate(request.owners) if owner[level:] == there]
+def _held_by(request: Gather, level: int, rank: int) -> list[int]:
+    """Return the indices of the matrices that a rank of the group holds before this sharding."""
+    coordinates = (rank, *(axis.rank for axis in request.sharded_axes[level + 1 :]))
+    return [index for index, owner in enumerate(request.owners) if owner[level:] == coordinates]
 
 
-def _swap(
+def _exchange(
     group: ProcessGroup, sent: list[list[Tensor]], shapes: list[list[Shape]], like: Tensor
 ) -> list[tuple[Tensor, ...]]:
-    """Send each rank of a group its tensors; return what came from each, of the given shapes."""
-    every = [tensor.reshape(-1) for tensors in sent for tensor in tensors]
-    flat = torch.cat([like.new_empty(0), *every])
+    """Send each rank of a group its tensors; return the tensors of the given shapes from each."""
+    flat = [tensor.reshape(-1) for tensors in sent for tensor in tensors]
+    outgoing = torch.cat([like.new_empty(0), *flat])
     counts = [[prod(shape) for shape in listed] for listed in shapes]
-    come = flat.new_empty(sum(map(sum, counts)))
-    gone = [sum(tensor.numel() for tensor in tensors) for tensors in sent]
-    distributed.all_to_all_single(come, flat, list(map(sum, counts)), gone, group=group)
-    parts = iter(come.split([count for listed in counts for count in listed]))
+    incoming = outgoing.new_empty(sum(map(sum, counts)))
+    sizes = [sum(tensor.numel() for tensor in tensors) for tensors in sent]
+    distributed.all_to_all_single(incoming, outgoing, list(map(sum, counts)), sizes, group=group)
+    parts = iter(incoming.split([count for listed in counts for count in listed]))
     return [tuple(next(parts).view(shape) for shape in listed) for listed in shapes]
 
 
-def _resized(shape: Shape, axis: int, size: int) -> Shape:
-    return (*shape[:axis], size, *shape[axis + 1 :])
+def _resized(shape: Shape, dim: int, size: int) -> Shape:
+    return (*shape[:dim], size, *shape[dim + 1 :])

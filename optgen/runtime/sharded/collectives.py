@@ -1,4 +1,4 @@
-"""How parameters of one shape are split over processes, and what a step must ask the others for."""
+"""The collectives that a generated step over shards asks for: reductions and whole matrices."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 AXES = ("batch", "rows", "cols")
-"""What a sum may go over: the matrices of a parameter, their rows, their columns."""
+"""The axes that a reduction may go over: a parameter's matrices, their rows, their columns."""
 
 
-def place_of(axis: int, dimensions: int) -> int:
-    """Which of AXES an axis of a parameter of so many dimensions is."""
-    return max(0, axis - dimensions + len(AXES))
+def index_in_axes(dim: int, dimensions: int) -> int:
+    """Return the index in AXES of one dimension of a parameter that has `dimensions` of them."""
+    return max(0, dim - dimensions + len(AXES))
 
 
 class Collectives:
-    """How the parameters of a bucket, all of one shape, are split over processes.
+    """Requests of one bucket, whose sharded parameters all have one shape.
 
     Args:
-        whole: the first of them, a DTensor; its sizes are those of the whole parameter.
-        cuts: how each is cut, the first cut first.
+        whole: the first parameter, a DTensor; its sizes are those of the whole parameter.
+        sharded_axes: how each parameter is sharded, outermost sharding first.
     """
 
-    def __init__(self, whole: Tensor, cuts: tuple[ShardedAxis, ...]) -> None:
-        self.whole, self.cuts = whole, cuts
+    def __init__(self, whole: Tensor, sharded_axes: tuple[ShardedAxis, ...]) -> None:
+        self.whole, self.sharded_axes = whole, sharded_axes
         self._gathered: Gather | None = None
 
     def sum(self, partial: Tensor, *axes: str) -> Partial:
-        """What a sum over these axes of a parameter needs to be complete; without any, over all."""
+        """Ask for the sum over the ranks of a sum over these axes; without axes, over all."""
         return Partial(partial, self.groups(*axes))
 
     def max(self, partial: Tensor, *axes: str) -> Partial:
-        """The same for a maximum of magnitudes."""
+        """Ask for the maximum over the ranks of a maximum of magnitudes over these axes."""
         return Partial(partial, self.groups(*axes), largest=True)
 
     def groups(self, *axes: str) -> tuple[ProcessGroup, ...]:
-        """The groups of ranks among which these axes are cut; without any, those of all axes."""
+        """Return the groups of ranks over which these axes are sharded; without axes, over all."""
         taken = axes or AXES
-        return tuple(cut.group for cut in self.cuts if self._name(cut.axis) in taken)
+        return tuple(each.group for each in self.sharded_axes if self._axis_name(each) in taken)
 
     def gather(self, tensors: Sequence[Tensor]) -> Gather:
-        """Ask for matrices as a whole: those among them that this rank shall compute with.
+        """Ask for the whole matrices that this rank is to compute with.
 
         Args:
-            tensors: this rank's parts of tensors of the parameters' shape.
+            tensors: this rank's shards of tensors that have the parameters' shape.
         """
-        cuts = tuple(cut for cut in self.cuts if self._name(cut.axis) != "batch")
-        self._gathered = Gather(tensors, self.whole.shape, cuts)
+        matrix_axes = tuple(each for each in self.sharded_axes if self._axis_name(each) != "batch")
+        self._gathered = Gather(tensors, self.whole.shape, matrix_axes)
         return self._gathered
 
     def scatter(self, made: Sequence[Tensor]) -> Scatter:
-        """Ask for this rank's parts of what was made of the tensors gathered last."""
+        """Ask for this rank's shards of what was made of the tensors gathered last."""
         assert self._gathered is not None
         return Scatter(made, self._gathered)
 
-    def _name(self, axis: int) -> str:
-        return AXES[place_of(axis, self.whole.dim())]
+    def _axis_name(self, axis: ShardedAxis) -> str:
+        return AXES[index_in_axes(axis.dim, self.whole.dim())]

@@ -1,16 +1,16 @@
-"""All ranks take a step, or none does: what one of them would raise or skip all agree on before.
+"""Reach a consensus before a sharded step: all ranks take the step, or none does.
 
-A rank that waits in a collective for one that has raised an error waits for good. So before the
-first of a step's collectives every rank says, in one small all_reduce, whether anything failed,
-what it is about to do, and whether its gradients overflowed. After that a step cannot fail on one
-rank alone, but for what stops a process anyhow.
+If one rank raises an error, a rank that waits for it in a collective waits forever. So before the
+first collective of a step, the ranks run one small all_reduce. In it, each rank tells whether it
+failed, what it is about to do, and whether its gradients overflowed. After that, a step fails on
+one rank alone only if the rank's process itself is stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import torch
@@ -21,27 +21,35 @@ from optgen.runtime.protocols import Optimized
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.sharding import Sharding, sharding_of
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 class Consensus:
-    """What a rank is about to do: what concerns a group of ranks is the same in all of them."""
+    """A digest, for each group of ranks, of what this rank is about to do.
+
+    Ranks of a group that are about to take the same step have equal digests.
+    """
 
     def __init__(self, devices: Mapping[Sharding, str]) -> None:
-        self._cuts = {where: where.cuts() for where in devices}
-        self._devices = {
-            cut.group: devices[where] for where, cuts in self._cuts.items() for cut in cuts
-        }
+        self._groups: dict[Sharding, list[ProcessGroup]] = {}
+        self._devices: dict[ProcessGroup, str] = {}
+        for sharding, device in devices.items():
+            groups = [axis.group for axis in sharding.sharded_axes()]
+            self._groups[sharding] = groups
+            self._devices.update(dict.fromkeys(groups, device))
         self._digests = dict.fromkeys(self._devices, 0)
 
-    def note(self, where: Sharding, *facts: object) -> None:
-        """Add anything, the text of which is the same in every process, about parameters there."""
-        text = repr((where.placements, facts)).encode()
-        for cut in self._cuts[where]:
-            self._digests[cut.group] = crc32(text, self._digests[cut.group])
+    def note(self, sharding: Sharding, *facts: object) -> None:
+        """Add facts about parameters of a sharding; their texts must be equal on all its ranks."""
+        text = repr((sharding.placements, facts)).encode()
+        for group in self._groups[sharding]:
+            self._digests[group] = crc32(text, self._digests[group])
 
     def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
         """Ask all ranks; return whether one failed, whether two differ, and the greatest overflow.
 
-        A group that has a backend for CPUs talks there, so that no device is waited for.
+        A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
         differ = False
         for group, device in self._devices.items():
@@ -57,19 +65,20 @@ class Consensus:
 
 @contextmanager
 def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
-    """Leave the context on all ranks that hold parts of the same parameters, or on none of them.
+    """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
-    There is nothing to agree on where no parameter is in parts. A gradient scaler's `found_inf`
-    becomes that of any rank.
+    Without sharded parameters, no collective runs. On return, a gradient scaler's `found_inf` is
+    the greatest of all ranks.
 
     Raises:
-        RuntimeError: another rank failed within its context, or is about to do something else.
+        RuntimeError: another rank failed within its context, or is about to take another step.
     """
-    places = _places(optimizer)
-    consensus = Consensus({where: params[0].device.type for where, params in places.items()})
+    by_sharding = _by_sharding(optimizer)
+    devices = {sharding: params[0].device.type for sharding, params in by_sharding.items()}
+    consensus = Consensus(devices)
     try:
-        for where, params in places.items():
-            consensus.note(where, [param.grad is None for param in params])
+        for sharding, params in by_sharding.items():
+            consensus.note(sharding, [param.grad is None for param in params])
         yield consensus
     except Exception:
         consensus.conclude(True, 0.0)
@@ -78,28 +87,28 @@ def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
     own = 0.0 if flag is None else float(flag)
     failed, differ, overflowed = consensus.conclude(False, own)
     if failed:
-        raise RuntimeError("another process could not take this step: its error says why")
+        raise RuntimeError("another rank could not take this step: the error on that rank says why")
     if differ:
         raise RuntimeError(
-            "processes that hold parts of the same parameters are about to take different steps: "
-            "all need gradients for the same parameters, equal step counts and equal options"
+            "ranks that hold shards of the same parameters are about to take different steps: all "
+            "need gradients for the same parameters, equal step counts and equal options"
         )
     if isinstance(flag, Tensor) and overflowed != own:
         flag.fill_(overflowed)
 
 
-def _places(optimizer: Optimized) -> dict[Sharding, list[Tensor]]:
-    """The parameters that are in parts, by where these lie."""
-    places: dict[Sharding, list[Tensor]] = {}
+def _by_sharding(optimizer: Optimized) -> dict[Sharding, list[Tensor]]:
+    """Return the sharded parameters by their sharding."""
+    by_sharding: dict[Sharding, list[Tensor]] = {}
     for group in optimizer.param_groups:
         for param in group["params"]:
-            if where := sharding_of(param):
-                places.setdefault(where, []).append(param)
-    return places
+            if sharding := sharding_of(param):
+                by_sharding.setdefault(sharding, []).append(param)
+    return by_sharding
 
 
 def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) -> None:
-    """Note which lowering takes a batch of sharded parameters, and with what numbers."""
+    """Note the lowering of a batch of sharded parameters, its shapes and its numbers."""
     sharding = batch.dispatch_key.sharding
     if sharding is not None:
         shapes = [tuple(member.shape) for member in batch.members]
@@ -108,9 +117,10 @@ def note_batch(consensus: Consensus, rule: Rule, lowering: str, batch: Batch) ->
 
 
 def _numbers(values: Iterable[Any]) -> list[Any]:
-    """What values are, tensors among them too if no device has to be waited for.
+    """Return values with CPU tensors as numbers, and without tensors on a device.
 
-    The text of a tensor would leave digits out, and take longer than the step.
+    Reading a tensor on a device would wait for the device. The text of a tensor would lack digits,
+    and take longer than the step.
     """
     found = []
     for value in values:

@@ -1,8 +1,8 @@
-"""Take the steps of parameters of which each process holds a part: all of them, phase by phase.
+"""Run the updates of sharded parameters together, phase by phase.
 
-An update over shards is a generator. Where it needs what the other ranks have it yields a request
-and goes on with the answer. All updates of a step are resumed together, so that what they ask for
-is answered by one collective, whatever the number of tensors.
+An update over shards is a generator. Where it needs data of the other ranks, it yields a request
+and resumes with the answer. All updates of a step are resumed together. So one collective answers
+the requests of all of them, whatever the number of tensors.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -11,26 +11,27 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from optgen.runtime.sharded.all_reduce import Partial, complete
+from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 from optgen.runtime.sharded.all_to_all import Gather, Scatter, gather, scatter
 
 Request: TypeAlias = list[Partial] | list[Gather] | list[Scatter] | Gather | Scatter
 Update: TypeAlias = Generator[Request, Any, None]
-"""An update of one bucket: sums are completed in place, matrices are what it is sent.
+"""The update of one bucket.
 
-Of a list of requests it is sent a list.
+A request for a partial reduction is answered in place; a request for matrices is answered by a list
+of matrices; a list of requests, by a list of answers.
 """
 
 
 def run(updates: Sequence[Update]) -> None:
-    """Run updates to their ends; every rank must bring the same ones, in the same order."""
+    """Run updates to their ends; every rank must bring the same updates in the same order."""
     try:
-        asked = [(update, next(update, None)) for update in updates]
-        while asked := [(update, request) for update, request in asked if request is not None]:
-            answers = _answers([request for _, request in asked if request is not None])
-            asked = [
+        pending = [(update, next(update, None)) for update in updates]
+        while pending := [(update, request) for update, request in pending if request is not None]:
+            answers = _answer([request for _, request in pending if request is not None])
+            pending = [
                 (update, _resume(update, answer))
-                for (update, _), answer in zip(asked, answers, strict=True)
+                for (update, _), answer in zip(pending, answers, strict=True)
             ]
     finally:
         for update in updates:
@@ -38,21 +39,22 @@ def run(updates: Sequence[Update]) -> None:
 
 
 def _resume(update: Update, answer: Any) -> Request | None:
+    """Send an update its answer; return its next request, or None at its end."""
     try:
         return update.send(answer)
     except StopIteration:
         return None
 
 
-def _answers(requests: list[Request]) -> list[Any]:
-    """What all requests of a round ask for, in their order; of a list a list."""
-    asked = [request if isinstance(request, list) else [request] for request in requests]
-    every = [each for several in asked for each in several]
-    complete(each for each in every if isinstance(each, Partial))
-    gathered = iter(gather([each for each in every if isinstance(each, Gather)]))
-    scattered = iter(scatter([each for each in every if isinstance(each, Scatter)]))
+def _answer(requests: list[Request]) -> list[Any]:
+    """Answer all requests of a round, in their order."""
+    lists = [request if isinstance(request, list) else [request] for request in requests]
+    flat = [each for listed in lists for each in listed]
+    batched_all_reduce(each for each in flat if isinstance(each, Partial))
+    gathered = iter(gather([each for each in flat if isinstance(each, Gather)]))
+    scattered = iter(scatter([each for each in flat if isinstance(each, Scatter)]))
     answers: dict[type, Iterator[list[Tensor]]] = {Gather: gathered, Scatter: scattered}
-    found = [[next(answers.get(type(each), repeat([]))) for each in several] for several in asked]
+    found = [[next(answers.get(type(each), repeat([]))) for each in listed] for listed in lists]
     return [
         answer if isinstance(request, list) else answer[0]
         for request, answer in zip(requests, found, strict=True)

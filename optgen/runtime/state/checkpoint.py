@@ -1,4 +1,4 @@
-"""Checkpoints in both directions between a generated class, torch's, and older versions of it."""
+"""Exchange checkpoints between a generated class, torch's class, and older versions of it."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,17 +10,23 @@ from torch.optim import Optimizer
 
 from optgen.runtime.protocols import Group, Optimized
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.create import as_scalar, beside_params, dtype_of, scalar_device
-from optgen.runtime.state.device_scalars import hand_out
+from optgen.runtime.state.create import dtype_of
+from optgen.runtime.state.device_scalars import copy_scalars_to_cpu
+from optgen.runtime.state.scalars import as_scalar, scalar_device, scalars_on_param_device
 
 
 def backfill(
     optimizer: Optimizer, previous: list[Group], added: dict[str, Any], optional: Iterable[str] = ()
 ) -> None:
-    """Give loaded groups the keys they lack: torch's load drops what its checkpoint has not.
+    """Give loaded groups the keys they lack: torch's load drops keys that its checkpoint lacks.
 
-    A key that torch's class had added over time gets the value torch gives it; any other keeps the
-    value it had before the load, or gets the default; an `optional` one only where it had one.
+    Args:
+        optimizer: has loaded a checkpoint.
+        previous: the groups before the load.
+        added: keys that torch's class has come to have, and the values that torch gives them.
+        optional: keys that a group gets only if it had them before the load.
+
+    Any other key keeps its value from before the load, or gets the default.
     """
     ours = {*optimizer.defaults, *added, *optional}
     for index, group in enumerate(optimizer.param_groups):
@@ -31,7 +37,7 @@ def backfill(
 
 
 def scalars_to_tensors(optimizer: Optimized) -> None:
-    """Turn step counts and scalar states of old checkpoints, Python numbers, into tensors."""
+    """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
     dtypes = {state.key: dtype_of(state) for state in rule.states if state.shape == "scalar"}
     if rule.step == "tensor":
@@ -43,32 +49,32 @@ def scalars_to_tensors(optimizer: Optimized) -> None:
 
 
 def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
-    """Yield every parameter that has a state, between its group and that state."""
+    """Yield the group, the parameter and the state of every parameter that has a state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if param in optimizer.state:
                 yield group, param, optimizer.state[param]
 
 
-def portable(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
-    """Hand out copies of scalars that live on a device where torch would keep them on the CPU."""
+def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
+    """Copy scalars from a device to the CPU where torch would keep them; change only `packed`."""
     rule = optimizer.rule
     keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
-    groups = [g for g in packed["param_groups"] if not beside_params(rule, g)]
-    packed["state"] = hand_out(packed["state"], groups, keys)
+    groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
+    packed["state"] = copy_scalars_to_cpu(packed["state"], groups, keys)
     return packed
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A state that torch's load hands on as it is: of a tensor it would change the dtype."""
+class _Unconverted:
+    """A wrapper that hides a tensor from torch's load, which would change the tensor's dtype."""
 
     value: Tensor
 
 
 @contextmanager
-def keeping_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
-    """Load states whose dtype the rule declares as they are saved, not as their parameters are."""
+def preserve_declared_dtypes(optimizer: Optimizer, rule: Rule) -> Iterator[None]:
+    """Keep torch's load from converting states with a declared dtype to the parameters' dtype."""
     declared = {state.key for state in rule.states if state.dtype is not None}
 
     def wrap(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
@@ -88,19 +94,19 @@ def _wrapped(values: Any, declared: set[str]) -> Any:
     if not isinstance(values, dict):
         return values
     return {
-        key: _Kept(value) if key in declared and isinstance(value, Tensor) else value
+        key: _Unconverted(value) if key in declared and isinstance(value, Tensor) else value
         for key, value in values.items()
     }
 
 
-def unwrap(optimizer: Optimized) -> None:
-    """Give loaded states the dtypes that the rule declares, on the devices where they belong."""
+def restore_declared_dtypes(optimizer: Optimized) -> None:
+    """Unwrap loaded states with a declared dtype; convert them, and move them to their devices."""
     rule = optimizer.rule
     declared = [(state, dtype) for state in rule.states if (dtype := dtype_of(state))]
     for group, param, values in _members(optimizer) if declared else ():
         for state, dtype in declared:
             kept = values.get(state.key)
-            if isinstance(kept, _Kept):
+            if isinstance(kept, _Unconverted):
                 is_scalar = state.shape == "scalar"
                 device = scalar_device(rule, group, param) if is_scalar else param.device
                 values[state.key] = kept.value.to(dtype=dtype, device=device)

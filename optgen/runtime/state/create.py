@@ -1,4 +1,4 @@
-"""Create the state of a parameter: torch's keys, dtypes, shapes and devices."""
+"""Create the states of parameters, with torch's keys, dtypes, shapes and devices."""
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -12,24 +12,25 @@ from torch import Tensor
 
 from optgen.runtime.protocols import Group
 from optgen.runtime.rule import Rule, State
+from optgen.runtime.state.scalars import as_scalar, as_scalars
 from optgen.runtime.tensors.dtensor import is_dtensor
 from optgen.runtime.tensors.real_views import all_plain
 from optgen.runtime.tensors.sharding import zeros_reduced
-from optgen.runtime.torch_private import foreach_clone, numel, scalar_dtype
+from optgen.runtime.torch_private import foreach_clone, numel
 
 _shape, _dtype, _device = attrgetter("shape"), attrgetter("dtype"), attrgetter("device")
-# Parameters of as many elements have rows and columns so small that a copy takes no longer.
-_COPIED = 1 << 12
+# Up to this size of a parameter, copying its rows or columns takes no longer than zeroing them.
+_COPIED_ELEMENTS = 1 << 12
 
-Created = tuple[dict[str, Any], str]  # a parameter's state, and a key that it did not have
+Created = tuple[dict[str, Any], str]  # a parameter's state, and a new key
 
 
-def wanted(rule: Rule, group: Group) -> list[str]:
-    """The keys of the states that parameters of this group have."""
+def state_keys(rule: Rule, group: Group) -> list[str]:
+    """Return the keys of the states that parameters of this group have."""
     return [state.key for state in rule.states if state.when is None or state.present(group)]
 
 
-def ensure(
+def create_missing(
     rule: Rule,
     states: MutableMapping[Tensor, Any],
     group: Group,
@@ -37,25 +38,26 @@ def ensure(
     defaults: Mapping[str, Any],
     ahead: bool = False,
 ) -> list[Created]:
-    """Create what the parameters' states lack; return what the rule asks `fresh` of among it.
+    """Create the missing states of parameters; return those created that the rule has as `fresh`.
 
-    An eager state begins with what the constructor was given, the optimizer's `defaults`, whatever
-    the parameter's group says and whenever it joined; any other with a value of its group.
+    An eager state begins with a value of the optimizer's `defaults`, which the constructor was
+    given, whatever its group says and whenever the parameter joined. Any other state begins with a
+    value of its group.
 
     A key can be missing after the first step too: a flag was switched on, a checkpoint was made
-    without it, or an old one holds None. That a state is missing is what makes it fresh, in torch's
-    checkpoints as in ours: so `ahead` of a step such a state is not created.
+    without the key, or an old checkpoint holds None. A state counts as fresh because it was
+    missing, in torch's checkpoints too. So fresh states are not created `ahead` of a step.
     """
-    left = rule.fresh if ahead else ()
-    present = [s for s in rule.states if s.present(group) and s.key not in left]
+    skipped = rule.fresh if ahead else ()
+    present = [s for s in rule.states if s.present(group) and s.key not in skipped]
     if not present and rule.step is None:
         return []
     params = list(params)
-    with _uncollected(len(params) * (1 + len(present))):
+    with _gc_paused(len(params) * (1 + len(present))):
         dicts = [states[param] for param in params]
         if rule.step is not None:
-            _ensure_counts(rule, group, params, dicts)
-        made = [_ensure_state(rule, s, group, params, dicts, defaults) for s in present]
+            _create_counts(rule, group, params, dicts)
+        made = [_create_state(rule, s, group, params, dicts, defaults) for s in present]
     pairs = zip(present, made, strict=True)
     return [(each, s.key) for s, given in pairs if s.key in rule.fresh for each in given]
 
@@ -63,26 +65,26 @@ def ensure(
 _NO_TENSOR = "API has changed, `state_steps` argument must contain a list of singleton tensors"
 
 
-def _ensure_counts(
+def _create_counts(
     rule: Rule, group: Group, params: list[Tensor], dicts: list[dict[str, Any]]
 ) -> None:
     if rule.step == "int":
         for values in dicts:
             values.setdefault("step", 0)
         return
-    known = {place: values["step"] for place, values in enumerate(dicts) if "step" in values}
-    if not all(isinstance(count, Tensor) for count in known.values()):
+    existing = {index: values["step"] for index, values in enumerate(dicts) if "step" in values}
+    if not all(isinstance(count, Tensor) for count in existing.values()):
         raise RuntimeError(_NO_TENSOR)
-    for place, count in known.items():
-        if not count.is_floating_point():  # converted checkpoints have such, and torch counts on
-            dicts[place]["step"] = as_scalar(float(count), rule, group, params[place])
-    missing = [place for place in range(len(dicts)) if place not in known]
-    counts = as_scalars(0.0, rule, group, [params[place] for place in missing])
-    for place, count in zip(missing, counts, strict=True):
-        dicts[place]["step"] = count
+    for index, count in existing.items():
+        if not count.is_floating_point():  # from a converted checkpoint; torch goes on counting
+            dicts[index]["step"] = as_scalar(float(count), rule, group, params[index])
+    missing = [index for index in range(len(dicts)) if index not in existing]
+    counts = as_scalars(0.0, rule, group, [params[index] for index in missing])
+    for index, count in zip(missing, counts, strict=True):
+        dicts[index]["step"] = count
 
 
-def _ensure_state(
+def _create_state(
     rule: Rule,
     state: State,
     group: Group,
@@ -90,27 +92,29 @@ def _ensure_state(
     dicts: list[dict[str, Any]],
     defaults: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Create one state where it is missing; return where it was."""
+    """Create one state where it is missing; return the dicts that lacked it."""
     missing = []
-    suited = state.suited(params)
-    for place, values in enumerate(dicts):
+    suits = state.suits_each(params)
+    for index, values in enumerate(dicts):
         value = values.get(state.key)
         if value is None:
-            if suited[place]:
-                missing.append(place)
+            if suits[index]:
+                missing.append(index)
         elif value.is_sparse:  # torch keeps SGD's momentum as sparse as its gradients
             values[state.key] = value.to_dense()
-    made = _made(rule, state, group, [params[place] for place in missing], defaults)
-    for place, value in zip(missing, made, strict=True):
-        dicts[place][state.key] = value
-    return [dicts[place] for place in missing]
+    made = _initial_values(rule, state, group, [params[index] for index in missing], defaults)
+    for index, value in zip(missing, made, strict=True):
+        dicts[index][state.key] = value
+    return [dicts[index] for index in missing]
 
 
 @contextmanager
-def _uncollected(created: int) -> Iterator[None]:
-    """Keep the collector out: thousands of new tensors make it search all of torch for 90 ms.
+def _gc_paused(created: int) -> Iterator[None]:
+    """Pause the garbage collector while objects are created.
 
-    It would do so right after, so they are declared old: nothing of them can be garbage yet.
+    Thousands of new tensors start a full collection, which searches all of torch for 90 ms. It
+    would start right after the pause, so freeze and unfreeze move the new objects to the oldest
+    generation. None of them can be garbage yet.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -124,137 +128,86 @@ def _uncollected(created: int) -> Iterator[None]:
                 gc.unfreeze()
 
 
-def as_scalar(
-    value: float,
-    rule: Rule,
-    group: Mapping[str, Any],
-    param: Tensor,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """A 0-dim tensor where the rule and the group want it, in this dtype, or else in torch's."""
-    dtype = dtype or scalar_dtype(bool(group.get("fused")))
-    return torch.full((), value, dtype=dtype, device=scalar_device(rule, group, param))
-
-
-def as_scalars(
-    value: float,
-    rule: Rule,
-    group: Mapping[str, Any],
-    params: list[Tensor],
-    dtype: torch.dtype | None = None,
-) -> Sequence[Tensor]:
-    """The same for each of several parameters."""
-    beside = beside_params(rule, group)
-    if not params or (beside and len(set(map(_device, params))) > 1):
-        return [as_scalar(value, rule, group, param, dtype) for param in params]
-    return foreach_clone([as_scalar(value, rule, group, params[0], dtype)] * len(params))
-
-
-def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.device | str:
-    """Return where a step count or a scalar state of this parameter lives."""
-    return param.device if beside_params(rule, group) else "cpu"
-
-
-def beside_params(rule: Rule, group: Mapping[str, Any]) -> bool:
-    """Tell whether scalars live on their parameter's device: always, or so that it reads them."""
-    always = rule.scalar_device == "param"
-    return always or bool(group.get("fused") or group.get("capturable"))
-
-
-def counters(dicts: list[dict[str, Any]]) -> list[Tensor]:
-    """Step counts that are Python ints, as lowerings count them: in tensors, exact ones."""
-    known = {id(values): values["step"] for values in dicts}
-    made = {
-        key: torch.tensor(count, dtype=torch.float64, device="cpu") for key, count in known.items()
-    }
-    return [made[id(values)] for values in dicts]
-
-
-def store_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
-    """Write such counts back, as ints."""
-    for values, step in zip(dicts, steps, strict=True):
-        values["step"] = int(step)
-
-
-def _made(
+def _initial_values(
     rule: Rule,
     state: State,
     group: Mapping[str, Any],
     params: list[Tensor],
     defaults: Mapping[str, Any],
 ) -> Sequence[Tensor]:
-    """The first values of a state of several parameters: of ordinary ones by few calls."""
+    """Return the initial values of a state of several parameters, made by few calls if possible."""
     if state.init == 0 and state.dtype is None and state.shape == "like":
         return list(map(torch.zeros_like, params))
-    start = _start(state, group, defaults)
+    start = _init_number(state, group, defaults)
     if isinstance(start, (int, float)) and params and all_plain(params):
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
             return list(map(torch.full_like, params, repeat(start)))
         if state.shape == "scalar":
             return as_scalars(float(start), rule, group, params, dtype_of(state))
-        if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED:
-            return _copies(state, params)
-    return [initial(rule, state, group, param, defaults) for param in params]
+        if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
+            return _copied_zeros(state, params)
+    return [_initial_value(rule, state, group, param, defaults) for param in params]
 
 
-def _copies(state: State, params: list[Tensor]) -> Sequence[Tensor]:
-    """Zeros for each row or column: those that are alike are copies of one."""
-    alike: list[Any] = list(map(_shape, params))
+def _copied_zeros(state: State, params: list[Tensor]) -> Sequence[Tensor]:
+    """Return zeros for each row or column; equal shapes, dtypes and devices are copies of one."""
+    keys: list[Any] = list(map(_shape, params))
     dtypes, devices = list(map(_dtype, params)), list(map(_device, params))
     if len(set(dtypes)) > 1 or len(set(devices)) > 1:
-        alike = list(zip(alike, dtypes, devices, strict=True))
-    kinds = dict(zip(alike, params, strict=True))
+        keys = list(zip(keys, dtypes, devices, strict=True))
+    kinds = dict(zip(keys, params, strict=True))
     zeros = {
-        kind: _small(state, param, dtype_of(state) or param.dtype) for kind, param in kinds.items()
+        kind: _reduced_zeros(state, param, dtype_of(state) or param.dtype)
+        for kind, param in kinds.items()
     }
-    return foreach_clone([zeros[kind] for kind in alike])
+    return foreach_clone([zeros[kind] for kind in keys])
 
 
-def _small(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero for each row or column; where processes share the parameter, they share these."""
+def _reduced_zeros(state: State, param: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a zero for each row or column; a DTensor for a DTensor."""
     if is_dtensor(type(param)):
         return zeros_reduced(param, -1 if state.shape == "row" else -2, dtype)
     return param.new_zeros(state.shape_for(param), dtype=dtype)
 
 
 def dtype_of(state: State) -> torch.dtype | None:
-    """The dtype of a state that its parameter does not decide."""
+    """Return the declared dtype of a state; None if it has its parameter's."""
     found: torch.dtype | None = getattr(torch, state.dtype) if state.dtype else None
     return found
 
 
-def _start(state: State, group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """What a state begins with: a number, or a tensor of one; "p" stands for the parameter."""
+def _init_number(state: State, group: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """Return a state's initial number, maybe in a tensor; "p" means a copy of the parameter."""
     if not isinstance(state.init, str) or state.init == "p":
         return state.init
     return (defaults if state.eager else group)[state.init]
 
 
-def initial(
+def _initial_value(
     rule: Rule,
     state: State,
     group: Mapping[str, Any],
     param: Tensor,
     defaults: Mapping[str, Any],
 ) -> Tensor:
-    """The first value of a state."""
+    """Return the initial value of one parameter's state."""
     dtype = dtype_of(state) or param.dtype
     if state.init == "p":
         copy = param.detach().clone(memory_format=torch.preserve_format)
         return copy.to(dtype)
-    start = _start(state, group, defaults)
-    learnt = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
+    start = _init_number(state, group, defaults)
+    differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
         made = as_scalar(number, rule, group, param, dtype_of(state))
-        return made.copy_(start) if learnt else made
+        return made.copy_(start) if differentiable else made
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
     else:
-        made = _small(state, param, dtype)
-    if learnt:
+        made = _reduced_zeros(state, param, dtype)
+    if differentiable:
         made = made + (torch.complex(start, start) if made.is_complex() else start).to(dtype)
     elif number:
-        # A lowering sees a complex state as pairs of reals, each of them a state of its own.
+        # A lowering sees a complex state as pairs of reals; each of the two begins with the number.
         made.fill_(complex(number, number) if made.is_complex() else number)
     return made

@@ -1,8 +1,8 @@
-"""Steps and scalar states on the device: a fused kernel reads and advances them there.
+"""Move step counts and scalar states to a device and back: a fused kernel advances them there.
 
-torch keeps them on the CPU unless a group is fused or capturable. Where our default runs fused on a
-CUDA device, they move there before the first launch, as views of one tensor; checkpoints get CPU
-copies, so that they look like torch's.
+torch keeps these scalars on the CPU unless a group is fused or capturable. If the default lowering
+is fused on a CUDA device, the scalars move there before the first launch, as views of one tensor.
+Checkpoints get CPU copies, like torch's checkpoints.
 """
 
 from __future__ import annotations
@@ -14,25 +14,33 @@ import torch
 from torch import Tensor
 
 
-def adopt(states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]) -> list[Tensor]:
-    """The values under `key`, each on its parameter's device: what lies elsewhere moves there."""
-    away: dict[torch.device, list[dict[str, Any]]] = {}
+def move_to_params(
+    states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]
+) -> list[Tensor]:
+    """Move the scalars under `key` to their parameters' devices; return them.
+
+    Scalars that move become views of one new tensor per device.
+    """
+    elsewhere: dict[torch.device, list[dict[str, Any]]] = {}
     for state, param in zip(states, params, strict=True):
         if state[key].device != param.device:
-            away.setdefault(param.device, []).append(state)
-    for device, moving in away.items():
+            elsewhere.setdefault(param.device, []).append(state)
+    for device, moving in elsewhere.items():
         values = torch.stack([state[key].detach().cpu().reshape(()) for state in moving])
         for state, value in zip(moving, values.to(device).unbind(), strict=True):
             state[key] = value
     return [state[key] for state in states]
 
 
-def hand_out(
+def copy_scalars_to_cpu(
     packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
 ) -> dict[Any, dict[str, Any]]:
-    """The states of a checkpoint, the scalars of the given groups copied to the CPU.
+    """Return the states of a checkpoint with the scalars of the given groups copied to the CPU.
 
-    `packed` and `groups` are from the two halves of a state_dict; all else stays itself.
+    Args:
+        packed: the "state" of a state_dict; not changed.
+        groups: some of the "param_groups" of the state_dict.
+        keys: the keys of the scalars. All other values are passed on, not copied.
     """
     moved: list[tuple[Any, str, Tensor]] = []
     for group in groups:
@@ -50,12 +58,12 @@ def hand_out(
 
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the CPU, by one transfer for all tensors of one device and type."""
-    together: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    """Copy scalars to the CPU, by one transfer for each device and dtype."""
+    by_kind: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
-        together.setdefault((tensor.device, tensor.dtype), []).append(i)
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(i)
     result = list(tensors)
-    for indices in together.values():
+    for indices in by_kind.values():
         values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
         for i, value in zip(indices, values.unbind(), strict=True):
             result[i] = value.clone()

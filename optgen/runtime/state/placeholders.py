@@ -1,10 +1,10 @@
-"""States made for a checkpoint to be loaded into, and taken back if none is.
+"""Placeholder states, made for a checkpoint to be loaded into, and removed if none is loaded.
 
-torch's distributed checkpoints ask an optimizer for its state to know what there is to load. One
-that has none yet is stepped, with gradients and a learning rate of zero. Here such a step only
-creates states; they hold numbers that no training began with (Rprop's step sizes would be zero),
-and a rule that treats a first step unlike the others must not take them for old ones. So the next
-step takes back what nobody has written to, and creates it again.
+torch's distributed checkpoints ask an optimizer for its state to learn what there is to load. If
+the optimizer has no state, torch takes a step with zero gradients and a learning rate of zero. Here
+such a step only creates states. Their values are wrong for training: Rprop's step sizes would be
+zero. A rule with a special first step must not take them for existing states either. So the next
+step removes the placeholders that nobody has written to, and creates these states anew.
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optgen.runtime.tensors.dtensor import version
+from optgen.runtime.tensors.dtensor import memory_version
 
 
 class Placeholder(NamedTuple):
-    """A state that stands under a key of a parameter's, as it was made."""
+    """A state under a key of a parameter's, and autograd's version of it when it was made."""
 
     param: Tensor
     key: str
     value: Tensor
-    version: int
+    memory_version: int
 
 
 def placeholders_of(states: Mapping[Tensor, dict[str, Any]]) -> list[Placeholder]:
-    """What all these states are now."""
+    """Describe all tensors of these states as placeholders."""
     return [
-        Placeholder(param, key, value, version(value))
+        Placeholder(param, key, value, memory_version(value))
         for param, values in states.items()
         for key, value in values.items()
         if isinstance(value, Tensor)
@@ -37,10 +37,10 @@ def placeholders_of(states: Mapping[Tensor, dict[str, Any]]) -> list[Placeholder
 def remove_placeholders(
     placeholders: Sequence[Placeholder], states: MutableMapping[Tensor, Any]
 ) -> None:
-    """Remove the placeholders that nobody has written to since they were made."""
+    """Remove the placeholders that nobody has replaced or written to since they were made."""
     for each in placeholders:
         values = states.get(each.param, {})
-        if values.get(each.key) is each.value and version(each.value) == each.version:
+        if values.get(each.key) is each.value and memory_version(each.value) == each.memory_version:
             del values[each.key]
             if not values:
                 del states[each.param]

@@ -1,4 +1,4 @@
-"""Undo what a step that fails has done to the states before it updated anything."""
+"""Restore the states of a step that fails before it updates anything."""
 
 from collections.abc import MutableMapping
 from typing import Any
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 class StateSnapshot:
-    """An optimizer's states as they were: of which parameters, and what stood under their keys."""
+    """The parameters that had a state, and the entries of each state; tensors are not copied."""
 
     def __init__(self, states: MutableMapping[Tensor, Any]) -> None:
         self._states = dict(states)
         self._values = list(map(dict, states.values()))
 
     def restore(self, states: MutableMapping[Tensor, Any]) -> None:
-        """Let the states be these again, in their order; the dicts stay themselves."""
+        """Restore parameters and entries, in their order; the dicts stay the same objects."""
         for values, before in zip(self._states.values(), self._values, strict=True):
             values.clear()
             values.update(before)

@@ -1,4 +1,4 @@
-"""Parameters and state exchanged for a while: torch 2.13's context manager, on older torch too."""
+"""Exchange parameters and state for a while, as torch 2.13 does; works on older torch too."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -20,25 +20,27 @@ def swap_in_optimizer_params_and_state(
 ) -> Iterator[None]:
     """Let an optimizer work on other parameters, state and hyperparameters, and then restore it.
 
-    What a step changes in place in the state reaches `swapin_optim_state`; a tensor that takes the
-    place of another does not.
+    In-place changes of a step to the state reach `swapin_optim_state`; a tensor that replaces
+    another tensor does not.
 
     Args:
-        optimizer: Has taken a step, or has its state otherwise.
-        swapin_parameters: As many tensors as it has parameters, in their order.
-        swapin_optim_state: What `optimizer.state_dict()` returned, for these parameters.
+        optimizer: An optimizer that has a state.
+        swapin_parameters: As many tensors as the optimizer has parameters, in their order.
+        swapin_optim_state: A result of `optimizer.state_dict()`, for these parameters.
 
     Raises:
-        RuntimeError: The optimizer has no state yet, or what is given is not of its form.
+        RuntimeError: The optimizer has no state yet, or an argument has another form.
     """
-    state, groups = _checked(optimizer, swapin_optim_state)
-    rows = _assigned(list(swapin_parameters.values()), state, groups)
+    state, groups = _check_state_dict(optimizer, swapin_optim_state)
+    params_by_group = _split_by_group(list(swapin_parameters.values()), state, groups)
     live_state, live_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
     try:
-        for group, given, params in zip(optimizer.param_groups, groups, rows, strict=True):
+        for group, given, params in zip(
+            optimizer.param_groups, groups, params_by_group, strict=True
+        ):
             group.update({**given, "params": params})
         optimizer.state = defaultdict(dict)
-        for params, given in zip(rows, groups, strict=True):
+        for params, given in zip(params_by_group, groups, strict=True):
             for param, key in zip(params, given["params"], strict=True):
                 optimizer.state[param] = dict(state.get(key, {}))
         yield
@@ -49,8 +51,10 @@ def swap_in_optimizer_params_and_state(
         optimizer.state = live_state
 
 
-def _checked(optimizer: Optimizer, given: Any) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
-    """The two halves of a checkpoint, or torch's error."""
+def _check_state_dict(
+    optimizer: Optimizer, given: Any
+) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
+    """Return the states and the groups of a checkpoint; raise torch's error for another form."""
     if not optimizer.state:
         _fail("requires initialized optimizer state.")
     if not isinstance(given, dict):
@@ -99,16 +103,16 @@ def _check_group(index: int, live: Mapping[str, Any], group: Any) -> None:
         )
 
 
-def _assigned(
+def _split_by_group(
     parameters: list[Tensor], state: Mapping[Any, Any], groups: list[dict[str, Any]]
 ) -> list[list[Tensor]]:
-    """The given parameters, group by group."""
-    rows, start = [], 0
+    """Return the given parameters, group by group."""
+    params_by_group, start = [], 0
     for group in groups:
         end = start + len(group["params"])
         if end > len(parameters):
             _fail("requires the explicit parameter state to match optimizer.param_groups ordering.")
-        rows.append(parameters[start:end])
+        params_by_group.append(parameters[start:end])
         start = end
     known = {key for group in groups for key in group["params"]}
     if extra := [key for key in state if key not in known]:
@@ -116,7 +120,7 @@ def _assigned(
             "requires swapin_optim_state['state'] to be keyed only by packed parameter ids from "
             f"param_groups[*]['params']; got extra keys {extra!r}."
         )
-    return rows
+    return params_by_group
 
 
 def _fail(message: str) -> NoReturn:

@@ -1,1 +1,1 @@
-"""Tensors as lowerings see them: memory layouts, real local views, DTensor shards."""
+"""Tensors as lowerings see them: memory layouts, real local views, shards of DTensors."""

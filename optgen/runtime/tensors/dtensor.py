@@ -1,9 +1,9 @@
-"""The part of a shared tensor that this process holds, and gradients that lie as their parameters.
+"""Take the local tensors of DTensors, and redistribute gradients as their parameters are placed.
 
-A DTensor is memory in every process, and a spec: the mesh of processes, and a placement for each
-dimension of it. Lowerings see the memory. So a gradient must lie as its parameter does, which is
-seen to before: where it does not, as when its summands have still to be added up, it is
-redistributed. That is a collective, which every process enters, since specs are equal in all.
+A DTensor is a local tensor on every rank, and a spec: the device mesh, and a placement for each of
+its dimensions. Lowerings see the local tensor. So a gradient must have its parameter's mesh and
+placements before a step. A gradient with other placements, such as Partial, is redistributed. A
+redistribution is a collective; every rank enters it, since the specs are equal on all ranks.
 """
 
 import sys
@@ -14,95 +14,102 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.torch_private import local_tensor, plain, spec
+from optgen.runtime.torch_private import dtensor_spec, is_plain_class, local_tensor
 
 
 def is_dtensor(kind: type[Any]) -> bool:
-    """Tell whether tensors of this class are held by several processes together."""
+    """Tell whether a tensor class is DTensor or derived from it; import nothing."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and issubclass(kind, module.DTensor)
 
 
 def any_dtensor(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether any of these tensors is."""
-    return bool(_shared_kinds(tensors))
+    """Tell whether any of these tensors is a DTensor."""
+    return bool(_dtensor_classes(tensors))
 
 
-def local(tensor: Tensor) -> Tensor:
-    """The memory of a tensor in this process, once it is there; autograd follows if it is on."""
-    return locals_of([tensor])[0]
+def to_local(tensor: Tensor) -> Tensor:
+    """Return a DTensor's local tensor, and any other tensor itself; see `to_locals`."""
+    return to_locals([tensor])[0]
 
 
-def locals_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The same of several tensors, some of them shared."""
-    kinds = _shared_kinds(tensors)
-    if not kinds:
+def to_locals(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the local tensors of DTensors, and all other tensors themselves; a new list.
+
+    While autograd records, it records this too. Pending collectives are waited for.
+    """
+    classes = _dtensor_classes(tensors)
+    if not classes:
         return list(tensors)
     if torch.is_grad_enabled():
-        return [t.to_local() if type(t) in kinds else t for t in tensors]  # type: ignore[attr-defined]
-    return list(map(_arrived, (local_tensor(t) if type(t) in kinds else t for t in tensors)))
+        return [t.to_local() if type(t) in classes else t for t in tensors]  # type: ignore[attr-defined]
+    return list(map(_waited, (local_tensor(t) if type(t) in classes else t for t in tensors)))
 
 
-def version(tensor: Tensor) -> int:
-    """How often a tensor's memory in this process was written to, as far as torch knows."""
+def memory_version(tensor: Tensor) -> int:
+    """Return autograd's version of a tensor, or of a DTensor's local tensor."""
     return (local_tensor(tensor) if is_dtensor(type(tensor)) else tensor)._version
 
 
-def specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
-    """Where the shared tensors among these lie: one list for all of them, if there are any."""
+def dtensor_specs(columns: Sequence[Sequence[Tensor]]) -> list[list[Any]]:
+    """Return the specs of all DTensors in these columns as one list; [] if there are none."""
     found: list[Any] = []
     for column in columns:
-        if kinds := _shared_kinds(column):
-            found += [spec(tensor) for tensor in column if type(tensor) in kinds]
+        if classes := _dtensor_classes(column):
+            found += [dtensor_spec(tensor) for tensor in column if type(tensor) in classes]
     return [found] if found else []
 
 
-def redistributed(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
-    """The gradients, each laid out as its parameter is: a collective if one is not.
+def redistribute_gradients(params: Sequence[Tensor], grads: list[Tensor]) -> list[Tensor]:
+    """Return the gradients, each with the placements of its parameter.
+
+    A gradient with other placements is redistributed, by a collective.
 
     Raises:
-        RuntimeError: A parameter and its gradient are not shared by the same processes, or a
-            parameter is a sum of which each process holds a summand.
+        RuntimeError: A parameter and its gradient are not on the same mesh, or only one of them is
+            a DTensor, or a parameter has a Partial placement.
     """
-    kinds = _shared_kinds(params) | _shared_kinds(grads)
-    if not kinds:
+    classes = _dtensor_classes(params) | _dtensor_classes(grads)
+    if not classes:
         return grads
     return [
         grad
-        if type(param) in kinds and type(grad) in kinds and _alike(spec(param), spec(grad))
-        else _aligned(param, grad)
+        if type(param) in classes
+        and type(grad) in classes
+        and _equal_specs(dtensor_spec(param), dtensor_spec(grad))
+        else _redistribute(param, grad)
         for param, grad in zip(params, grads, strict=True)
     ]
 
 
-def check_summed(params: Sequence[Tensor]) -> None:
-    """Raise a RuntimeError for a parameter of which each process holds a summand."""
+def check_not_partial(params: Sequence[Tensor]) -> None:
+    """Raise a RuntimeError for a parameter with a Partial placement."""
     for param in params if any_dtensor(params) else ():
-        if is_dtensor(type(param)) and any(p.is_partial() for p in spec(param).placements):
+        if is_dtensor(type(param)) and any(p.is_partial() for p in dtensor_spec(param).placements):
             raise RuntimeError(
-                f"a parameter lies as {_place(param)}: a step needs its values, and each process "
-                "holds a summand; redistribute it first"
+                f"a parameter is a {_placement_text(param)}: a step needs its values, and each "
+                "rank holds a summand; redistribute the parameter before the step"
             )
 
 
 def check_state_sharding(key: str, param: Tensor, value: Tensor) -> None:
-    """Raise a RuntimeError for a state that is not laid out as its parameter is."""
+    """Raise a RuntimeError for a state that has not its parameter's mesh and placements."""
     if same_sharding(param, value):
         return
     raise RuntimeError(
-        f"{key} lies as {_place(value)}, but its parameter as {_place(param)}: load it through "
-        "torch.distributed.checkpoint, or distribute it as the parameter is"
+        f"{key} is a {_placement_text(value)}, but its parameter is a {_placement_text(param)}: "
+        "load it through torch.distributed.checkpoint, or distribute it as the parameter is"
     )
 
 
 def same_sharding(a: Tensor, b: Tensor) -> bool:
-    """Tell whether the same processes hold the same parts of both."""
+    """Tell whether the same ranks hold the same shards of both tensors."""
     if not (is_dtensor(type(a)) and is_dtensor(type(b))):
         return is_dtensor(type(a)) == is_dtensor(type(b))
-    return _alike(spec(a), spec(b))
+    return _equal_specs(dtensor_spec(a), dtensor_spec(b))
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _equal_specs(a: Any, b: Any) -> bool:
     if a is b:
         return True
     same_mesh: bool = a.mesh is b.mesh or a.mesh == b.mesh
@@ -110,39 +117,43 @@ def _alike(a: Any, b: Any) -> bool:
 
 
 def advance_versions(params: Sequence[Tensor]) -> None:
-    """Have autograd see that shared parameters changed: the lowerings wrote to their memory."""
+    """Advance autograd's versions of DTensors: lowerings wrote to their local tensors only."""
     if any_dtensor(params):
         increment_version([param for param in params if is_dtensor(type(param))])
 
 
-def _shared_kinds(tensors: Sequence[Tensor]) -> set[type[Any]]:
+def _dtensor_classes(tensors: Sequence[Tensor]) -> set[type[Any]]:
     return set(filter(is_dtensor, set(map(type, tensors))))
 
 
-def _arrived(tensor: Tensor) -> Tensor:
-    """The tensor itself, or what a collective that is under way will bring."""
-    if not plain(type(tensor)) and hasattr(tensor, "wait"):
+def _waited(tensor: Tensor) -> Tensor:
+    """Return a tensor; wait for the result if a collective is still to bring it."""
+    if not is_plain_class(type(tensor)) and hasattr(tensor, "wait"):
         return tensor.wait()  # type: ignore[no-any-return]
     return tensor
 
 
-def _aligned(param: Tensor, grad: Tensor) -> Tensor:
+def _redistribute(param: Tensor, grad: Tensor) -> Tensor:
+    """Return one gradient with the placements of its parameter."""
     if not (is_dtensor(type(param)) or is_dtensor(type(grad))):
         return grad
     if not is_dtensor(type(param)) or not is_dtensor(type(grad)):
         raise RuntimeError(
-            f"a parameter that lies as {_place(param)} has a gradient that lies as {_place(grad)}; "
-            "make it one with DTensor.from_local(grad, param.device_mesh, param.placements)"
+            f"a parameter is a {_placement_text(param)}, but its gradient is a "
+            f"{_placement_text(grad)}; make both DTensors, the gradient with "
+            "DTensor.from_local(grad, param.device_mesh, param.placements)"
         )
-    ours, theirs = spec(param), spec(grad)
-    check_summed([param])
-    if ours.mesh != theirs.mesh:
+    param_spec, grad_spec = dtensor_spec(param), dtensor_spec(grad)
+    check_not_partial([param])
+    if param_spec.mesh != grad_spec.mesh:
         raise RuntimeError(
-            f"a parameter lies as {_place(param)} on {ours.mesh}, but its gradient on "
-            f"{theirs.mesh}; give both one mesh"
+            f"a parameter is a {_placement_text(param)} on {param_spec.mesh}, but its gradient is "
+            f"on {grad_spec.mesh}; distribute both over one mesh"
         )
-    return grad.redistribute(placements=ours.placements)  # type: ignore[attr-defined, no-any-return]
+    return grad.redistribute(placements=param_spec.placements)  # type: ignore[attr-defined, no-any-return]
 
 
-def _place(tensor: Tensor) -> str:
-    return f"DTensor{spec(tensor).placements}" if is_dtensor(type(tensor)) else "a plain tensor"
+def _placement_text(tensor: Tensor) -> str:
+    if not is_dtensor(type(tensor)):
+        return "plain tensor"
+    return f"DTensor{dtensor_spec(tensor).placements}"

@@ -1,7 +1,8 @@
-"""Memory layouts: which tensors a fused kernel may walk as one flat range of elements.
+"""Memory layouts that a fused kernel can go over as one flat range of elements.
 
-The element at flat offset i must be the same element of every stream, so all streams of a parameter
-need equal strides and no holes. Where they have not, the kernel works on copies.
+A stream is one of the tensors that a kernel goes over for a parameter: the parameter, its gradient,
+its states. Flat offset i must be the same element of every stream. So all streams of a parameter
+need equal strides and no holes; a stream with another layout is replaced by a copy.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import torch
 from torch import Tensor
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Whether memory holds the elements in their order, and not their negatives."""
+def is_row_major(tensor: Tensor) -> bool:
+    """Tell whether a tensor is contiguous, and no view that negates its memory."""
     return tensor.is_contiguous() and not tensor.is_neg()
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one range of memory, in any order of dimensions."""
+    """Tell whether the elements fill one range of memory, in any order of dimensions."""
     if tensor.is_neg():
         return False
     if tensor.is_contiguous():
@@ -27,8 +28,8 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.permute(order).is_contiguous()
 
 
-def same_walk(tensor: Tensor, like: Tensor) -> bool:
-    """Whether both tensors, the second dense, put equal indices at equal flat offsets."""
+def same_layout(tensor: Tensor, like: Tensor) -> bool:
+    """Tell whether both tensors have equal indices at equal flat offsets; `like` is dense."""
     if tensor.is_neg() or tensor.shape != like.shape:
         return False
     if tensor.is_contiguous() and like.is_contiguous():
@@ -40,19 +41,21 @@ def same_walk(tensor: Tensor, like: Tensor) -> bool:
     )
 
 
-def copies(streams: Sequence[Tensor], by_matrix: bool = False) -> list[int]:
-    """Which of one parameter's streams (the parameter first) must be replaced by copies.
+def streams_to_copy(streams: Sequence[Tensor], by_matrix: bool = False) -> list[int]:
+    """Return the indices of the streams of one parameter that must be replaced by copies.
 
-    What goes `by_matrix` asks for more: elements in the order of their indices.
+    Args:
+        streams: the parameter first.
+        by_matrix: the kernel goes over matrices, and needs row-major streams.
     """
     param = streams[0]
     if by_matrix or not is_dense(param):
-        return [i for i, stream in enumerate(streams) if not is_plain(stream)]
-    return [i for i, stream in enumerate(streams) if not same_walk(stream, param)]
+        return [i for i, stream in enumerate(streams) if not is_row_major(stream)]
+    return [i for i, stream in enumerate(streams) if not same_layout(stream, param)]
 
 
-def copy_of(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
-    """A copy that can be walked beside the parameter (or beside its copy, where it has one)."""
+def copy_like(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
+    """Copy a tensor to the parameter's layout, or to that of the parameter's own copy."""
     if by_matrix or not is_dense(param):
         return tensor.clone(memory_format=torch.contiguous_format)
     return torch.empty_strided(
@@ -60,9 +63,9 @@ def copy_of(tensor: Tensor, param: Tensor, by_matrix: bool = False) -> Tensor:
     ).copy_(tensor)
 
 
-def beside(tensor: Tensor, param: Tensor) -> Tensor:
-    """The tensor, or a copy of it, that can be walked beside a parameter of its shape."""
-    if is_plain(tensor) and is_plain(param):  # of thousands of matrices all are
+def laid_out_like(tensor: Tensor, param: Tensor) -> Tensor:
+    """Return a tensor itself if it has the layout of a parameter of its shape, else a copy."""
+    if is_row_major(tensor) and is_row_major(param):  # the usual case, tested first
         return tensor
     streams = (param, tensor)
-    return copy_of(tensor, param) if 1 in copies(streams) else tensor
+    return copy_like(tensor, param) if 1 in streams_to_copy(streams) else tensor

@@ -1,4 +1,4 @@
-"""Real, local views of tensors: what lowerings compute with."""
+"""Views of tensors as lowerings compute with them: real and local."""
 
 from collections.abc import Sequence
 from operator import attrgetter
@@ -6,30 +6,31 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from optgen.runtime.tensors.dtensor import locals_of
-from optgen.runtime.torch_private import plain
+from optgen.runtime.tensors.dtensor import to_locals
+from optgen.runtime.torch_private import is_plain_class
 
 _dtype = attrgetter("dtype")
 
 
 def reals(tensors: list[Tensor], written: bool = False) -> list[Tensor]:
-    """The tensors as a lowering sees them; a new list.
+    """Return the tensors as a lowering sees them; a new list.
 
-    Of a conjugate view it sees a copy, which is no place to write to: then torch's error is raised.
+    Lowerings see a complex tensor as a real one with a last axis of size 2, and a copy of a
+    conjugate view. A copy cannot be written to, so torch's error is raised if it is `written`.
     """
-    held = locals_of(tensors)
-    if not any(dtype.is_complex for dtype in set(map(_dtype, held))):
-        return held
-    return [_real(tensor, written) for tensor in held]
+    local = to_locals(tensors)
+    if not any(dtype.is_complex for dtype in set(map(_dtype, local))):
+        return local
+    return [_real(tensor, written) for tensor in local]
 
 
 def _real(tensor: Tensor, written: bool) -> Tensor:
-    """Complex numbers as pairs of reals."""
+    """View a dense complex tensor as pairs of real numbers; return any other tensor itself."""
     if tensor.is_complex() and not tensor.is_sparse:
         return torch.view_as_real(tensor if written else tensor.resolve_conj())
     return tensor
 
 
 def all_plain(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether all these tensors are memory and no more."""
-    return all(map(plain, set(map(type, tensors))))
+    """Tell whether no tensor is of a class that overrides operations."""
+    return all(map(is_plain_class, set(map(type, tensors))))

@@ -1,4 +1,4 @@
-"""Where the parts of a parameter lie, and how it was cut into them."""
+"""Sharding specs: the mesh, placements and sharded dimensions of a DTensor."""
 
 from __future__ import annotations
 
@@ -9,99 +9,102 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.tensors.dtensor import is_dtensor
-from optgen.runtime.torch_private import local_tensor, spec
+from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-# A mesh takes 30 us to tell a size, and is asked for each parameter of a step.
-_known_sizes: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
+# mesh.size takes 30 us, and a step needs the sizes for each parameter.
+_mesh_sizes: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 
 
 class ShardedAxis(NamedTuple):
-    """One way in which each parameter is cut: along an axis, a piece for each rank of a group."""
+    """One sharding of a parameter: along a dimension, with a shard for each rank of a group."""
 
     group: ProcessGroup
-    axis: int
-    pieces: int  # as many as the group has ranks; the last ones may be small or empty
-    own: int  # which of them is here
+    dim: int
+    shard_count: int  # the number of ranks of the group; the last shards may be small or empty
+    rank: int  # this process's rank in the group, thus the index of its shard
 
     def sizes(self, length: int) -> list[int]:
-        """How long each piece of an axis is."""
-        size = -(-length // self.pieces)
-        return [max(0, min(size, length - size * piece)) for piece in range(self.pieces)]
+        """Return the size of each shard of a dimension of this length."""
+        size = -(-length // self.shard_count)
+        return [max(0, min(size, length - size * rank)) for rank in range(self.shard_count)]
 
 
 class Sharding(NamedTuple):
-    """Where the parts of a parameter lie: parameters that lie alike step together."""
+    """The mesh and placements of a sharded parameter; parameters with equal ones step together."""
 
     mesh: Any
     placements: tuple[Any, ...]
 
-    def cuts(self) -> tuple[ShardedAxis, ...]:
-        """How such parameters are cut, the first cut first.
+    def sharded_axes(self) -> tuple[ShardedAxis, ...]:
+        """Return how parameters are sharded, outermost sharding first.
 
-        torch cuts along one dimension of the mesh after the other. FSDP2 cuts what tensor parallel
-        has cut before, along an earlier dimension: its placement says how many pieces there were.
+        torch shards along one dimension of the mesh after the other. FSDP2 shards what tensor
+        parallel has sharded before, and uses an earlier mesh dimension for it. The `split_factor`
+        of such a placement tells the number of shards that there were before.
         """
-        cuts: list[ShardedAxis] = []
-        for dim in reversed(range(len(self.placements))):
-            axis, size = sharded_axis_of(self.placements[dim]), self.mesh.size(dim)
-            if axis is not None and size > 1:
-                pieces, place = getattr(self.placements[dim], "split_factor", 1), 0
-                while pieces > 1 and place < len(cuts):
-                    pieces //= cuts[place].pieces if cuts[place].axis == axis else 1
-                    place += 1
-                group, own = self.mesh.get_group(dim), self.mesh.get_local_rank(dim)
-                cuts.insert(place, ShardedAxis(group, axis, size, own))
-        return tuple(cuts)
+        axes: list[ShardedAxis] = []
+        for mesh_dim in reversed(range(len(self.placements))):
+            placement, size = self.placements[mesh_dim], self.mesh.size(mesh_dim)
+            dim = sharded_dim_of(placement)
+            if dim is not None and size > 1:
+                shards_before, index = getattr(placement, "split_factor", 1), 0
+                while shards_before > 1 and index < len(axes):
+                    shards_before //= axes[index].shard_count if axes[index].dim == dim else 1
+                    index += 1
+                group, rank = self.mesh.get_group(mesh_dim), self.mesh.get_local_rank(mesh_dim)
+                axes.insert(index, ShardedAxis(group, dim, size, rank))
+        return tuple(axes)
 
     def is_even(self, tensor: Tensor) -> bool:
-        """Tell whether this process's part has the size that such cuts leave it."""
+        """Tell whether this rank's shard has the shape that torch's sharding gives it."""
         shape = list(tensor.shape)
-        for cut in self.cuts():
-            shape[cut.axis] = cut.sizes(shape[cut.axis])[cut.own]
+        for axis in self.sharded_axes():
+            shape[axis.dim] = axis.sizes(shape[axis.dim])[axis.rank]
         return shape == list(local_tensor(tensor).shape)
 
 
-def sharded_axis_of(placement: Any) -> int | None:
-    """The axis of a tensor along which a placement cuts it; None where every process has it all."""
-    axis: int | None = getattr(placement, "dim", None)
-    return axis
+def sharded_dim_of(placement: Any) -> int | None:
+    """Return the dimension that a placement shards; None if it shards none."""
+    dim: int | None = getattr(placement, "dim", None)
+    return dim
 
 
 def sharding_of(tensor: Tensor) -> Sharding | None:
-    """Where the parts of a tensor lie; None of one that this process has as a whole."""
+    """Return the sharding of a tensor; None if this rank holds the whole tensor."""
     if not is_dtensor(type(tensor)):
         return None
-    lying = spec(tensor)
-    pairs = zip(lying.placements, _sizes(lying.mesh), strict=True)
-    is_cut = any(sharded_axis_of(placement) is not None and size > 1 for placement, size in pairs)
-    return Sharding(lying.mesh, lying.placements) if is_cut else None
+    spec = dtensor_spec(tensor)
+    pairs = zip(spec.placements, _sizes(spec.mesh), strict=True)
+    sharded = any(sharded_dim_of(placement) is not None and size > 1 for placement, size in pairs)
+    return Sharding(spec.mesh, spec.placements) if sharded else None
 
 
 def _sizes(mesh: Any) -> tuple[int, ...]:
-    known = _known_sizes.get(mesh)
+    """Return the sizes of a mesh's dimensions, from a cache."""
+    known = _mesh_sizes.get(mesh)
     if known is None:
-        known = _known_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
+        known = _mesh_sizes[mesh] = tuple(map(mesh.size, range(mesh.ndim)))
     return known
 
 
 def zeros_reduced(tensor: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
-    """Zeros for what a sum over one axis of a tensor in parts leaves: the axis stays, of size 1.
+    """Return zeros of the shape that a sum over one axis of a DTensor has: the axis has size 1.
 
-    They lie as the tensor does, but that every process has all of what is left of that axis: so a
-    DTensor comes of a DTensor.
+    The zeros are a DTensor on the tensor's mesh. Its placements are the tensor's, except that the
+    reduced axis is replicated.
     """
     from torch.distributed.tensor import DTensor, Replicate
 
     assert isinstance(tensor, DTensor)
     axis %= tensor.dim()
-    placements = [Replicate() if sharded_axis_of(p) == axis else p for p in tensor.placements]
-    whole, held = list(tensor.shape), list(local_tensor(tensor).shape)
-    whole[axis] = held[axis] = 1
+    placements = [Replicate() if sharded_dim_of(p) == axis else p for p in tensor.placements]
+    whole, local = list(tensor.shape), list(local_tensor(tensor).shape)
+    whole[axis] = local[axis] = 1
     made: Tensor = DTensor.from_local(
-        torch.zeros(held, dtype=dtype, device=tensor.device),
+        torch.zeros(local, dtype=dtype, device=tensor.device),
         tensor.device_mesh,
         placements,
         run_check=False,

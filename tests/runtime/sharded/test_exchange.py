@@ -79,7 +79,7 @@ def _cuts(
 
 def _part(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
     for cut in cuts:
-        tensor = tensor.split(cut.sizes(tensor.shape[cut.axis]), cut.axis)[cut.own]
+        tensor = tensor.split(cut.sizes(tensor.shape[cut.dim]), cut.dim)[cut.rank]
     return tensor
 
 
@@ -174,7 +174,7 @@ def test_the_order_of_cuts_is_torchs() -> None:
     strided = placement_types._StridedShard
 
     def order(*placements: Any) -> list[str]:
-        return [cut.group for cut in Sharding(_Mesh(), placements).cuts()]
+        return [cut.group for cut in Sharding(_Mesh(), placements).sharded_axes()]
 
     assert order(shard(0), shard(0)) == order(shard(0), shard(1)) == ["along 0", "along 1"]
     assert order(strided(0, split_factor=3), shard(0)) == ["along 1", "along 0"]

@@ -134,8 +134,8 @@ def _with_copies(
     walked = [list(column) for column in columns if column]
     for index in range(len(columns[0])):
         row = [column[index] for column in walked]
-        for stream in layout.copies(row, by_matrix):
-            copy = layout.copy_of(row[stream].detach(), row[0], by_matrix)
+        for stream in layout.streams_to_copy(row, by_matrix):
+            copy = layout.copy_like(row[stream].detach(), row[0], by_matrix)
             copied.append((row[stream], copy))
             walked[stream][index] = copy
     present = iter(walked)

@@ -23,7 +23,7 @@ from optgen.runtime.fused_cpu.kernel.matrix_calls import MatrixCall
 from optgen.runtime.fused_cpu.kernel.table import Table
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.all_reduce import Partial
-from optgen.runtime.sharded.collectives import AXES, Collectives, place_of
+from optgen.runtime.sharded.collectives import AXES, Collectives, index_in_axes
 from optgen.runtime.sharded.driver import Request, Update, run
 from optgen.runtime.tensors.matrix_shape import cols, rows
 from optgen.runtime.tensors.sharding import ShardedAxis
@@ -48,24 +48,24 @@ class Shards:
         self._rows = array("q")
         for batch in batches:
             known: dict[torch.Size, list[int]] = {}
-            cuts = _sharded_axes(batch)
+            sharded_axes = _sharded_axes(batch)
             for member in batch.members:
                 if member.shape not in known:
-                    known[member.shape] = self._row(member, cuts)
+                    known[member.shape] = self._row(member, sharded_axes)
                 self._rows.extend(known[member.shape])
         self._counts = array("q", bytes(8 * 2 * len(self._partners)))
         self.struct = _Shards(
             self._rows.buffer_info()[0], len(self._partners), self._counts.buffer_info()[0]
         )
 
-    def _row(self, member: Tensor, cuts: Sequence[ShardedAxis]) -> list[int]:
-        axes = {cut: 1 << place_of(cut.axis, member.dim()) for cut in cuts}
+    def _row(self, member: Tensor, sharded_axes: Sequence[ShardedAxis]) -> list[int]:
+        axes = {axis: 1 << index_in_axes(axis.dim, member.dim()) for axis in sharded_axes}
         every = 0
         for bit in axes.values():
             every |= bit
         partners = []
         for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as program.h has them
-            groups = tuple(cut.group for cut in cuts if axes[cut] & taken)
+            groups = tuple(axis.group for axis in sharded_axes if axes[axis] & taken)
             number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
             partners.append(number)
         return [member.numel(), rows(member), cols(member), every, *partners]
@@ -84,8 +84,8 @@ class Shards:
 
 
 def _sharded_axes(batch: Batch) -> tuple[ShardedAxis, ...]:
-    where = batch.dispatch_key.sharding
-    return where.cuts() if where else ()
+    sharding = batch.dispatch_key.sharding
+    return sharding.sharded_axes() if sharding else ()
 
 
 class ShardKernel(Kernel):

@@ -80,7 +80,7 @@ class Table(Columns):
         columns = self.columns[index]
         columns[stream] = list(columns[source])
         for place, each in made.items():
-            columns[stream][place] = layout.beside(each, columns[0][place])
+            columns[stream][place] = layout.laid_out_like(each, columns[0][place])
         first = sum(len(before[0]) for before in self.columns[:index])
         self.set_column(stream, first, columns[stream])
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from optgen.runtime.protocols import Optimized
 from optgen.runtime.tensors.dtensor import is_dtensor, same_sharding
-from optgen.runtime.torch_private import spec
+from optgen.runtime.torch_private import dtensor_spec
 
 
 def first_dtensor(groups: list[dict[str, Any]]) -> Tensor | None:
@@ -35,4 +35,4 @@ def specs_of(optimizer: Optimized, keys: Sequence[str]) -> list[list[Any]]:
 
 def _spec(param: Tensor, value: Any) -> Any:
     """Return the spec of a tensor that is sharded as its parameter is; else None."""
-    return spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None
+    return dtensor_spec(value) if is_dtensor(type(value)) and same_sharding(param, value) else None

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
-from optgen.runtime.torch_private import local_tensor, spec
+from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
 _INLINE = 5  # up to so many dimensions, an implementation stores the sizes inline
 # The size of an implementation in words of 8 bytes, in the versions of torch tried.
@@ -243,7 +243,7 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     Find also the word of an implementation that holds the address of its Python object.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
-    held = {"local": local_tensor(dtensor), "spec": spec(dtensor)}
+    held = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
     slots = {
         name: 8 * _only([i for i, word in enumerate(words) if word == id(value)], f"the {name}")
         for name, value in held.items()

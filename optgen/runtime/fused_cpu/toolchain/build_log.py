@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from optgen.runtime.cache import files
-from optgen.runtime.cache.folders import ends_with_the_process
+from optgen.runtime.cache.folders import is_temporary
 from optgen.runtime.fused_cpu.toolchain.compiler import CompileError
 
 _ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
@@ -35,7 +35,7 @@ def save(library: Path, log: str, source: str) -> Path | None:
 def _places(library: Path) -> list[Path]:
     path = library.with_suffix(".log")
     elsewhere = Path(tempfile.gettempdir(), f"optgen-{os.getpid()}-{path.name}")
-    return [elsewhere] if ends_with_the_process(library.parent) else [path, elsewhere]
+    return [elsewhere] if is_temporary(library.parent) else [path, elsewhere]
 
 
 def build_error(

@@ -1,0 +1,57 @@
+"""Find the gradients of a group, check them, and view them as lowerings see them."""
+
+from collections.abc import Sequence
+from itertools import compress
+from operator import attrgetter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.batch import gradient_checks
+from optgen.runtime.protocols import Group, Optimized
+from optgen.runtime.tensors.real_views import all_plain, reals
+
+_layout = attrgetter("layout")
+
+
+class Gradients(NamedTuple):
+    """The gradients of one group as lowerings see them."""
+
+    tensors: list[Tensor]
+    ordinary: bool  # all are dense, and of classes that override nothing
+
+
+def with_gradient(
+    group: Group, given: Sequence[Tensor | None] | None = None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters of a group that have a gradient, and the gradients.
+
+    The gradients are the parameters' own, unless they are `given` for all parameters.
+    """
+    listed = group["params"]
+    found = [param.grad for param in listed] if given is None else given
+    grads = [grad for grad in found if grad is not None]
+    if len(grads) == len(listed):
+        return list(listed), grads
+    return list(compress(listed, [grad is not None for grad in found])), grads
+
+
+def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -> Gradients:
+    """Check gradients, and return them as lowerings see them.
+
+    A sparse gradient becomes dense if it has no sparse dimension, or if the group has a state that
+    the rule must update as a whole.
+    """
+    rule = optimizer.rule
+    if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
+        seen = reals(grads)
+        return Gradients(seen, all_plain(seen))
+    whole = any(not state.rows and state.present(group) for state in rule.states)
+    seen = []
+    for grad in grads:
+        if grad.layout is not torch.strided or rule.gradient == "sparse_only":
+            gradient_checks.check(optimizer, group, grad)
+        scalar = grad.is_sparse and grad.sparse_dim() == 0
+        seen.append(grad.to_dense() if grad.is_sparse and (whole or scalar) else grad)
+    return Gradients(reals(seen), False)

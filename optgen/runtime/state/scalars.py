@@ -1,0 +1,72 @@
+"""Make step counts and scalar states: 0-dim tensors, or Python ints for steps of some rules."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optgen.runtime.rule import Rule
+from optgen.runtime.torch_private import foreach_clone, scalar_dtype
+
+_device = attrgetter("device")
+
+
+def as_scalar(
+    value: float,
+    rule: Rule,
+    group: Mapping[str, Any],
+    param: Tensor,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Make a 0-dim tensor on the device for the rule and the group, in this dtype or torch's."""
+    dtype = dtype or scalar_dtype(bool(group.get("fused")))
+    return torch.full((), value, dtype=dtype, device=scalar_device(rule, group, param))
+
+
+def as_scalars(
+    value: float,
+    rule: Rule,
+    group: Mapping[str, Any],
+    params: list[Tensor],
+    dtype: torch.dtype | None = None,
+) -> Sequence[Tensor]:
+    """Make such a 0-dim tensor for each of several parameters."""
+    on_param_device = scalars_on_param_device(rule, group)
+    if not params or (on_param_device and len(set(map(_device, params))) > 1):
+        return [as_scalar(value, rule, group, param, dtype) for param in params]
+    return foreach_clone([as_scalar(value, rule, group, params[0], dtype)] * len(params))
+
+
+def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.device | str:
+    """Return the device of a step count or a scalar state of this parameter."""
+    return param.device if scalars_on_param_device(rule, group) else "cpu"
+
+
+def scalars_on_param_device(rule: Rule, group: Mapping[str, Any]) -> bool:
+    """Tell whether scalars live on their parameter's device: by the rule, or by group options.
+
+    The device itself reads the scalars of a fused or capturable group.
+    """
+    always = rule.scalar_device == "param"
+    return always or bool(group.get("fused") or group.get("capturable"))
+
+
+def counts_as_tensors(dicts: list[dict[str, Any]]) -> list[Tensor]:
+    """Convert step counts from Python ints to float64 CPU tensors, which count exactly.
+
+    Parameters that share a state share the tensor.
+    """
+    existing = {id(values): values["step"] for values in dicts}
+    made = {
+        key: torch.tensor(count, dtype=torch.float64, device="cpu")
+        for key, count in existing.items()
+    }
+    return [made[id(values)] for values in dicts]
+
+
+def store_int_counts(dicts: list[dict[str, Any]], steps: list[Tensor]) -> None:
+    """Store step counts of tensors in the states, as Python ints."""
+    for values, step in zip(dicts, steps, strict=True):
+        values["step"] = int(step)
