@@ -1,5 +1,5 @@
-// The memory's limit: the trips of a step through its streams, with hardly any arithmetic. Words
-// are written back as they were read, so the streams may be an optimizer's own tensors of any type.
+// Memory roofline of a step: sweeps over the step's streams, with hardly any arithmetic. Words are
+// written back as they were read, so the streams may be an optimizer's own tensors of any dtype.
 #include <cstdint>
 #include <utility>
 
@@ -8,23 +8,23 @@ namespace {
 using i64 = std::int64_t;
 using u32 = std::uint32_t;
 
-constexpr int MOST = 6; // as ceiling.py has it
+constexpr int MAX_STREAMS = 6; // `_MOST` of ceiling.py
 
-// Streams of one size that a trip reads together; the first `stored` of them are written back.
+// Sweep over streams of one size. The first `stored` streams are written back.
 struct Sweep {
-    i64 words, first, elements; // of a stream; where its parameter begins, and how many that has
+    i64 words, first, elements; // words of a stream; first element and size of its parameter
     i64 read, stored;
-    u32* at[MOST];
+    u32* at[MAX_STREAMS];
 };
 
 struct Ceiling {
     i64 sweeps, elements; // of the whole list
     const Sweep* sweep;
-    u32 zero; // the compiler may not know
-    u32 seen; // the compiler may not leave out
+    u32 zero; // unknown to the compiler, so that it cannot omit stores
+    u32 seen; // an output, so that the compiler cannot omit loads
 };
 
-// libgomp as found in the process, field by field as in the runtime's own kernels.
+// `Threads` of the runtime's tensor_table.h, without `barrier`.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -57,12 +57,13 @@ using Streams = u32 (*)(const Sweep&, i64, i64, u32);
 
 template <int... I>
 Streams variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
-    static constexpr Streams variants[] = {streams<1 + I / (MOST + 1), I % (MOST + 1)>...};
-    return variants[(read - 1) * (MOST + 1) + stored];
+    static constexpr Streams variants[] = {
+        streams<1 + I / (MAX_STREAMS + 1), I % (MAX_STREAMS + 1)>...};
+    return variants[(read - 1) * (MAX_STREAMS + 1) + stored];
 }
 
-// What lies in [low, high) of the list's elements: all trips of a tensor, then the next tensor, so
-// that small ones stay in the caches.
+// Sweeps elements [low, high) of the list: all sweeps of a tensor, then the next tensor, so that
+// small tensors stay in the caches.
 u32 range(const Ceiling& ceiling, i64 low, i64 high) {
     u32 seen = 0;
     for (i64 i = 0; i < ceiling.sweeps; ++i) {
@@ -71,7 +72,7 @@ u32 range(const Ceiling& ceiling, i64 low, i64 high) {
         const i64 end = high - s.first < s.elements ? high - s.first : s.elements;
         if (begin >= end) continue;
         const i64 from = s.words * begin / s.elements, to = s.words * end / s.elements;
-        const std::make_integer_sequence<int, MOST*(MOST + 1)> all;
+        const std::make_integer_sequence<int, MAX_STREAMS*(MAX_STREAMS + 1)> all;
         seen |= variant(s.read, s.stored, all)(s, from, to - from, ceiling.zero);
     }
     return seen;

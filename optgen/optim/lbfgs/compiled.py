@@ -17,7 +17,7 @@ _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class _Job(ctypes.Structure):
-    """`Job` of sweeps.cpp, field by field."""
+    """`Job` of two_loop.cpp, field by field."""
 
     _fields_ = [
         *((name, c_int64) for name in ("elements", "stride", "slots", "first", "count")),
@@ -97,8 +97,8 @@ def _built(dtype: torch.dtype) -> Sweeps | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    sweeps, vectors = (Path(__file__).with_name(name) for name in ("sweeps.cpp", "vectors.h"))
-    source = sweeps.read_text().replace('#include "vectors.h"\n', vectors.read_text())
+    loops, vectors = (Path(__file__).with_name(name) for name in ("two_loop.cpp", "vectors.h"))
+    source = loops.read_text().replace('#include "vectors.h"\n', vectors.read_text())
     try:
         return ctypes.CDLL(str(library_cache.library("lbfgs", source)))
     except (library_cache.NoCompilerError, compiler.CompileError, OSError) as error:

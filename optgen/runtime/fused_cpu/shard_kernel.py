@@ -36,11 +36,11 @@ CONDITION = "OPTGEN_SHARDS"
 
 
 class _Shards(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("of", "partners", "counts", "numbers", "walk")]
+    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
 
 
 class Shards:
-    """`Shards` of program.h: of each tensor the sizes of the whole, and who has the rest of it."""
+    """`Shards` of tensor_table.h: every tensor's global shape, and ranks with its other shards."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._partners: dict[tuple[ProcessGroup, ...], int] = {}
@@ -63,7 +63,7 @@ class Shards:
         for bit in axes.values():
             every |= bit
         partners = []
-        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as program.h has them
+        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as tensor_table.h has them
             groups = tuple(cut.group for cut in cuts if axes[cut] & taken)
             number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
             partners.append(number)
@@ -122,7 +122,7 @@ class ShardKernel(Kernel):
                 yield from self._walk(shards)
 
     def _walk(self, shards: Shards) -> Update:
-        walk = shards.struct.walk
+        walk = shards.struct.step
         try:
             while self._advance(walk):
                 yield shards.partials()

@@ -6,7 +6,7 @@ import torch
 
 from optgen.runtime.rule import Rule, State
 
-# torch's numbers of the dtypes that kernels know; kernel.h has the same.
+# torch's numbers of the dtypes that kernels know; dtypes.h has the same.
 CODES = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}
 # A word has four bits for each of 16 streams: the parameter, its gradient, and as many states.
 _STATES = 14

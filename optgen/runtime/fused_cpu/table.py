@@ -42,7 +42,7 @@ class Columns:
 
 
 class Table(Columns):
-    """`Table` of kernel.h and the arrays it points to."""
+    """`Table` of tensor_table.h and the arrays it points to."""
 
     def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
         super().__init__(len(kernel.keys), tensors)

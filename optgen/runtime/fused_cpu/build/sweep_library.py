@@ -13,10 +13,10 @@ from pathlib import Path
 from optgen.runtime.fused_cpu.build import dtype_variants
 from optgen.runtime.fused_cpu.build.source import complete
 
-_KERNEL, _OWN = "optgen_swept_by", "optgen_sweeps"
+_KERNEL, _OWN = "optgen_sweep_library", "optgen_sweeps"
 """Where a kernel has the address of the sweeps' calls, and where these are."""
 
-_TRAITS = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::LARGEST"}
+_TRAITS = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
 """What of its rules a kernel's source says so: sweeps for others are built in less time."""
 
 
