@@ -13,7 +13,7 @@ struct Accumulators {
     C* const memory;
     const u64 written;
     const i64 buffer_size = buffer_elements(plan);
-    i64 band = 0, chunk = 0, left = 0, right = 0;
+    i64 band = 0, chunk = 0, left = 0, right = 0; // of the block; its columns are [left, right)
     i64 rows_summed = 0; // rows whose column sums are not yet added to doubles
 
     // Returns how many numbers of the compute dtype a thread needs.
@@ -48,6 +48,7 @@ struct Accumulators {
         return memory + (2 * rule.values + 2) * buffer_size + n * column_buffer_elements(plan);
     }
 
+    // Zeroes the accumulators of a block: rows [first, last) of a matrix.
     void begin_sums(i64 matrix, i64 first, i64 last) const {
         for (int k = 0; k < rule.step_count; ++k) {
             if (!(pass.steps >> k & 1) || rule.steps[k].kind == Step::LOOP) continue;
@@ -62,6 +63,7 @@ struct Accumulators {
         }
     }
 
+    // Adds the column sums of a run of rows to doubles.
     void end_run(i64 matrix) {
         rows_summed = 0;
         for (int k = 0; k < rule.step_count; ++k) {

@@ -81,9 +81,9 @@ struct float16 {
         const U u = bit_cast<U>(x), magnitude = u & 0x7fffffff;
         const U normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
         // Adding 0.5 leaves the rounded bits of a subnormal number at the low end.
-        const U denormal = bit_cast<U>(bit_cast<F>(magnitude) + 0.5f) - 0x3f000000;
+        const U subnormal = bit_cast<U>(bit_cast<F>(magnitude) + 0.5f) - 0x3f000000;
         const U special = x != x ? (magnitude >> 13 & 0x3ff) | 0x7e00 : U{} + 0x7c00;
-        const U finite = magnitude < 0x38800000 ? denormal : normal;
+        const U finite = magnitude < 0x38800000 ? subnormal : normal;
         return (magnitude < 0x47800000 ? finite : special) | (u >> 16 & 0x8000);
     }
 };

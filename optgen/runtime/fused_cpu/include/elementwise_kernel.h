@@ -29,9 +29,9 @@
 //   sparse       Each touched row belongs to one thread.
 //
 // Order of sums. A loop adds up in lanes, and combines the lanes at the end of a row or tile. The
-// partial sums are double: of numbers and matrices per block, of columns per band, of rows per chunk
-// (see tensor_plan.h). When a pass ends, they are combined in the order of the blocks. No sum is
-// atomic. So a sum has the same bits for any number of threads.
+// partial sums are double: of numbers and matrices per block, of columns per band, of rows per
+// chunk (see tensor_plan.h). When a pass ends, they are combined in the order of the blocks. No sum
+// is atomic. So a sum has the same bits for any number of threads.
 //
 // Sharded steps. On shards, a sum over a sharded axis is complete only when other ranks have added
 // theirs. Each tensor is a state machine that suspends before it reads such a sum. When all tensors

@@ -24,7 +24,7 @@ INLINE VectorBits packed(VectorPair x) {
 
 #if defined(__AVX512BF16__) && VECTOR_BYTES == 64
 // Tells whether a lane is subnormal: not 0, but smaller than any normal number.
-INLINE bool has_denormal(Vector x) {
+INLINE bool has_subnormal(Vector x) {
     u16 found;
     __asm__("vfpclassps $0x20, %1, %0" : "=k"(found) : "v"(x));
     return found;
@@ -41,7 +41,7 @@ INLINE void store(bfloat16* to, VectorPair x) {
     __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
     __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
     __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than testing the mask itself
-    if (__builtin_expect(zeros != 0, false) && (has_denormal(x.a) || has_denormal(x.b)))
+    if (__builtin_expect(zeros != 0, false) && (has_subnormal(x.a) || has_subnormal(x.b)))
         codes = bit_cast<Codes>(packed(x));
     __builtin_memcpy(to, &codes, sizeof codes);
 }

@@ -35,8 +35,8 @@ struct TensorMethodsOf {
         C* const scratch = reinterpret_cast<C*>(memory);
         const LoopInputs<R> inputs = passes.inputs(block);
         const TensorContext<C> tensor{
-            passes.program.table, plan,         &inputs,        inputs.partials,
-            passes.axis_values,         passes.row_sums, passes.column_sums};
+            passes.program.table, plan, &inputs, inputs.partials,
+            passes.axis_values, passes.row_sums, passes.column_sums};
         const Footprint& footprint = FOOTPRINTS<R>.of[plan.strategy][pass];
         optgen_sweep_library->of(C()).run(
             descriptor<R, C>(plan), tensor, passes.table()[pass], footprint, pass == 0, scratch,

@@ -42,7 +42,8 @@ struct RuleDescriptor {
     }
 };
 
-// Descriptor for tensors whose elements are stored as S, or are converted in buffers to S.
+// Descriptor for tensors whose elements are stored as S. Elements of other dtypes are converted in
+// buffers; then S is the compute dtype.
 template <class R, class S, class C = ComputeScalar<S>, class Vectors = ComputeType<S>>
 constexpr RuleDescriptor<C> DESCRIPTOR{
     R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,

@@ -38,9 +38,9 @@ constexpr u64 set(Members... members) {
 }
 
 struct Pass {
-    u64 steps;  // that run on every tile, a bit each
-    u64 finish; // steps that run after all tiles
-    u64 stores; // the values that are stored
+    u64 steps;  // run on every tile, a bit each
+    u64 finish; // steps that run once, after all tiles
+    u64 stores; // values that are stored
 };
 
 template <class R>

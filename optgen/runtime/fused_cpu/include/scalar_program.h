@@ -27,7 +27,7 @@ inline bool operator==(const Sizes& a, const Sizes& b) {
 
 inline bool factored(const Sizes& sizes) { return sizes.ndim > 1; }
 inline bool one_by_one(const Sizes& sizes) {
-    // In a shard, a row may have no element here.
+    // On a sharded 1 x 1 tensor, a rank may hold a row's value without the element.
     return sizes.rows == 1 && sizes.cols == 1 && !sizes.is_sharded;
 }
 
@@ -37,7 +37,7 @@ struct Program {
     using Hypers = typename R::Hypers;
     using Scalars = typename R::Scalars;
     static constexpr int STREAMS = R::STREAMS, CELLS = R::CELLS;
-    static_assert(STREAMS + CELLS <= 16, "four bit_cast a stream in 64");
+    static_assert(STREAMS + CELLS <= 16, "four bits a stream in 64");
 
     const Table& table;
     HeapArray<int> scalar_run;  // [tensor]: index in `results`, or -1 if the rule does not apply

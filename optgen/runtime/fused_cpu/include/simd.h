@@ -17,8 +17,7 @@ typedef float Vector __attribute__((vector_size(VECTOR_BYTES)));
 typedef u32 VectorBits __attribute__((vector_size(VECTOR_BYTES)));
 typedef int VectorMask __attribute__((vector_size(VECTOR_BYTES))); // per lane: all bits set or none
 
-// Masks of two vectors. A pair holds 16-bit elements: `a` those from the lower halves of 32-bit
-// words, `b` those from the upper halves. Loads and stores need no shuffles then.
+// Masks of a VectorPair's lanes.
 struct MaskPair {
     VectorMask a, b;
 
@@ -30,6 +29,8 @@ struct MaskPair {
     friend INLINE MaskPair operator|(MaskPair x, MaskPair y) { return {x.a | y.a, x.b | y.b}; }
 };
 
+// Two vectors, as 16-bit elements come in pairs: `a` has those from the lower halves of 32-bit
+// words, `b` those from the upper halves. So loads and stores need no shuffles.
 struct VectorPair {
     Vector a, b;
 
@@ -40,7 +41,6 @@ struct VectorPair {
     INLINE VectorPair(int x) : VectorPair(float(x)) {}
     INLINE VectorPair(MaskPair x)
         : a(x.a ? 1.0f - Vector{} : Vector{}), b(x.b ? 1.0f - Vector{} : Vector{}) {}
-
 };
 
 INLINE VectorPair operator-(VectorPair x) { return {-x.a, -x.b}; }

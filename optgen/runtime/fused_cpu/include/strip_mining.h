@@ -48,8 +48,7 @@ struct StripMinedLoop {
 
     void before_strip(int k, i64 element, i64 n, const Pointer* pointers) const {
         for (u64 streams = rule.steps[k].reads & rule.element_streams;
-             streams && tensor.plan.step_exceeds_cache;
-             streams &= streams - 1) {
+             streams && tensor.plan.step_exceeds_cache; streams &= streams - 1) {
             const int v = __builtin_ctzll(streams);
             prefetch_range(address_of(v, element) + PREFETCH_BYTES, n * itemsize(tensor.dtype(v)));
         }

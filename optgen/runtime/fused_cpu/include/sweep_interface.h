@@ -16,8 +16,7 @@ struct SweepFunctions {
     i64 (*scratch)(const RuleDescriptor<C>&, const TensorPlan&); // numbers that a thread needs
     void (*run)(
         const RuleDescriptor<C>&, const TensorContext<C>&, const Pass&, const Footprint&,
-        bool first, C* scratch,
-        i64 block);
+        bool first, C* scratch, i64 block);
 };
 
 // Functions by compute dtype; null for a dtype that is not compiled.

@@ -27,8 +27,8 @@ struct TensorPasses {
 
     const Program<R>& program;
     const TensorPlan& plan;
-    double* numbers;     // [NUMBERS]
-    double* partials;    // [block][PARTIALS]: of numbers, and of the number of the block's matrix
+    double* numbers;  // [NUMBERS]
+    double* partials; // [block][PARTIALS]: of numbers, and of the reductions to the block's matrix
     // Values of axes that no tile can compute by itself: row, column and matrix values, and the
     // unrounded sums that these are computed from.
     C* axis_values[VALUES];

@@ -13,7 +13,7 @@ struct Shard {
 // Step over shards, which the runtime resumes until it ends (sharded_kernel.h).
 struct ShardedStep;
 struct Shards {
-    const Shard* of;  // [tensor]
+    const Shard* of;   // [tensor]
     i64 rank_groups;   // how many
     i64* counts;       // [rank group][sum, max]: how many numbers the ranks must complete
     double* numbers;   // these numbers, side by side in the order of `counts`

@@ -18,8 +18,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     NOINLINE BlockSweep(
         const RuleDescriptor<C>& given_rule, const TensorContext<C>& given_tensor,
-        const Pass& given_pass,
-        const Footprint& footprint, bool first, C* scratch)
+        const Pass& given_pass, const Footprint& footprint, bool first, C* scratch)
         : Base{given_rule, given_tensor, given_tensor.plan, given_pass, scratch, footprint.written},
           unscales(first && tensor.table.grad_scale), touched(footprint.touched),
           loops(footprint.loops),
@@ -69,8 +68,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             const i64 rows = min(plan.tile_height, last - r), row = matrix * plan.rows + r;
             for (i64 c = left; c < right; c += plan.tile_width) {
                 const i64 columns = min(plan.tile_width, right - c);
-                sweep_tile({matrix, row, matrix * plan.columns + c, row * plan.columns + c, 1, rows,
-                      columns, rows * columns});
+                sweep_tile({matrix, row, matrix * plan.columns + c, row * plan.columns + c, 1,
+                            rows, columns, rows * columns});
             }
             if ((rows_summed += rows) + plan.tile_height > SUMMED_ROWS) Base::end_run(matrix);
         }
@@ -79,7 +78,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
 
     NOINLINE void sweep_tile(const Tile& tile) {
         Pointer at[MAX_VALUES];
-        const bool fetches =
+        const bool prefetches =
             plan.step_exceeds_cache && plan.loop_dtype && (plan.whole_matrices || !plan.by_rows);
         if (unscales) unscale(tile);
         for (int v = 0; v < rule.values; ++v)
@@ -90,7 +89,7 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
             if (!(pass.steps >> k & 1)) continue;
             const Step& step = rule.steps[k];
             if (step.kind == Step::LOOP) {
-                if (fetches && loops > 1) prefetch_next(tile, loop_count++);
+                if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
                 run_loop(k, step, tile, at);
             } else if (is_summed_in_loop(step)) {
                 if constexpr (HAS_AXES)
@@ -131,8 +130,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
         const int axes = rule.axes[v];
         const i64 n = tile.count(axes) / row_pieces(axes);
         for (i64 r = 0; r < row_pieces(axes); ++r)
-            write<COMPILED_DTYPES>(tensor.dtype(v), buffer(v) + r * n, tensor.address(v),
-                         tile.first(axes) + r * plan.columns, n);
+            write<COMPILED_DTYPES>(
+                tensor.dtype(v), buffer(v) + r * n, tensor.address(v),
+                tile.first(axes) + r * plan.columns, n);
     }
 
     // Returns the number of pieces in memory of a tile's values of these axes. A tile of whole

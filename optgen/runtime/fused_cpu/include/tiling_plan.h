@@ -99,11 +99,10 @@ inline void plan_whole_columns(TensorPlan& plan, bool in_place) {
 // sums: all tensors wait for the ranks at the same time, each with its sums. `in_place`: no stream
 // goes through a buffer, and a pass reads every element once. Then a tile may be larger than the
 // caches, and tiles of whole columns read long pieces of rows.
-inline void plan_bands_and_chunks(TensorPlan& plan, bool in_parts, bool in_place) {
+inline void plan_bands_and_chunks(TensorPlan& plan, bool is_sharded, bool in_place) {
     plan.by_rows = plan.columns >= LONG_ROW;
-    plan.tile_elements = !plan.by_rows       ? plan.short_row_tile()
-                         : plan.exceeds_cache ? UNCACHED_TILE
-                                              : LONG_ROW_TILE;
+    plan.tile_elements = !plan.by_rows ? plan.short_row_tile()
+        : plan.exceeds_cache ? UNCACHED_TILE : LONG_ROW_TILE;
     plan.tile_height =
         max(1, min(plan.by_rows ? SUMMED_ROWS : plan.tile_elements,
                    plan.tile_elements / max(1, plan.columns)));
@@ -112,7 +111,7 @@ inline void plan_bands_and_chunks(TensorPlan& plan, bool in_parts, bool in_place
         in_place && plan.by_rows && plan.columns <= plan.tile_elements && !plan.exceeds_cache;
     if (one_tile) plan.tile_height = SUMMED_ROWS / plan.tile_height * plan.tile_height;
     const i64 fitting =
-        (in_parts ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
+        (is_sharded ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
     plan.bands = max(1, min(min(plan.size() / BAND_ELEMENTS, 64), min(fitting, plan.rows)));
     plan.chunks = max(1, (plan.columns + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS);
     plan.tile_width = plan.tile_elements;
