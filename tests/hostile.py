@@ -35,7 +35,7 @@ TEXTS = {
     "trigraphs and backslashes": "what ??/\\??/ \\ ??/",
     "a trigraph on two lines": "what ??/\nint x;",
     "a directive": '#include "/etc/passwd"',
-    "a header of ours": '#include "optgen/runtime/fused_cpu/include/kernel.h"',
+    "a header of ours": '#include "optgen/runtime/fused_cpu/include/elementwise_kernel.h"',
     "a header that is not there": '#include "optgen/runtime/fused_cpu/absent.h"',
     "two lines": "a\nint main() {}\nb",
     "a call in C++": f"a'; {_SYSTEM}; '",

@@ -178,14 +178,14 @@ def _kernel(rule: Built, owner: Any) -> Any:
     path, suffix = rule.library
     kind = type("Suffixed", (_BatchKernel,), {"suffix": suffix})
     source = rule.source
-    swept_by = _sweeps() if "schedule.h" in source or "walk.h" in source else None
+    swept_by = _sweeps() if "phased_kernel.h" in source else None
     return kind(owner, path, dtype_variants.ALL, source, swept_by)
 
 
 @functools.cache
 def _sweeps() -> Path:
     """Build the library that sweeps the tensors of any rule, once."""
-    traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_LARGEST 1\n"
+    traits = "#define OPTGEN_HAS_AXES 1\n#define OPTGEN_HAS_MAX 1\n"
     return dtype_variants.build("sweeps", traits + sweep_library._source(), TYPES, 0)
 
 

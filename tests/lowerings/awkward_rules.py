@@ -161,11 +161,11 @@ def Bursts(
     *,
     end=hyper(0.1, ge=0),
     strip=hyper(0.2),
-    ask=hyper(0.3),
-    put=hyper(0.4),
+    prefetch=hyper(0.3),
+    delayed=hyper(0.4),
 ):
     """Return the names that C++ loops over three arrays give their own variables."""
-    burst = end * first
-    first = first * put + ask
-    m = strip * m + burst * g
+    prefetch_strip = end * first
+    first = first * delayed + prefetch
+    m = strip * m + prefetch_strip * g
     p = p - end * m * first

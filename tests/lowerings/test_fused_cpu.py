@@ -119,13 +119,13 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     flags = ("-Wall", "-Wextra", "-fopt-info-vec-optimized", "-save-temps=obj")
     width, report = widest(tmp_path), build(text, tmp_path, *flags)
     assert "warning" not in report, report
-    lines = inline_includes(text.partition("#ifndef OPTGEN_ROWS")[0]).splitlines()
+    lines = inline_includes(text.partition("#ifndef OPTGEN_SPARSE")[0]).splitlines()
     head = re.compile(r"for \(i64 i = \w+; i < (n|end); (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
     variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type
     found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report).count(str(width))
     assert found >= variants - 2 * ("decltype" in text), report
-    if "kernel.h" in text or "rows.h" in text:
+    if "elementwise_kernel.h" in text:
         assembly = next(tmp_path.glob("*kernel.s")).read_text()
         sweeps = [compiled(assembly, half) for half in ("bfloat16", "float16")]
         assert [len(each) for each in sweeps] == [found // 2] * 2
@@ -143,7 +143,7 @@ def compiled(assembly: str, stored: str) -> list[str]:
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "sparse_adam"])
 def test_rows_compile_without_a_warning(name: str, tmp_path: Path) -> None:
     (algorithm,) = (each for each in ALGORITHMS if each.module == name)
-    text = f"#define OPTGEN_ROWS\n{emit.render(algorithm, FUSED_CPU, None)}"
+    text = f"#define OPTGEN_SPARSE\n{emit.render(algorithm, FUSED_CPU, None)}"
 
     assert build(text, tmp_path, "-Wall", "-Wextra") == ""
 

@@ -129,7 +129,7 @@ def test_every_loop_is_one_of_vectors(path: str, tmp_path: Path) -> None:
     for loop in (i for i in loops if i > first):
         found = re.findall(rf":(?:{loop}|{loop + 1}):\d+: optimized: {VECTORIZED}", report)
         template = next(line for line in reversed(lines[:loop]) if "template <" in line)
-        copies = 4 if "SPREAD" in template else 2  # of float and of double
+        copies = 4 if "EXPANDED" in template else 2  # of float and of double
         assert found.count(str(width)) >= copies, (loop, lines[loop - 1], report)
 
 

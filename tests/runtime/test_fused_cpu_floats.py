@@ -34,7 +34,7 @@ OPS = {
     "number less product": "z - x * y",
 }
 DRIVER = """
-#include "optgen/runtime/fused_cpu/include/floats.h"
+#include "optgen/runtime/fused_cpu/include/simd.h"
 using namespace optgen;
 template <class C>
 static C word(int which, C x, C y, C z) {
@@ -47,15 +47,15 @@ CASES
 extern "C" void one(int which, const float* x, const float* y, const float* z, float* to, i64 n) {
     for (i64 i = 0; i < n; ++i) to[i] = word<float>(which, x[i], y[i], z[i]);
 }
-static Floats at(const float* x) {
-    Floats found;
+static VectorPair at(const float* x) {
+    VectorPair found;
     __builtin_memcpy(&found, x, sizeof found);
     return found;
 }
 extern "C" void several(
     int which, const float* x, const float* y, const float* z, float* to, i64 n) {
-    for (i64 i = 0; i < n; i += LANES<Floats>) {
-        const Floats found = word<Floats>(which, at(x + i), at(y + i), at(z + i));
+    for (i64 i = 0; i < n; i += LANES<VectorPair>) {
+        const VectorPair found = word<VectorPair>(which, at(x + i), at(y + i), at(z + i));
         __builtin_memcpy(to + i, &found, sizeof found);
     }
 }

@@ -17,14 +17,14 @@ from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 # Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
 # not stand in the order of memory: where each element is, small whole numbers tell.
 DRIVER = """
-#include "optgen/runtime/fused_cpu/include/halves.h"
+#include "optgen/runtime/fused_cpu/include/half_precision.h"
 using namespace optgen;
-constexpr int N = LANES<Floats>;
+constexpr int N = LANES<VectorPair>;
 template <class S>
-static float& lane(Floats& x, int element) {
+static float& lane(VectorPair& x, int element) {
     S codes[N];
-    for (int i = 0; i < N; ++i) codes[i] = save<S>(float(i));
-    const Floats found = load(codes, 0);
+    for (int i = 0; i < N; ++i) codes[i] = encode<S>(float(i));
+    const VectorPair found = load(codes, 0);
     for (int k = 0; k < N / 2; ++k) {
         if (found.a[k] == float(element)) return reinterpret_cast<float*>(&x.a)[k];
         if (found.b[k] == float(element)) return reinterpret_cast<float*>(&x.b)[k];
@@ -34,7 +34,7 @@ static float& lane(Floats& x, int element) {
 template <class S>
 static void widen(const S* from, float* to, i64 n) {
     float* place[N];
-    Floats x;
+    VectorPair x;
     for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
     for (i64 i = 0; i < n; i += N) {
         x = load(from + i, 0);
@@ -44,7 +44,7 @@ static void widen(const S* from, float* to, i64 n) {
 template <class S>
 static void narrow(const float* from, S* to, i64 n) {
     float* place[N];
-    Floats x;
+    VectorPair x;
     for (int e = 0; e < N; ++e) place[e] = &lane<S>(x, e);
     for (i64 i = 0; i < n; i += N) {
         for (int e = 0; e < N; ++e) *place[e] = from[i + e];

@@ -140,7 +140,7 @@ def test_adafactor_on_all_shapes(shapes: list[Shape], options: dict[str, Any]) -
 def test_wide_rows_of_tensors_larger_than_the_caches(
     shape: Shape, odd: tuple[Any, Algorithm]
 ) -> None:
-    assert math.prod(shape) * 2 * 8 > 32 << 20  # parameter and gradient, as jobs.h has it
+    assert math.prod(shape) * 2 * 8 > 32 << 20  # parameter and gradient, as tensor_plan.h has it
     follow_the_rule(rule("adafactor"), [shape], 1e-13, weight_decay=0.1)
     follow_the_rule(odd, [shape], 1e-12, momentum=0.9, scaled=True)
 

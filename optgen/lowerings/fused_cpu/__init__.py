@@ -2,8 +2,9 @@
 
 Each loop is a template on the storage dtype and on the flags that decide which streams exist. All
 other conditions are uniform over a tensor. They become branches between vectors, or selects where
-the compiler vectorizes. Code that is the same for every rule is in headers: kernel.h for
-elementwise rules and schedule.h for rules with phases, both in runtime/fused_cpu.
+the compiler vectorizes. Code that is the same for every rule is in headers, which are in
+runtime/fused_cpu/include: elementwise_kernel.h for elementwise rules, phased_kernel.h for rules
+with phases.
 """
 
 from __future__ import annotations
@@ -113,12 +114,12 @@ def _only_read(algorithm: Algorithm) -> list[str]:
     """Declare the read-only streams, if there are any besides the gradient."""
     others = [state.symbol for state in algorithm.tensor_states() if not state.written]
     bits = [f"1 << {constant(name)}" for name in (algorithm.grad, *others)]
-    return [f"static constexpr u32 READ = {' | '.join(bits)};"] if others else []
+    return [f"static constexpr u32 READ_ONLY = {' | '.join(bits)};"] if others else []
 
 
 def _adds(algorithm: Algorithm) -> list[str]:
     """Declare that values of a sparse gradient can be added without summing rows, if so."""
-    return ["static constexpr bool ADDS = true;"] if is_scatter_add(algorithm) else []
+    return ["static constexpr bool SCATTER_ADDS = true;"] if is_scatter_add(algorithm) else []
 
 
 def _cells(plan: Plan) -> list[str]:
@@ -143,14 +144,14 @@ def _one_sweep(plan: Plan, fresh: list[str]) -> Context:
         "program": (2, program.lines()),
         "parameters": (
             1,
-            listed("APART static void sweep(", _parameters(sweep, printer), ") {", 4),
+            listed("NOINLINE static void sweep(", _parameters(sweep, printer), ") {", 4),
         ),
         "loop": (2, printer.lines()),
         "call": (2, chosen),
     }
     return {
         "form": "fused_cpu_elementwise.cpp.jinja",
-        "header": "kernel.h",
+        "header": "elementwise_kernel.h",
         "asks_sizes": str(program.asks_sizes).lower(),
         "inputs": ", ".join(program.parameters()),
         "template": ", ".join(["class S", *(f"bool {flag}" for flag in printer.flags.values())]),

@@ -56,16 +56,16 @@ _KEYWORDS = (
     "virtual void volatile wchar_t while xor xor_eq"
 )
 _OWN = (
-    "C CELLS Computed HAS_STEP Hypers LANES LINE S STREAMS Scalar Scalars Late ahead ask burst "
-    "cells end first fresh has_step hypers i i64 late load lookahead mod n pow program rare "
-    "rounded scalars store strip "
-    "streams sweep truth update where "
-    "APART AXES ASKS_SIZES COLUMN COLUMN_REDUCTIONS EXACT EXACT_FLAT EXACT_TALL FLAT Given "
-    "HAS_AXES INLINE LAST_PART LOCAL LOOP MATRIX MATRIX_REDUCTIONS NONE NUMBERS Number Numbers "
-    "PASSES Pass Place READ ROW SUM VECTOR cols joined named optgen pitch put run_axes take "
-    "take_fewer "
-    "ROW_REDUCTIONS SHARED STEPS STEP_COUNT Sizes Step TALL TENSOR SPREAD VALUES WAYS applies at "
-    "flag given numbers row rows run run_numbers set sizes sums"
+    "ASKS_SIZES AXES C CACHE_LINE CELLS COLUMN COLUMN_REDUCTIONS ComputeScalar ComputeType "
+    "DelayedStore EXACT_COLUMNS EXACT_MATRICES EXACT_ROWS EXPANDED HAS_AXES HAS_STEP Hypers "
+    "INLINE LANES LAST_PART LOOP LoopInputs MATRIX MATRIX_REDUCTIONS NOINLINE NONE NUMBERS "
+    "Numbers PASSES PASS_COUNTS Pass Pointer READ_ONLY ROW ROW_REDUCTIONS S SCATTER_ADDS "
+    "SPLIT STEPS STEP_COUNT STREAMS SUM Scalar Scalars Sizes Step TENSOR VALUES VECTOR_BYTES "
+    "WHOLE_COLUMNS WHOLE_MATRICES WHOLE_ROWS add_to ahead applies at broadcast cells cols "
+    "delayed end first flag fresh has_step hypers i i64 inputs lane_sum load load_as mod n "
+    "named numbers optgen pitch pow prefetch prefetch_distance prefetch_strip program rounded "
+    "row rows run run_axes run_numbers scalars set sizes store store_as streams strip sums "
+    "sweep truth unlikely update where"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
     word for word, text in CALLS.items() if text.startswith(word)

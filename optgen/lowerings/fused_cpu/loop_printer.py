@@ -102,15 +102,15 @@ class LoopPrinter:
     def _around(self) -> list[str]:
         """Declare the prefetch distance, and delayed stores or prefetch constants."""
         names = (variable(c.name) for c in self.loop.arrays if c.stored)
-        late = listed("struct { Late<S> ", names, "; } late;", _COLUMN - 4)
+        delayed = listed("struct { DelayedStore<S> ", names, "; } delayed;", _COLUMN - 4)
         kept = (
-            late
+            delayed
             if self._delays_stores
             else prefetch.constants(self._read())
             if self._prefetches
             else []
         )
-        return ["const i64 ahead = lookahead<S>(n);", *kept]
+        return ["const i64 ahead = prefetch_distance<S>(n);", *kept]
 
     def _read(self) -> dict[str, str]:
         """Return the arrays that are read, each with the flag it depends on."""
@@ -140,9 +140,9 @@ class LoopPrinter:
     def write(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
         array, value = variable(plural(name)), variable(name)
-        late = f"late.{value}." if self._delays_stores else ""
+        delayed = f"delayed.{value}." if self._delays_stores else ""
         several = self.loop.several
-        return f"{late}store({array} + i, {value});" if several else f"{array}[i] = {value};"
+        return f"{delayed}store({array} + i, {value});" if several else f"{array}[i] = {value};"
 
     def uses(self, word: str) -> bool:
         """Tell whether the loop reads `hypers`, `scalars`, `numbers`, `sizes` or `fresh`."""
@@ -185,7 +185,7 @@ class LoopPrinter:
         array = variable(plural(column.name))
         if self.loop.several:
             return f"load({array} + i, ahead)"
-        return f"{array}[{'SPREAD ? i : 0' if column.fewer else 'i'}]"
+        return f"{array}[{'EXPANDED ? i : 0' if column.fewer else 'i'}]"
 
     def _flag(self, column: LoopArray) -> str:
         when = column.when
@@ -226,7 +226,7 @@ class LoopPrinter:
         inner = expr
         while isinstance(inner, Call) and inner.op == "and":
             inner = inner.args[1]
-        text = f"{'rare' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
+        text = f"{'unlikely' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
         taken -= _asked(inner)
         for name in map(variable, candidate_names(inner, expr)):

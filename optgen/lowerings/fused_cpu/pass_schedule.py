@@ -48,22 +48,22 @@ def shared_passes(steps: Sequence[Step], streams: Iterable[str]) -> list[Pass]:
 def tiling_strategies(
     steps: Sequence[Step], streams: Mapping[str, Axes], has_axes: bool
 ) -> dict[str, list[Pass]]:
-    """Return the passes of each tiling strategy, named and ordered as in jobs.h."""
+    """Return the passes of each tiling strategy, named and ordered as in tensor_plan.h."""
     local = PassScheduler(steps, streams, WHOLE_MATRICES)
     if not has_axes:
-        return {"LOCAL": local.passes()}
+        return {"WHOLE_MATRICES": local.passes()}
     tall, flat = (
         PassScheduler(steps, streams, WHOLE_ROWS),
         PassScheduler(steps, streams, WHOLE_COLUMNS),
     )
     return {
-        "LOCAL": local.passes(),
-        "TALL": tall.passes(),
-        "FLAT": flat.passes(),
-        "EXACT": local.exact_passes() or local.passes(),
-        "EXACT_TALL": tall.exact_passes() or tall.passes(),
-        "EXACT_FLAT": flat.exact_passes() or flat.passes(),
-        "SHARED": shared_passes(steps, streams),
+        "WHOLE_MATRICES": local.passes(),
+        "WHOLE_ROWS": tall.passes(),
+        "WHOLE_COLUMNS": flat.passes(),
+        "EXACT_MATRICES": local.exact_passes() or local.passes(),
+        "EXACT_ROWS": tall.exact_passes() or tall.passes(),
+        "EXACT_COLUMNS": flat.exact_passes() or flat.passes(),
+        "SPLIT": shared_passes(steps, streams),
     }
 
 

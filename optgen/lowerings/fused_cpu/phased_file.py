@@ -34,7 +34,7 @@ def phased_context(
             rules[number].append(PhasedRule(name, about, part, own, fresh, last))
     return {
         "form": "fused_cpu_phases.cpp.jinja",
-        "header": "schedule.h",
+        "header": "phased_kernel.h",
         "rules": [rule.context() for several in rules for rule in several],
         "parts": {
             "" if number == 0 else f"_{number + 1}": "\n".join(

@@ -127,7 +127,7 @@ class PhasedRule:
         lines = listed("enum { ", [*named, "STEP_COUNT"], " };", 4)
         lines.append("static constexpr Step STEPS[] = {")
         for step in self.body.steps:
-            kind = {"": "LOOP", "sum": "SUM", "max_abs": "LARGEST"}[step.reduction]
+            kind = {"": "LOOP", "sum": "SUM", "max_abs": "MAX"}[step.reduction]
             reads = () if self._is_total(step) else step.reads
             writes = [n for n in step.writes if n in self._values_with_axes]
             row = [step.axes.name, _set(reads), _set(writes), str(self._number(step))]
@@ -152,8 +152,8 @@ class PhasedRule:
         )
         return [
             *lines,
-            *listed("static constexpr const Pass* WAYS[] = {", names, "};", 4),
-            f"static constexpr int PASSES[] = {{{counts}}};",
+            *listed("static constexpr const Pass* PASSES[] = {", names, "};", 4),
+            f"static constexpr int PASS_COUNTS[] = {{{counts}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.body.numbers)};",
             f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",
@@ -214,8 +214,8 @@ class PhasedRule:
         return {s.symbol: s.when for s in self.plan.algorithm.states}
 
     def _templates(self, printer: LoopPrinter) -> list[str]:
-        spread = "SPREAD" in "".join([*printer.lines()])
-        return ["SPREAD"] * spread + [*printer.flags.values()]
+        expanded = "EXPANDED" in "".join([*printer.lines()])
+        return ["EXPANDED"] * expanded + [*printer.flags.values()]
 
     def _loop(self, step: Step) -> list[str]:
         printer = self._printer(step)
@@ -225,7 +225,7 @@ class PhasedRule:
         ]
         return [
             f"template <{', '.join(templates)}>",
-            *listed(f"APART static void {step.name}(", printer.parameters(), ") {", 4),
+            *listed(f"NOINLINE static void {step.name}(", printer.parameters(), ") {", 4),
             *indented(printer.lines()),
             "}",
         ]
@@ -270,7 +270,7 @@ class PhasedRule:
         for step in self._loops():
             if step.axes is Axes.NONE:
                 given = ("named()" if n == "numbers" else n for n in self._taken(step))
-                call = listed(f"return {step.name}(", (f"given.{n}" for n in given), ");", 16)
+                call = listed(f"return {step.name}(", (f"inputs.{n}" for n in given), ");", 16)
                 lines += switch_case(_step_name(step), call)
         return lines
 
@@ -282,9 +282,9 @@ class PhasedRule:
     def _call(self, step: Step) -> list[str]:
         """Return the lines that call a loop's instantiation for the values of its flags."""
         printer = self._printer(step)
-        arguments = printer.arguments("at", "given.")
-        first = [*_types(step), *(name for name in self._templates(printer) if name == "SPREAD")]
-        return dispatch_call(step.name, first, printer.flags, arguments, "given.hypers", 16)
+        arguments = printer.arguments("at", "inputs.")
+        first = [*_types(step), *(name for name in self._templates(printer) if name == "EXPANDED")]
+        return dispatch_call(step.name, first, printer.flags, arguments, "inputs.hypers", 16)
 
 
 def _types(step: Step) -> list[str]:

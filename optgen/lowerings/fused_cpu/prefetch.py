@@ -19,17 +19,17 @@ def constants(streams: Mapping[str, str]) -> list[str]:
     `streams` maps each array to the flag it depends on. The loop prefetches if all flags are on.
     """
     flags = [flag for flag in streams.values() if flag]
-    strip = f"{' && '.join(flags)} ? burst<S>(n) : n" if flags else "burst<S>(n)"
+    strip = f"{' && '.join(flags)} ? prefetch_strip<S>(n) : n" if flags else "prefetch_strip<S>(n)"
     return [f"const i64 strip = {strip};"]
 
 
 def with_prefetch(inside: Sequence[str], step: str, arrays: Iterable[str]) -> list[str]:
     """Return a strip-mined loop that prefetches each strip before computing it."""
-    asks = [f"ask({array} + i);" for array in arrays]
+    prefetches = [f"prefetch({array} + i);" for array in arrays]
     parts = [
         "const i64 end = first + strip < n ? first + strip : n;",
-        "for (i64 i = first; strip < n && i < end; i += LINE) {",
-        *indented(asks),
+        "for (i64 i = first; strip < n && i < end; i += CACHE_LINE) {",
+        *indented(prefetches),
         "}",
         f"for (i64 i = first; i < end; {step}) {{",
         *inside,

@@ -15,7 +15,7 @@ from optgen.lowerings.fused_cpu.loop_printer import LoopPrinter
 from optgen.lowerings.fused_cpu.scalar_program import ScalarProgram
 
 _COLUMN = 8
-NUMBERS = "Number<S>"
+NUMBERS = "ComputeScalar<S>"
 """Element type of arrays that are no streams: the compute type."""
 
 
@@ -31,7 +31,7 @@ class Sum:
 class SweepPrinter(LoopPrinter):
     """Printer of one loop over elements.
 
-    A loop with row or column values runs row by row. With the template parameter `SPREAD` it runs
+    A loop with row or column values runs row by row. With the template parameter `EXPANDED` it runs
     over all elements at once: row and column values are broadcast to every element before, and the
     operands of row and column sums are stored in a buffer.
     """
@@ -54,7 +54,7 @@ class SweepPrinter(LoopPrinter):
     @property
     def templates(self) -> list[str]:
         """Return its template parameters except the types and the flags."""
-        return ["SPREAD"] if self._by_rows else []
+        return ["EXPANDED"] if self._by_rows else []
 
     def lines(self) -> list[str]:
         """Return the body of the function."""
@@ -84,12 +84,12 @@ class SweepPrinter(LoopPrinter):
         """Return the text that loads an array's element at the loop's position."""
         array = variable(plural(column.name))
         if not column.fewer:
-            return f"take<S, C>({array} + i)"
-        return f"take_fewer<S, C, SPREAD>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
+            return f"load_as<S, C>({array} + i)"
+        return f"broadcast<S, C, EXPANDED>({array}, i, {'row' if column.axes is Axes.ROW else '0'})"
 
     def write(self, name: str) -> str:
         """Return the statement that stores a value in its array."""
-        return f"put<S>({variable(plural(name))} + i, {variable(name)});"
+        return f"store_as<S>({variable(plural(name))} + i, {variable(name)});"
 
     def _leave(self) -> list[str]:
         """Return the lines for row and column sums: operands to a buffer, or accumulated."""
@@ -97,11 +97,11 @@ class SweepPrinter(LoopPrinter):
             return []
         left = (c.name for c in self.loop.arrays if c.left)
         return [
-            "if constexpr (SPREAD) {",
+            "if constexpr (EXPANDED) {",
             *indented(map(self.write, left)),
             "} else {",
             *indented(map(_added, self._rows)),
-            *indented(f"add<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
+            *indented(f"add_to<S>({_array(s)} + i, {variable(s.operand)});" for s in self._columns),
             "}",
         ]
 
@@ -141,10 +141,10 @@ class SweepPrinter(LoopPrinter):
         return [f"#pragma omp simd if(LANES<C> == 1) {added}"] if names else []
 
     def _end(self) -> list[str]:
-        lines = [f"sums.{variable(s.name)} += joined({variable(s.name)});" for s in self._numbers]
+        lines = [f"sums.{variable(s.name)} += lane_sum({variable(s.name)});" for s in self._numbers]
         if self._rows:
-            own = (f"{_array(s)}[row] += joined({variable(s.name)});" for s in self._rows)
-            lines += ["if constexpr (!SPREAD) {", *indented(own), "}"]
+            own = (f"{_array(s)}[row] += lane_sum({variable(s.name)});" for s in self._rows)
+            lines += ["if constexpr (!EXPANDED) {", *indented(own), "}"]
         return ["", *lines] if lines else []
 
 

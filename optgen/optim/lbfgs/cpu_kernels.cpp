@@ -1,24 +1,25 @@
-// LBFGS's sweeps over its history. Each sweep reads each row once. A vector is cut into blocks,
-// which fit into the cache, and into parts of several blocks, which threads share. Both depend on
-// sizes only, and sums of parts are added in order. So results are equal for any number of threads.
+// Two-loop recursion of LBFGS, in compact form: three passes over the history. A pass reads each
+// row once. Vectors are split into blocks that stay in the cache, and into parts of several blocks
+// that threads share. Both depend on sizes alone, and sums of parts are added in order, so results
+// have the same bits for any number of threads.
 
 #include "vectors.h"
 
 extern "C" {
 
-// The fields of `_Job` in cpu_kernels.py. There are `slots` rows in a ring, `stride` elements
-// apart. The oldest pair is row `first`, and the row after the newest is free.
+// `_Job` of cpu_kernels.py, field by field. Rows are `stride` elements apart, in a ring of `slots`
+// rows. The oldest pair is in row `first`. The row after the newest pair is free.
 struct Job {
     i64 elements, stride, slots, first, count;
-    void *steps, *changes;                        // the rows
+    void *steps, *changes;                        // matrices S and Y, a row per pair
     void *gradient, *previous, *direction, *rest; // vectors
-    double *products, *alphas;                    // R = Sᵀ Y, row-major; first-loop coefficients
+    double *products, *alphas;                    // R = Sᵀ Y by rows; results of the first loop
     double scale, t;
-    i64 fresh;                                    // the last column of R is still to be computed
+    i64 fresh;                                    // the last column of R must be computed
     double result[2];
 };
 
-// The first fields of `Threads` in runtime/fused_cpu/threads.py: torch's thread pool.
+// First fields of `Threads` of runtime/fused_cpu/threads.py: torch's own thread pool.
 struct Threads {
     int count;
     void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
@@ -29,56 +30,61 @@ struct Threads {
 
 namespace {
 
-constexpr i64 CACHED = 512 << 10; // bytes of all rows of a block: half of an L2 cache
-constexpr i64 SERIAL = 4 << 20;   // bytes of a sweep below which a second thread does not help
-constexpr i64 PARTS = 128;        // the most parts: enough for threads, few partial sums to add
-constexpr int TOGETHER = 8;       // rows that are multiplied with the same loaded vector
+// Bytes of all rows of a block: half of a second-level cache.
+constexpr i64 BLOCK_BYTES = 512 << 10;
+// Bytes of a pass below which a second thread does not pay.
+constexpr i64 MIN_PARALLEL_BYTES = 4 << 20;
+// Limit of the parts: enough for all threads, and few partial sums to add.
+constexpr i64 MAX_PARTS = 128;
+// Rows that share the loads of the vectors they are multiplied with.
+constexpr int ROWS_AT_ONCE = 8;
 
-// The blocks and parts of a vector, for a history of so many rows.
-struct Cut {
+// Partition of a vector, for passes over this many rows.
+struct Partition {
     i64 elements, block, blocks, parts;
 
-    Cut(i64 n, i64 rows, i64 size) : elements(n) {
-        const i64 fitting = CACHED / (larger<i64>(rows, 1) * size) / 64 * 64;
-        block = smaller<i64>(larger<i64>(fitting, 256), 4096);
+    Partition(i64 n, i64 rows, i64 size) : elements(n) {
+        const i64 fitting = BLOCK_BYTES / (max<i64>(rows, 1) * size) / 64 * 64;
+        block = min<i64>(max<i64>(fitting, 256), 4096);
         blocks = (n + block - 1) / block;
-        parts = smaller(blocks, PARTS);
+        parts = min(blocks, MAX_PARTS);
     }
-    i64 begin(i64 part) const { return smaller(part * blocks / parts * block, elements); }
+    i64 begin(i64 part) const { return min(part * blocks / parts * block, elements); }
 };
 
-// Runs `work(part)` for every part, on several threads if the sweep is large enough.
+// Runs `work(part)` for every part, on several threads if that pays.
 template <class Work>
-class Region {
+class ParallelFor {
     const Work& work;
     const Threads& threads;
     i64 parts;
 
-    static void share(void* given) {
-        const Region& region = *static_cast<Region*>(given);
-        const i64 id = region.threads.id(), team = region.threads.team();
-        const i64 end = region.parts * (id + 1) / team;
-        for (i64 part = region.parts * id / team; part < end; ++part) region.work(part);
+    static void run_thread(void* given) {
+        const ParallelFor& loop = *static_cast<ParallelFor*>(given);
+        const i64 id = loop.threads.id(), team = loop.threads.team();
+        const i64 end = loop.parts * (id + 1) / team;
+        for (i64 part = loop.parts * id / team; part < end; ++part) loop.work(part);
     }
 
 public:
-    Region(const Work& given, const Threads& pool, i64 count)
+    ParallelFor(const Work& given, const Threads& pool, i64 count)
         : work(given), threads(pool), parts(count) {}
 
     void run(i64 bytes) {
-        if (threads.count > 1 && bytes >= SERIAL)
-            threads.parallel(share, this, unsigned(threads.count), 0);
+        if (threads.count > 1 && bytes >= MIN_PARALLEL_BYTES)
+            threads.parallel(run_thread, this, unsigned(threads.count), 0);
         else
             for (i64 part = 0; part < parts; ++part) work(part);
     }
 };
 
 template <class Work>
-void sweep(const Cut& cut, const Threads& threads, i64 bytes, const Work& work) {
-    Region<Work>(work, threads, cut.parts).run(bytes);
+void for_each_part(
+    const Partition& partition, const Threads& threads, i64 bytes, const Work& work) {
+    ParallelFor<Work>(work, threads, partition.parts).run(bytes);
 }
 
-// Sums of every part, added in the order of the parts.
+// Partial sums of every part, added in the order of the parts.
 struct Partials {
     i64 width, parts;
     double* sums;
@@ -98,17 +104,17 @@ struct Partials {
     }
 };
 
-// One job, for the dtype of its vectors.
+// One job, for vectors of one dtype.
 template <class T>
-class Trip {
+class TwoLoop {
     Job& job;
     const Threads& threads;
-    const Cut wide, narrow; // for rows that are read once in a block, and for rows read twice
+    const Partition read_once, read_twice; // for passes that read a block's rows once, or twice
     T *const gradient, *const previous, *const direction, *const rest;
 
     static T* vector(void* at) { return static_cast<T*>(at); }
 
-    // Returns the address of an element of a row; row 0 is the oldest.
+    // Returns where a part of a row begins; row 0 is the oldest.
     T* row(void* matrix, i64 which, i64 at) const {
         return vector(matrix) + (job.first + which) % job.slots * job.stride + at;
     }
@@ -120,12 +126,12 @@ class Trip {
         dots<N, K>(rows, with, n, sums + from * K);
     }
 
-    // Adds the dot products of all rows with K vectors, for one block.
+    // Adds the dot products of all rows with K vectors, in a block.
     template <int K>
     void dot_all(void* matrix, i64 at, i64 n, const T* const* with, double* sums) const {
         i64 i = 0;
-        for (; i + TOGETHER <= job.count; i += TOGETHER)
-            dot_some<TOGETHER, K>(matrix, i, at, n, with, sums);
+        for (; i + ROWS_AT_ONCE <= job.count; i += ROWS_AT_ONCE)
+            dot_some<ROWS_AT_ONCE, K>(matrix, i, at, n, with, sums);
         for (; i < job.count; ++i) dot_some<1, K>(matrix, i, at, n, with, sums);
     }
 
@@ -133,33 +139,33 @@ class Trip {
     void subtract_some(void* matrix, i64 from, i64 at, i64 n, const double* weights, T* to) const {
         T* rows[N];
         for (int i = 0; i < N; ++i) rows[i] = row(matrix, from + i, at);
-        subtract<N>(rows, weights + from, n, to + at);
+        subtract_weighted<N>(rows, weights + from, n, to + at);
     }
 
-    // Subtracts the weighted rows, for one block.
+    // Subtracts the weighted rows, in a block.
     void subtract_all(void* matrix, i64 at, i64 n, const double* weights, T* to) const {
         i64 i = 0;
-        for (; i + TOGETHER <= job.count; i += TOGETHER)
-            subtract_some<TOGETHER>(matrix, i, at, n, weights, to);
+        for (; i + ROWS_AT_ONCE <= job.count; i += ROWS_AT_ONCE)
+            subtract_some<ROWS_AT_ONCE>(matrix, i, at, n, weights, to);
         for (; i < job.count; ++i) subtract_some<1>(matrix, i, at, n, weights, to);
     }
 
     // Calls `work(at, n)` for every block of a part.
     template <class Work>
-    static void blocks(const Cut& cut, i64 part, const Work& work) {
-        const i64 end = cut.begin(part + 1);
-        for (i64 at = cut.begin(part); at < end; at += cut.block)
-            work(at, smaller(cut.block, end - at));
+    static void blocks(const Partition& partition, i64 part, const Work& work) {
+        const i64 end = partition.begin(part + 1);
+        for (i64 at = partition.begin(part); at < end; at += partition.block)
+            work(at, min(partition.block, end - at));
     }
 
     i64 bytes(i64 vectors) const { return vectors * job.elements * i64(sizeof(T)); }
 
-    // Adds sums[row * K + k] over all parts, into `to`.
+    // Adds sums[row * K + k] of all parts, into `to`.
     void total(const Partials& sums, double* to) const {
         for (i64 i = 0; i < sums.width; ++i) to[i] = sums.total(i);
     }
 
-    // Computes the first loop: alphas = R⁻¹ Sᵀ g.
+    // Runs the first loop: alphas = R⁻¹ Sᵀ g.
     void first_loop(double* values) const {
         const i64 n = job.count;
         for (i64 i = n - 1; i >= 0; --i) {
@@ -170,7 +176,7 @@ class Trip {
         }
     }
 
-    // Computes the second loop: R⁻ᵀ (D alphas - scale Yᵀ q), in place of Yᵀ q.
+    // Runs the second loop: R⁻ᵀ (D alphas - scale Yᵀ q), in place of Yᵀ q.
     void second_loop(double* values) const {
         const i64 n = job.count;
         for (i64 i = 0; i < n; ++i)
@@ -182,12 +188,12 @@ class Trip {
         }
     }
 
-    // Computes Sᵀ g, and Sᵀ y for the newest change y if R has no column for it yet.
+    // Computes Sᵀ g, and Sᵀ y for the newest change y if R has no column for y yet.
     template <int K>
     void project() {
-        Partials sums(job.count * K, wide.parts);
-        sweep(wide, threads, bytes(job.count + K), [&](i64 part) {
-            blocks(wide, part, [&](i64 at, i64 n) {
+        Partials sums(job.count * K, read_once.parts);
+        for_each_part(read_once, threads, bytes(job.count + K), [&](i64 part) {
+            blocks(read_once, part, [&](i64 at, i64 n) {
                 const T* const with[2] = {gradient + at, row(job.changes, job.count - 1, at)};
                 dot_all<K>(job.steps, at, n, with, sums.of(part));
             });
@@ -198,11 +204,11 @@ class Trip {
         }
     }
 
-    // Computes q = g - Y alphas, and Yᵀ q into `values`.
+    // Computes q = g - Y alphas, and writes Yᵀ q to `values`.
     void remove_changes(double* values) {
-        Partials sums(job.count, narrow.parts);
-        sweep(narrow, threads, bytes(job.count + 2), [&](i64 part) {
-            blocks(narrow, part, [&](i64 at, i64 n) {
+        Partials sums(job.count, read_twice.parts);
+        for_each_part(read_twice, threads, bytes(job.count + 2), [&](i64 part) {
+            blocks(read_twice, part, [&](i64 at, i64 n) {
                 for (i64 i = 0; i < n; ++i) rest[at + i] = gradient[at + i];
                 subtract_all(job.changes, at, n, job.alphas, rest);
                 const T* const with[1] = {rest + at};
@@ -212,11 +218,11 @@ class Trip {
         total(sums, values);
     }
 
-    // Computes d = -scale q - S weights, its dot product with g, and its largest magnitude.
+    // Computes d = -scale q - S weights, its product with g, and its greatest absolute value.
     void add_steps(const double* weights) {
-        Partials sums(2, wide.parts);
-        sweep(wide, threads, bytes(job.count + 3), [&](i64 part) {
-            blocks(wide, part, [&](i64 at, i64 n) {
+        Partials sums(2, read_once.parts);
+        for_each_part(read_once, threads, bytes(job.count + 3), [&](i64 part) {
+            blocks(read_once, part, [&](i64 at, i64 n) {
                 const T factor = T(-job.scale);
                 for (i64 i = 0; i < n; ++i) direction[at + i] = factor * rest[at + i];
                 subtract_all(job.steps, at, n, weights, direction);
@@ -224,29 +230,29 @@ class Trip {
                 T* const here[1] = {direction + at};
                 const T* const with[1] = {gradient + at};
                 dots<1, 1>(here, with, n, found); // adds to found[0]
-                found[1] = farthest(direction + at, n, found[1]);
+                found[1] = max_abs(direction + at, n, found[1]);
             });
         });
         job.result[0] = sums.total(0);
         job.result[1] = 0;
-        for (i64 part = 0; part < wide.parts; ++part)
-            job.result[1] = larger(job.result[1], sums.of(part)[1]);
+        for (i64 part = 0; part < read_once.parts; ++part)
+            job.result[1] = max(job.result[1], sums.of(part)[1]);
     }
 
 public:
-    Trip(Job& given, const Threads& pool)
-        : job(given), threads(pool), wide(job.elements, 1, sizeof(T)),
-          narrow(job.elements, job.count, sizeof(T)),
+    TwoLoop(Job& given, const Threads& pool)
+        : job(given), threads(pool), read_once(job.elements, 1, sizeof(T)),
+          read_twice(job.elements, job.count, sizeof(T)),
           gradient(vector(job.gradient)), previous(vector(job.previous)),
           direction(vector(job.direction)), rest(vector(job.rest)) {}
 
-    // Writes the step and the change of the gradient to the free rows. Computes the dot products of
-    // the change with the step and with itself.
+    // Writes the step, and the change of the gradient along the step, to the free rows. The results
+    // are the change's products with the step and with itself.
     void observe() {
-        Partials sums(2, wide.parts);
+        Partials sums(2, read_once.parts);
         const T t = T(job.t);
-        sweep(wide, threads, bytes(5), [&](i64 part) {
-            blocks(wide, part, [&](i64 at, i64 n) {
+        for_each_part(read_once, threads, bytes(5), [&](i64 part) {
+            blocks(read_once, part, [&](i64 at, i64 n) {
                 T* const step = row(job.steps, job.count, at);
                 T* const change = row(job.changes, job.count, at);
                 for (i64 i = 0; i < n; ++i) step[i] = direction[at + i] * t;
@@ -259,7 +265,7 @@ public:
         total(sums, job.result);
     }
 
-    // Computes minus the inverse Hessian times the gradient.
+    // Computes the direction: minus the inverse Hessian times the gradient.
     void direct() {
         if (job.fresh) project<2>();
         else project<1>();
@@ -274,8 +280,12 @@ public:
 } // namespace
 
 extern "C" {
-void observe_float32(Job* job, const Threads* threads) { Trip<float>(*job, *threads).observe(); }
-void observe_float64(Job* job, const Threads* threads) { Trip<double>(*job, *threads).observe(); }
-void direct_float32(Job* job, const Threads* threads) { Trip<float>(*job, *threads).direct(); }
-void direct_float64(Job* job, const Threads* threads) { Trip<double>(*job, *threads).direct(); }
+void observe_float32(Job* job, const Threads* threads) {
+    TwoLoop<float>(*job, *threads).observe();
+}
+void observe_float64(Job* job, const Threads* threads) {
+    TwoLoop<double>(*job, *threads).observe();
+}
+void direct_float32(Job* job, const Threads* threads) { TwoLoop<float>(*job, *threads).direct(); }
+void direct_float64(Job* job, const Threads* threads) { TwoLoop<double>(*job, *threads).direct(); }
 }

@@ -1,14 +1,14 @@
-// Operations on blocks of vectors, in SIMD registers of 64 bytes or in several smaller ones.
-// The functions are not inlined, so each is compiled once and not for every caller.
+// SIMD operations on blocks of vectors, in registers of 64 bytes or as many smaller registers.
+// Functions are not inlined: each is compiled once, not for every pass that calls it.
 
 using i64 = long long;
 
 namespace {
 
 template <class N>
-N smaller(N a, N b) { return a < b ? a : b; }
+N min(N a, N b) { return a < b ? a : b; }
 template <class N>
-N larger(N a, N b) { return a > b ? a : b; }
+N max(N a, N b) { return a > b ? a : b; }
 
 template <class T>
 struct Vector {
@@ -25,20 +25,20 @@ struct Vector {
     }
 };
 
-// Returns the largest magnitude in a block, or `greatest` if it is larger.
+// Returns the greatest absolute value of a block, or `bound` if that is greater.
 template <class T>
-[[gnu::noinline]] double farthest(const T* at, i64 n, double greatest) {
+[[gnu::noinline]] double max_abs(const T* at, i64 n, double bound) {
     using V = Vector<T>;
-    typename V::Lanes most = {};
+    typename V::Lanes largest = {};
     i64 i = 0;
     for (; i + V::WIDTH <= n; i += V::WIDTH) {
         const typename V::Lanes value = V::load(at + i);
-        most = value > most ? value : most;
-        most = -value > most ? -value : most;
+        largest = value > largest ? value : largest;
+        largest = -value > largest ? -value : largest;
     }
-    for (int lane = 0; lane < V::WIDTH; ++lane) greatest = larger(greatest, double(most[lane]));
-    for (; i < n; ++i) greatest = larger(greatest, double(at[i] < 0 ? -at[i] : at[i]));
-    return greatest;
+    for (int lane = 0; lane < V::WIDTH; ++lane) bound = max(bound, double(largest[lane]));
+    for (; i < n; ++i) bound = max(bound, double(at[i] < 0 ? -at[i] : at[i]));
+    return bound;
 }
 
 // Adds the dot products of N rows with K vectors to sums[row * K + vector].
@@ -63,9 +63,9 @@ template <int N, int K, class T>
         }
 }
 
-// Subtracts N weighted rows from a vector, one after the other.
+// Subtracts N weighted rows from a vector, one after another.
 template <int N, class T>
-[[gnu::noinline]] void subtract(T* const* rows, const double* weights, i64 n, T* vector) {
+[[gnu::noinline]] void subtract_weighted(T* const* rows, const double* weights, i64 n, T* vector) {
     using V = Vector<T>;
     T factor[N];
     for (int row = 0; row < N; ++row) factor[row] = T(weights[row]);

@@ -94,7 +94,7 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
         if others:
             others()
         for each in taken:
-            each.put_back()
+            each.scatter_rows()
         return not dense
 
     return run

@@ -33,7 +33,7 @@ _functions: WeakKeyDictionary[Kernel, Any] = WeakKeyDictionary()
 
 
 class Rows(ctypes.Structure):
-    """`Rows` of adds.h, field by field."""
+    """`SparseGradients` of scatter_add.h, field by field."""
 
     FIELDS = ("indices", "values", "rows")
     _fields_ = [(name, c_void_p) for name in FIELDS]
@@ -44,10 +44,10 @@ def library(name: str, source: str) -> Path | None:
 
     None if the build is impossible. A rule with reductions has no such kernel.
     """
-    if "OPTGEN_ROWS" not in source:
+    if "OPTGEN_SPARSE" not in source:
         return None
     try:
-        return library_cache.library(f"{name}_rows", f"#define OPTGEN_ROWS\n{source}")
+        return library_cache.library(f"{name}_rows", f"#define OPTGEN_SPARSE\n{source}")
     except (library_cache.NoCompilerError, compiler.CompileError, OSError):
         return None
 
@@ -57,7 +57,7 @@ def kernel_function(kernel: Kernel) -> Any | None:
     if kernel not in _functions:
         path, found = library(kernel.rule.name, kernel.source), None
         if path is not None:
-            found = ctypes.CDLL(str(path))["optgen_step_rows"]
+            found = ctypes.CDLL(str(path))["optgen_step_sparse"]
             found.argtypes, found.restype = (c_void_p, c_void_p, c_void_p), c_int64
         _functions[kernel] = found
     return _functions[kernel]

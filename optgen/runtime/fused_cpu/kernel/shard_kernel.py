@@ -37,11 +37,11 @@ MACRO = "OPTGEN_SHARDS"
 
 
 class _Shards(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("of", "partners", "counts", "numbers", "walk")]
+    _fields_ = [(name, c_void_p) for name in ("of", "rank_groups", "counts", "numbers", "step")]
 
 
 class Shards:
-    """`Shards` of program.h: the whole sizes of each tensor, and the ranks that hold the rest."""
+    """`Shards` of tensor_table.h: the global shape of each tensor, and its other ranks."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self._partners: dict[tuple[ProcessGroup, ...], int] = {}
@@ -64,7 +64,7 @@ class Shards:
         for bit in axes.values():
             every |= bit
         partners = []
-        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as program.h has them
+        for taken in range(1 << len(AXES)):  # the axes of a sum as bits, as tensor_table.h has them
             groups = tuple(axis.group for axis in sharded_axes if axes[axis] & taken)
             number = self._partners.setdefault(groups, len(self._partners)) if groups else -1
             partners.append(number)
@@ -123,7 +123,7 @@ class ShardKernel(Kernel):
                 yield from self._run_walk(shards)
 
     def _run_walk(self, shards: Shards) -> Update:
-        walk = shards.struct.walk
+        walk = shards.struct.step
         try:
             while self._advance(walk):
                 yield shards.partials()

@@ -43,7 +43,7 @@ class Columns:
 
 
 class Table(Columns):
-    """`Table` of kernel.h, and the arrays that it points to."""
+    """`Table` of tensor_table.h, and the arrays that it points to."""
 
     def __init__(self, kernel: KernelSignature, tensors: int, groups: int) -> None:
         super().__init__(len(kernel.keys), tensors)

@@ -17,7 +17,7 @@ _children: list[int] = []
 
 
 class Threads(ctypes.Structure):
-    """`Threads` of kernel.h, field by field."""
+    """`Threads` of tensor_table.h, field by field."""
 
     _fields_ = [("count", c_int), *((name, c_void_p) for name in _SYMBOLS)]
 

@@ -1,5 +1,5 @@
-// Tensors as torch and Python keep them: where in these objects stand their addresses, types and
-// layouts, which object_layout.py finds out and checks.
+// Layout of tensor objects in torch and Python: where addresses, dtypes and shapes are in memory.
+// object_layout.py finds and checks the offsets.
 
 namespace {
 
@@ -8,28 +8,29 @@ using u64 = unsigned long long;
 using Object = const char*;
 
 struct Layout {
-    i64 implementation;       // where a Python tensor holds the address of its implementation
-    i64 keys;                 // where an implementation holds its dispatch keys
-    i64 traits;               // and where type, device and contiguity, in one word
-    i64 count;                // and where the number of elements
-    i64 shape;                // and where how many dimensions, then, of up to INLINE, their sizes
-    u64 plain;                // the keys of a tensor that is dense memory and no more
-    u64 contiguity;           // the bits of the traits that tell whether a tensor is contiguous
-    u64 contiguous;           // and what they are if it is
-    u64 types;                // bit k: the kernel knows the type that torch numbers k
-    u64 numbers;              // and of single numbers
-    Object tensor, parameter; // the two types read here; subclasses are left to Python
-    Object dict, text;        // the types of a state and of its keys
-    Object shared;            // the type of tensors that processes share; null if there are none
-    i64 local, spec, object;  // where such a tensor holds this process's part and how it is shared,
-                              // and where an implementation holds its Python object
-    const void* undefined;    // the implementation of a gradient that is None
+    i64 implementation;       // offset in a Python tensor: address of its implementation
+    i64 keys;                 // offset in an implementation: dispatch keys
+    i64 traits;               // offset in an implementation: dtype, device, contiguity in one word
+    i64 count;                // offset in an implementation: number of elements
+    i64 shape;                // offset in an implementation: number of dimensions, then their sizes
+                              // if there are at most INLINE_DIMENSIONS
+    u64 plain;                // dispatch keys of a tensor that is dense memory and nothing else
+    u64 contiguity;           // mask of the traits that tell whether a tensor is contiguous
+    u64 contiguous;           // these traits of a contiguous tensor
+    u64 types;                // bit k: the kernel knows torch's dtype k
+    u64 numbers;              // the same for scalar cells
+    Object tensor, parameter; // the Python types read here; Python handles subclasses
+    Object dict, text;        // the Python types of a state and of its keys
+    Object shared;            // the Python type DTensor; null if there are no sharded tensors
+    i64 local, spec, object;  // offsets in a DTensor: local shard and sharding spec; offset in an
+                              // implementation: its Python object
+    const void* undefined;    // implementation of a gradient that is None
     const void* (*grad)(const void* implementation);
     void (*bump_version)(const void*);
     int (*address)(const void*, void**);
     int (*sizes)(const void*, const i64**);
     int (*strides)(const void*, const i64**);
-    int (*new_handle)(const void*, void**); // another owner of the same tensor
+    int (*new_handle)(const void*, void**); // adds an owner of the same tensor
     int (*delete_handle)(void*);
     i64 (*list_size)(Object);
     Object (*list_item)(Object, i64);
@@ -41,7 +42,7 @@ struct Layout {
 
 struct Tensor {
     void* address;
-    void* handle; // the address of the word that holds the implementation's address
+    void* handle; // address of the word that holds the implementation's address
     int type;
     bool contiguous;
     i64 elements;
@@ -52,7 +53,7 @@ T at(const void* base, i64 offset) {
     return *reinterpret_cast<const T*>(static_cast<const char*>(base) + offset);
 }
 
-constexpr i64 INLINE = 5;
+constexpr i64 INLINE_DIMENSIONS = 5;
 
 struct Shape {
     i64 dimensions;
@@ -63,7 +64,7 @@ struct Shape {
             = reinterpret_cast<const i64*>(at<const char*>(tensor.handle, 0) + layout.shape);
         dimensions = place[0];
         sizes = place + 1;
-        if (dimensions > INLINE) layout.sizes(tensor.handle, &sizes);
+        if (dimensions > INLINE_DIMENSIONS) layout.sizes(tensor.handle, &sizes);
     }
 };
 
@@ -94,7 +95,7 @@ bool read(const Layout& layout, const void* handle, Tensor& tensor) {
     return read(layout, handle, tensor, layout.types);
 }
 
-// Whether the elements fill one range of memory, in any order of dimensions.
+// Tells whether the elements fill one range of memory, in any order of dimensions.
 bool is_dense(const Layout& layout, const Tensor& tensor) {
     if (tensor.contiguous) return true;
     const Shape shape(layout, tensor);
@@ -109,7 +110,7 @@ bool is_dense(const Layout& layout, const Tensor& tensor) {
     return true;
 }
 
-// Whether one shape is the other; but for one axis, from the last, of which it has one element.
+// Tells whether two shapes are equal. The axis `without`, counted from the last, has size 1 in `a`.
 bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
     if (a.dimensions != b.dimensions) return false;
     for (i64 d = 0; d < a.dimensions; ++d)
@@ -117,8 +118,8 @@ bool same_sizes(const Shape& a, const Shape& b, i64 without = 0) {
     return true;
 }
 
-// Whether two tensors of one shape have the same elements at equal places in memory.
-bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
+// Tells whether tensors of one shape have the same elements at the same offsets in memory.
+bool same_strides(const Layout& layout, const Tensor& a, const Tensor& b) {
     const Shape x(layout, a), y(layout, b);
     if (!same_sizes(x, y)) return false;
     if (a.contiguous && b.contiguous) return true;
@@ -128,13 +129,13 @@ bool same_walk(const Layout& layout, const Tensor& a, const Tensor& b) {
     return true;
 }
 
-// Where the addresses of further places are likely to stand. Wrong guesses cost time and no more.
+// Offsets of further addresses to prefetch from. A wrong offset costs time and does no harm.
 constexpr i64 STORAGE = 16, AUTOGRAD = 24, VERSION = 40, DICT_KEYS = 32;
 
-void fetch(const void* place) { __builtin_prefetch(place); }
+void prefetch(const void* place) { __builtin_prefetch(place); }
 
-void fetch(const void* place, i64 lines) {
-    for (i64 i = 0; i < lines; ++i) fetch(static_cast<const char*>(place) + 64 * i);
+void prefetch(const void* place, i64 lines) {
+    for (i64 i = 0; i < lines; ++i) prefetch(static_cast<const char*>(place) + 64 * i);
 }
 
 }  // namespace

@@ -1,50 +1,50 @@
-// What the reader is asked, and where it puts what it has read: the streams of a table.
+// The reader's input, and the table columns that it fills.
 
 #include "optgen/runtime/fused_cpu/reader/tensor_objects.h"
 
 namespace {
 
-// Words with four bits a stream: in `types` the number of its type or 0, in `needed` all or none.
-constexpr u64 ALL = 15;
-u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & ALL; }
+// Words with four bits a stream. In `types`: torch's dtype code, or 0. In `needed`: all or none.
+constexpr u64 STREAM_BITS = 15;
+u64 of_stream(u64 word, i64 stream) { return word >> 4 * stream & STREAM_BITS; }
 u64 in_stream(u64 bits, i64 stream) { return bits << 4 * stream; }
 
 struct Request {
     const Layout* layout;
     i64 groups;
-    const Object* lists;  // [group]: its list of parameters; of a function [stream]
-    const u64* needed;    // [group][2]: the streams its tensors must have, vectors and those of more
-                          // dimensions; none if the group must have no gradients
-    const u64* allowed;   // [group]: bit k: its parameters may have the type that torch numbers k
-    Object state;         // the optimizer's: a dict by parameter
+    const Object* lists;  // [group]: list of parameters; for a function, [stream]: list of tensors
+    const u64* needed;    // [group][2]: streams that vectors, and tensors of more dimensions, must
+                          // have; none if the group must have no gradients
+    const u64* allowed;   // [group]: bit k: parameters may have torch's dtype k
+    Object state;         // the optimizer's state: a dict by parameter
     i64 entries;
-    const i64* order;     // [entry of state]: the tensor it belongs to, or -1
-    i64 streams, scalars; // of the shape of the parameter, and single numbers
-    const Object* keys;       // [streams + scalars]: the keys of a state, from the third on
-    const char* const* names; // the same as C strings
+    const i64* order;     // [entry of state]: index of its tensor, or -1
+    i64 streams, scalars; // number of streams of the parameter's shape, and of scalar cells
+    const Object* keys;       // [streams + scalars]: keys of a state, from the third stream on
+    const char* const* names; // the same keys as C strings
     const unsigned char* axes; // [streams]: an Axes
-    i64 counted;          // whether the first single number is a count of steps
-    i64 by_matrix;        // whether elements must lie in the order of their indices
+    i64 counted;          // whether the first scalar cell is a step count
+    i64 by_matrix;        // whether parameters must be contiguous
     i64 tensors;
-    const Object* specs;  // [stream][tensor]: how it is shared, if it is; null if none are
-    Object* params;       // [tensor]: the parameters last seen, none of them twice; of a function
+    const Object* specs;  // [stream][tensor]: expected sharding spec, or null; null if none
+    Object* params;       // [tensor]: parameters of the last step, without repeats; for a function,
                           // scratch
     void** handles;       // [stream][tensor], scratch
-    void** address;       // from here on as in kernel.h
+    void** address;       // from here on: columns of `Table` in tensor_table.h
     i64* elements;
     u64* types;
     int* group;
-    i64* shape;           // or null
+    i64* shape;           // null if the rule does not read shapes
     void (*kernel)(const void* table, const void* threads);
     const void *table, *threads;
 };
 
-// Which axes of its parameter a stream has, and what a table has of a parameter's shape.
+// Axes of a stream, and columns of a table's shapes.
 enum Axes : unsigned char { LIKE, ROW, COLUMN };
 enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
 
-// The bytes of a number of a type, by torch's number of it; none of a stream that is not there.
-inline i64 bytes_of(u64 type) { return type == 7 ? 8 : type == 6 ? 4 : type ? 2 : 0; }
+// Returns the bytes of one element, by torch's dtype code; 0 for an absent stream.
+inline i64 itemsize(u64 type) { return type == 7 ? 8 : type == 6 ? 4 : type ? 2 : 0; }
 
 inline void put_shape(const Shape& shape, i64* to) {
     to[DIMENSIONS] = shape.dimensions;
@@ -54,7 +54,7 @@ inline void put_shape(const Shape& shape, i64* to) {
             *= shape.sizes[d];
 }
 
-// The streams that a request asks for.
+// Streams of a request.
 struct Streams {
     const Request& request;
     const Layout& layout;
@@ -70,8 +70,9 @@ struct Streams {
         return type == layout.tensor || type == layout.parameter;
     }
 
-    // The tensor that is memory: of a shared one this process's part, if it is shared as expected.
-    Object held(Object object, i64 stream, i64 t) const {
+    // Returns the tensor with memory: a DTensor's local shard, if its sharding spec is as expected.
+    // Returns null otherwise.
+    Object local_tensor(Object object, i64 stream, i64 t) const {
         const bool shared = type_of(object) == layout.shared;
         const i64 place = stream * request.tensors + t;
         const Object expected = request.specs ? request.specs[place] : nullptr;
@@ -81,33 +82,33 @@ struct Streams {
         return object && is_tensor(object) ? object : nullptr;
     }
 
-    // The same for a gradient, of which torch holds the implementation.
-    const void* held_gradient(const void* grad, i64 t) const {
+    // Returns the local shard of a gradient, by the gradient's implementation.
+    const void* local_gradient(const void* grad, i64 t) const {
         if (!request.specs || !request.specs[request.tensors + t]) return grad;
         const Object object = at<Object>(at<const void*>(grad, 0), layout.object);
-        const Object memory = object ? held(object, 1, t) : nullptr;
+        const Object memory = object ? local_tensor(object, 1, t) : nullptr;
         return memory ? memory + layout.implementation : nullptr;
     }
 
-    // Whether no count of steps has a sign: such a one Python looks at, and refuses.
-    bool counts() const {
+    // Tells whether no step count is negative. Python handles negative counts, and refuses them.
+    bool counts_are_valid() const {
         if (!request.counted) return true;
         for (i64 t = 0; t < request.tensors; ++t) {
-            const i64 bytes = bytes_of(of_stream(request.types[t], request.streams));
+            const i64 bytes = itemsize(of_stream(request.types[t], request.streams));
             const void* const count = request.address[request.streams * request.tensors + t];
             if (bytes && at<signed char>(count, bytes - 1) < 0) return false;
         }
         return true;
     }
 
-    void fetch_implementation(const void* handle) const {
+    void prefetch_implementation(const void* handle) const {
         const char* const implementation = at<const char*>(handle, 0);
-        fetch(implementation);
-        fetch(implementation + layout.keys);
+        prefetch(implementation);
+        prefetch(implementation + layout.keys);
     }
 
-    void fetch_storage(const void* handle) const {
-        fetch(at<const void*>(at<const void*>(handle, 0), STORAGE));
+    void prefetch_storage(const void* handle) const {
+        prefetch(at<const void*>(at<const void*>(handle, 0), STORAGE));
     }
 };
 

@@ -1,31 +1,31 @@
-// What sweeps over blocks of tensors, for any rule. OPTGEN_HAS_AXES, OPTGEN_HAS_LARGEST: whether
-// rules have rows and columns, or look for the largest of something.
-#include "optgen/runtime/fused_cpu/include/sweep.h"
-#include "optgen/runtime/fused_cpu/include/tiles.h"
+// Sweeps blocks of tensors, for any rule. The macros say what the rules of a source need:
+// OPTGEN_HAS_AXES: row or column values; OPTGEN_HAS_MAX: a maximum over elements.
+#include "optgen/runtime/fused_cpu/include/sweep_interface.h"
+#include "optgen/runtime/fused_cpu/include/tile_sweep.h"
 
 namespace optgen {
 namespace {
 
 template <class C>
 struct Sweep {
-    using It = Part<C, OPTGEN_HAS_AXES, OPTGEN_HAS_LARGEST>;
+    using Block = BlockSweep<C, OPTGEN_HAS_AXES, OPTGEN_HAS_MAX>;
 
     static void run(
-        const Outline<C>& rule, const Subject<C>& tensor, const Pass& pass, const Reach& reach,
-        bool first, C* scratch, i64 block) {
-        It(rule, tensor, pass, reach, first, scratch).run(block);
+        const RuleDescriptor<C>& rule, const TensorContext<C>& tensor, const Pass& pass,
+        const Footprint& footprint, bool first, C* scratch, i64 block) {
+        Block(rule, tensor, pass, footprint, first, scratch).run(block);
     }
-    static constexpr Sweeping<C> CALLS{It::scratch, run};
+    static constexpr SweepFunctions<C> FUNCTIONS{Block::scratch, run};
 };
 
-constexpr Sweeps table() {
-    Sweeps found{};
-    if constexpr (KNOWN >> FLOAT32 & 1) found.in_float = &Sweep<float>::CALLS;
-    if constexpr (KNOWN >> FLOAT64 & 1) found.in_double = &Sweep<double>::CALLS;
-    return found;
+constexpr SweepTable table() {
+    SweepTable result{};
+    if constexpr (COMPILED_DTYPES >> FLOAT32 & 1) result.in_float = &Sweep<float>::FUNCTIONS;
+    if constexpr (COMPILED_DTYPES >> FLOAT64 & 1) result.in_double = &Sweep<double>::FUNCTIONS;
+    return result;
 }
 
 }  // namespace
 }  // namespace optgen
 
-extern "C" const optgen::Sweeps optgen_sweeps = optgen::table();
+extern "C" const optgen::SweepTable optgen_sweeps = optgen::table();

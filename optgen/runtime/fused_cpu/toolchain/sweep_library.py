@@ -14,10 +14,10 @@ from pathlib import Path
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-_KERNEL, _OWN = "optgen_swept_by", "optgen_sweeps"
+_KERNEL, _OWN = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
 
-_FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_LARGEST": "{Step::LARGEST"}
+_FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
 """Macros, with the text in a kernel's source that needs them: without them a build is faster."""
 
 

@@ -1,10 +1,10 @@
-// The words of the spec language, as a rule's arithmetic calls them.
-#include "optgen/runtime/fused_cpu/include/storage.h"
+// Builtins of the spec language for one number. simd.h has the overloads for vectors.
+#include "optgen/runtime/fused_cpu/include/dtypes.h"
 
 namespace optgen {
 
-// maximum and minimum are NaN where either operand is; sign(NaN) is 0. All as torch has them, and
-// all selects: fmax and fmin do not vectorise.
+// Results agree with torch: maximum and minimum are NaN if an operand is NaN, and sign(NaN) is 0.
+// All are selects, because loops with fmax and fmin do not vectorize.
 inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline float exp(float x) { return __builtin_expf(x); }
@@ -23,41 +23,41 @@ inline float sign(float x) { return abs(x) > 0 ? __builtin_copysignf(1, x) : 0; 
 inline double sign(double x) { return abs(x) > 0 ? __builtin_copysign(1, x) : 0; }
 template <class C>
 inline C maximum(C a, C b) {
-    const C larger = a > b ? a : b; // one instruction, of which || would make two comparisons
-    return a != a ? a : larger;
+    const C maximal = a > b ? a : b; // one instruction; a condition with || would need two compares
+    return a != a ? a : maximal;
 }
 template <class C>
 inline C minimum(C a, C b) {
-    const C smaller = a < b ? a : b;
-    return a != a ? a : smaller;
+    const C minimal = a < b ? a : b;
+    return a != a ? a : minimal;
 }
 
 template <class C>
 inline C clamp(C x, C low, C high) {
     const C nan = low != low || high != high ? C(__builtin_nan("")) : C(-0.0);
     const C raised = x < low ? low : x;
-    return (raised > high ? high : raised) + nan; // the bounds are asked once for all elements
+    return (raised > high ? high : raised) + nan; // NaN bounds are tested once, outside the loop
 }
 
-// From the nearer end, as torch computes it: a weight of 1 leaves nothing of the start.
+// Interpolates from the nearer end, as torch does: a weight of 1 gives exactly `end`.
 template <class C>
 inline C lerp(C start, C end, C weight) {
-    const C way = end - start;
-    return weight < C(0.5) ? start + weight * way : end - way * (1 - weight);
+    const C distance = end - start;
+    return weight < C(0.5) ? start + weight * distance : end - distance * (1 - weight);
 }
 inline double mod(double x, double y) {
-    const double rest = __builtin_fmod(x, y);
-    return rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest;
+    const double remainder = __builtin_fmod(x, y);
+    return remainder != 0 && (remainder < 0) != (y < 0) ? remainder + y : remainder;
 }
 inline float mod(float x, float y) { return float(mod(double(x), double(y))); }
 
-// Facts about a hyperparameter. None arrives as one NaN of many (rule.py); others are true.
-inline bool is_none(double x) { return bits<u64>(x) == 0x7ff80000004e4f4e; }
+// Predicates on a hyperparameter. Python passes None as one particular NaN (see rule.py).
+inline bool is_none(double x) { return bit_cast<u64>(x) == 0x7ff80000004e4f4e; }
 inline bool truth(double x) { return x != 0 && !is_none(x); }
 
-// What a loop over elements branches on, 1 or 0 in the type it computes in, of unknown origin to the
-// compiler: a branch on it becomes a select of vectors, a branch on a bool keeps a loop from becoming
-// one of vectors at all.
+// Turns a condition of a loop into 1 or 0 in the compute type, opaque to the compiler. The compiler
+// then turns a branch on the flag into a select of vectors. A branch on a bool would keep the loop
+// from being vectorized.
 template <class C>
 inline auto flag(bool condition) {
     C value = C(condition);
@@ -65,8 +65,8 @@ inline auto flag(bool condition) {
     return value;
 }
 
-// One that is off in most steps.
+// Flag that is off in most steps.
 template <class C>
-inline auto rare(bool condition) { return flag<C>(condition); }
+inline auto unlikely(bool condition) { return flag<C>(condition); }
 
 }  // namespace optgen

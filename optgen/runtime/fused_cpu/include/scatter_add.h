@@ -1,61 +1,61 @@
-// Sparse gradients of rules that only add multiples of them: values need no order.
-#include "optgen/runtime/fused_cpu/include/kernel.h"
+// Scatter-add: sparse gradients of rules that only add multiples of the gradient.
+#include "optgen/runtime/fused_cpu/include/elementwise_kernel.h"
 
 namespace optgen {
 
-// Sparse gradients, beside the table: the gradient's stream is a list of values, and
-// value i belongs to row indices[i] of the parameter.
-struct Rows {
-    const i64* const* indices; // [tensor]
-    const i64* values;         // [tensor], how many
-    const i64* rows;           // [tensor], of the parameter
+// Sparse gradients of the table's tensors. The gradient stream is a list of values, and value i
+// belongs to row indices[i] of the parameter.
+struct SparseGradients {
+    const i64* const* indices; // [tensor][value]
+    const i64* values;         // [tensor], number of values
+    const i64* rows;           // [tensor], number of rows of the parameter
 };
 
-// Whether a rule only adds multiples of the gradient: it says so in ADDS.
+// Whether a rule only adds multiples of the gradient.
 template <class R, class = void>
-constexpr bool ADDS = false;
+constexpr bool SCATTER_ADDS = false;
 template <class R>
-constexpr bool ADDS<R, decltype(void(R::ADDS))> = R::ADDS;
+constexpr bool SCATTER_ADDS<R, decltype(void(R::SCATTER_ADDS))> = R::SCATTER_ADDS;
 
-// Values go to their rows one by one, in their order: nothing is sorted or added up before.
+// Adds values to their rows one by one, in order. Values are neither sorted nor summed before.
 template <class R>
-struct AddKernel {
-    const Kernel<R>* kernel; // which advances counts as soon as it is made: null until then
+struct ScatterAddKernel {
+    const ElementwiseKernel<R>* kernel; // null until indices are checked: creation advances counts
     const Table& table;
-    const Rows& rows;
+    const SparseGradients& rows;
     const Threads& threads;
 
-    // Whether every sum has the type of what it goes to. Sums of 16 bits are rounded once.
-    bool suits() const {
+    // Tells whether no sum would be rounded more than once: 16-bit sums must be rounded once.
+    bool keeps_precision() const {
         for (i64 t = 0; t < table.tensors; ++t) {
-            const u32 type = type_of(table.types[t], 0);
-            if (type != type_of(table.types[t], 1) || bytes_of(type) < 4) return false;
+            const u32 dtype = dtype_of(table.dtypes[t], 0);
+            if (dtype != dtype_of(table.dtypes[t], 1) || itemsize(dtype) < 4) return false;
         }
         return true;
     }
 
-    // A tensor with an index that is no row of it, or -1.
-    i64 wrong() const {
+    // Returns a tensor with an index out of range, or -1.
+    i64 find_invalid() const {
         for (i64 t = 0; t < table.tensors; ++t)
             for (i64 i = 0; i < rows.values[t]; ++i)
                 if (u64(rows.indices[t][i]) >= u64(rows.rows[t])) return t;
         return -1;
     }
 
-    // A row is one thread's.
+    // Adds the values of one thread's rows. A row belongs to one thread.
     template <class C>
     void add(i64 t, i64 id, i64 team) const {
-        constexpr i64 AHEAD = 8;
+        constexpr i64 PREFETCH_VALUES = 8;
         const i64 n = rows.values[t], wide = table.elements[t] / n;
         const i64* const indices = rows.indices[t];
         C* const param = static_cast<C*>(kernel->address(0, t));
         C* const grads = static_cast<C*>(kernel->address(1, t));
         C* streams[R::STREAMS] = {};
-        C buffer[TILE];
-        const i64 piece = table.grad_scale ? TILE : wide;
+        C buffer[BUFFER_ELEMENTS];
+        const i64 piece = table.grad_scale ? BUFFER_ELEMENTS : wide;
         for (i64 i = 0; i < n; ++i) {
-            if (i + AHEAD < n) {
-                const C* const next = param + indices[i + AHEAD] * wide;
+            if (i + PREFETCH_VALUES < n) {
+                const C* const next = param + indices[i + PREFETCH_VALUES] * wide;
                 for (i64 at = 0; at < wide && at < 256; at += 64 / i64(sizeof(C)))
                     __builtin_prefetch(next + at, 1);
             }
@@ -76,7 +76,7 @@ struct AddKernel {
         return to;
     }
 
-    void part(i64 id, i64 team) const {
+    void run_thread(i64 id, i64 team) const {
         for (i64 t = 0; t < table.tensors; ++t) {
             if (!rows.values[t]) continue;
             if (kernel->in_double(t)) add<double>(t, id, team);
@@ -85,17 +85,17 @@ struct AddKernel {
     }
 
     static void work(void* at) {
-        const AddKernel& adding = *static_cast<const AddKernel*>(at);
-        adding.part(adding.threads.id(), adding.threads.team());
+        const ScatterAddKernel& adding = *static_cast<const ScatterAddKernel*>(at);
+        adding.run_thread(adding.threads.id(), adding.threads.team());
     }
 };
 
 template <class K>
-void run_rows(K& region, const Threads& threads, i64 traffic) {
-    if (threads.count > 1 && traffic > SERIAL)
+void run_sparse(K& region, const Threads& threads, i64 traffic) {
+    if (threads.count > 1 && traffic > MIN_PARALLEL_BYTES)
         threads.parallel(K::work, &region, unsigned(threads.count), 0);
     else
-        region.part(0, 1);
+        region.run_thread(0, 1);
 }
 
 }  // namespace optgen

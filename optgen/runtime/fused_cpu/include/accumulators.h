@@ -1,0 +1,149 @@
+// Accumulators of a sweep over one block: numbers of the tensor, of rows, columns and matrices.
+#include "optgen/runtime/fused_cpu/include/rule_descriptor.h"
+
+namespace optgen {
+
+// HAS_AXES: a rule of the source has row or column values. HAS_MAX: a rule reduces by a maximum.
+template <class C, bool HAS_AXES, bool HAS_MAX>
+struct Accumulators {
+    const RuleDescriptor<C>& rule;
+    const TensorContext<C>& tensor;
+    const TensorPlan& plan;
+    const Pass& pass;
+    C* const memory;
+    const u64 written;
+    const i64 buffer_size = buffer_elements(plan);
+    i64 band = 0, chunk = 0, left = 0, right = 0; // of the block; its columns are [left, right)
+    i64 rows_summed = 0; // rows whose column sums are not yet added to doubles
+
+    // Returns how many numbers of the compute dtype a thread needs.
+    static i64 scratch(const RuleDescriptor<C>& rule, const TensorPlan& plan) {
+        return (2 * rule.values + 2) * buffer_elements(plan)
+            + rule.column_reductions * column_buffer_elements(plan);
+    }
+
+    static i64 buffer_elements(const TensorPlan& plan) {
+        return rounded_up(plan.tile_elements + PADDING, 64);
+    }
+
+    static i64 column_buffer_elements(const TensorPlan& plan) {
+        return plan.by_rows && !plan.is_complete(COLUMN)
+            ? rounded_up(min(plan.columns, CHUNK_COLUMNS), 64) : 0;
+    }
+
+    C* buffer(int v) const { return memory + v * buffer_size; }
+    C* broadcast_buffer(int v) const { return memory + (rule.values + v) * buffer_size; }
+    double* double_scratch() const {
+        return reinterpret_cast<double*>(memory + 2 * rule.values * buffer_size);
+    }
+
+    double* row_sums(int n) const {
+        return tensor.row_sums + (n * plan.chunks + chunk) * plan.batch * plan.rows;
+    }
+    double* column_sums(int n) const {
+        return tensor.column_sums + (n * plan.bands + band) * plan.batch * plan.columns;
+    }
+    // Returns the sums of the chunk's columns over a run of rows, in the compute dtype.
+    C* run_sums(int n) const {
+        return memory + (2 * rule.values + 2) * buffer_size + n * column_buffer_elements(plan);
+    }
+
+    // Zeroes the accumulators of a block: rows [first, last) of a matrix.
+    void begin_sums(i64 matrix, i64 first, i64 last) const {
+        for (int k = 0; k < rule.step_count; ++k) {
+            if (!(pass.steps >> k & 1) || rule.steps[k].kind == Step::LOOP) continue;
+            const int n = rule.steps[k].number;
+            if (rule.steps[k].axes == MATRIX) tensor.partials[rule.numbers + n] = 0;
+            if (plan.is_complete(rule.steps[k].axes)) continue;
+            if (rule.steps[k].axes == ROW)
+                for (i64 r = first; r < last; ++r) row_sums(n)[matrix * plan.rows + r] = 0;
+            if (rule.steps[k].axes != COLUMN) continue;
+            for (i64 c = left; c < right; ++c) column_sums(n)[matrix * plan.columns + c] = 0;
+            for (i64 c = 0; plan.by_rows && c < right - left; ++c) run_sums(n)[c] = 0;
+        }
+    }
+
+    // Adds the column sums of a run of rows to doubles.
+    void end_run(i64 matrix) {
+        rows_summed = 0;
+        for (int k = 0; k < rule.step_count; ++k) {
+            const Step& step = rule.steps[k];
+            if (!(pass.steps >> k & 1) || !is_summed_in_loop(step) || step.axes != COLUMN) continue;
+            if (plan.is_complete(COLUMN)) continue;
+            double* __restrict to = column_sums(step.number) + matrix * plan.columns + left;
+            C* __restrict run = run_sums(step.number);
+            for (i64 c = 0; c < right - left; ++c) {
+                to[c] += double(run[c]);
+                run[c] = 0;
+            }
+        }
+    }
+
+    // Tells whether a loop over elements accumulates a sum itself.
+    bool is_summed_in_loop(const Step& step) const {
+        if (step.kind != Step::SUM) return false;
+        return !step.reads || (plan.by_rows && rule.axes[__builtin_ctzll(step.reads)] == TENSOR);
+    }
+
+    // Points loops that run row by row to their row and column sums.
+    void assign_sum_buffers(const Tile& tile, Pointer* at) const {
+        for (int k = 0; k < rule.step_count; ++k) {
+            const Step& step = rule.steps[k];
+            if (step.axes == NONE || !is_summed_in_loop(step)) continue;
+            if (!(written >> __builtin_ctzll(step.reads) & 1)) continue;
+            const int v = __builtin_ctzll(step.writes);
+            C* sums = buffer(v);
+            if (step.axes == COLUMN && !plan.is_complete(COLUMN) && pass.steps >> k & 1)
+                sums = run_sums(step.number) + (tile.column - tile.matrix * plan.columns - left);
+            else
+                for (i64 i = 0; i < tile.count(step.axes); ++i) sums[i] = 0;
+            at[v] = {sums};
+        }
+    }
+
+    void add_rows(const Step& step, const Tile& tile, const Pointer* at) const {
+        double* const to = row_sums(step.number) + tile.row;
+        const C* const sums = at[__builtin_ctzll(step.writes)];
+        for (i64 r = 0; r < tile.rows; ++r) to[r] += double(sums[r]);
+    }
+
+    template <class Op>
+    void reduce(const Step& step, const Tile& tile, Pointer* at) const {
+        const int from = __builtin_ctzll(step.reads);
+        C* const x = at[from];
+        const bool of_matrix = step.axes == MATRIX && !plan.is_complete(MATRIX);
+        if (step.axes == NONE || of_matrix) {
+            double& sum = tensor.partials[step.number + (of_matrix ? rule.numbers : 0)];
+            sum = Op::combine(sum, reduce_all<Op>(x, tile.count(rule.axes[from])));
+        } else if constexpr (HAS_AXES) {
+            if (!plan.is_complete(step.axes)) reduce_across_tiles<Op>(step, tile, x);
+            else reduce_in_tile<Op>(step, tile, x, at[__builtin_ctzll(step.writes)]);
+        }
+    }
+
+    template <class Op>
+    void reduce_in_tile(const Step& step, const Tile& tile, const C* x, C* to) const {
+        const i64 n = tile.count(step.axes);
+        const i64 each = tile.count(rule.axes[__builtin_ctzll(step.reads)]) / n;
+        if (each == 1)
+            for (i64 i = 0; i < n; ++i) to[i] = x[i]; // a copy, as the operand may change later
+        else if (step.axes == COLUMN)
+            reduce_columns<Op>(
+                x, tile.matrices, tile.rows / tile.matrices, tile.columns / tile.matrices, to,
+                double_scratch());
+        else reduce_rows<Op>(x, n, each, to);
+    }
+
+    template <class Op>
+    void reduce_across_tiles(const Step& step, const Tile& tile, const C* x) const {
+        if (step.axes == COLUMN)
+            return accumulate_columns<Op>(
+                x, tile.rows, tile.columns, column_sums(step.number) + tile.column);
+        double* const to = row_sums(step.number) + tile.row;
+        if (tile.columns == plan.columns) return reduce_rows<Op>(x, tile.rows, tile.columns, to);
+        for (i64 r = 0; r < tile.rows; ++r, x += tile.columns)
+            to[r] = Op::combine(to[r], reduce_all<Op>(x, tile.columns));
+    }
+};
+
+}  // namespace optgen

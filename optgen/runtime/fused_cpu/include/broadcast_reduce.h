@@ -1,0 +1,174 @@
+// Broadcast and reduction over axes: elements, rows, columns, matrices.
+#include "optgen/runtime/fused_cpu/include/scalar_program.h"
+
+#ifndef __clang__  // only -O3 turns a loop over three columns into vector shuffles
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+
+namespace optgen {
+
+// Axes of a value, as bits. A parameter is a batch of matrices over its last two dimensions.
+enum Axes : int { NONE = 0, MATRIX = 1, ROW = 3, COLUMN = 5, TENSOR = 7 };
+
+// Reduction operators: `combine` joins two partial results. NaN propagates.
+struct Sum {
+    template <class C> static C combine(C a, C b) { return a + b; }
+};
+struct Max {
+    template <class C> static C combine(C a, C b) { return maximum(a, b); }
+};
+
+// Number of elements that may be written beyond the end, and read there from a buffer.
+constexpr i64 PADDING = 64;
+
+// Repeats every number N times. With a constant N, compilers vectorize the loop with shuffles.
+template <int N, class C>
+void repeat_interleave_by(const C* __restrict from, i64 count, C* __restrict to) {
+    for (i64 i = 0; i < count; ++i)
+        for (int k = 0; k < N; ++k) to[N * i + k] = from[i];
+}
+
+// Repeats every number, W at a time. The next number overwrites what was written too far.
+template <int W, class C>
+void repeat_interleave_wide(const C* __restrict from, i64 count, i64 times, C* __restrict to) {
+    for (i64 i = 0; i < count; ++i, to += times)
+        for (i64 k = 0; k < times; k += W)
+            for (int l = 0; l < W; ++l) to[k + l] = from[i];
+}
+
+template <class C>
+NOINLINE void repeat_interleave(const C* from, i64 count, i64 times, C* to) {
+    if (times == 2) return repeat_interleave_by<2>(from, count, to);
+    if (times == 3) return repeat_interleave_by<3>(from, count, to);
+    if (times == 4) return repeat_interleave_by<4>(from, count, to);
+    if (times == 5) return repeat_interleave_by<5>(from, count, to);
+    if (times <= 8) return repeat_interleave_wide<8>(from, count, times, to);
+    repeat_interleave_wide<16>(from, count, times, to);
+}
+
+// Repeats the columns' numbers of every matrix for each of its rows. With N rows and N columns.
+template <int N, class C>
+void repeat_rows_square(const C* __restrict from, i64 matrices, C* __restrict to) {
+    for (i64 m = 0; m < matrices; ++m)
+        for (int r = 0; r < N; ++r)
+            for (int c = 0; c < N; ++c) to[N * (N * m + r) + c] = from[N * m + c];
+}
+
+// Repeats up to W columns at a time. The next row overwrites what was written too far.
+template <int W, class C>
+void repeat_rows_narrow(
+    const C* __restrict from, i64 matrices, i64 rows, i64 columns, C* __restrict to) {
+    const C* const end = from + matrices * columns;
+    for (i64 m = 0; m < matrices; ++m, from += columns) {
+        C all[W] = {};
+        if (end - from >= W) __builtin_memcpy(all, from, sizeof all);
+        else __builtin_memcpy(all, from, u64(end - from) * sizeof(C));
+        for (i64 r = 0; r < rows; ++r, to += columns) __builtin_memcpy(to, all, sizeof all);
+    }
+}
+
+template <class C>
+NOINLINE void repeat_rows(const C* from, i64 matrices, i64 rows, i64 columns, C* to) {
+    if (rows == 3 && columns == 3) return repeat_rows_square<3>(from, matrices, to);
+    if (rows == 5 && columns == 5) return repeat_rows_square<5>(from, matrices, to);
+    if (columns <= 4) return repeat_rows_narrow<4>(from, matrices, rows, columns, to);
+    if (columns <= 8) return repeat_rows_narrow<8>(from, matrices, rows, columns, to);
+    if (columns <= 16) return repeat_rows_narrow<16>(from, matrices, rows, columns, to);
+    for (i64 m = 0; m < matrices; ++m, from += columns)
+        for (i64 r = 0; r < rows; ++r, to += columns)
+            __builtin_memcpy(to, from, u64(columns) * sizeof(C));
+}
+
+// Reduces n numbers in lanes, and combines the lanes at the end: the order depends on n alone.
+template <class Op, int LANES, class C>
+double reduce_in_lanes(const C* x, i64 n) {
+    double lanes[LANES] = {};
+    i64 i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; ++l) lanes[l] = Op::combine(lanes[l], double(x[i + l]));
+    for (int l = 0; i + l < n; ++l) lanes[l] = Op::combine(lanes[l], double(x[i + l]));
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; ++l) lanes[l] = Op::combine(lanes[l], lanes[l + half]);
+    return lanes[0];
+}
+
+template <class Op, class C>
+NOINLINE double reduce_all(const C* x, i64 n) {
+    return reduce_in_lanes<Op, 32>(x, n);
+}
+
+// Reduces each of some short rows to one number.
+template <class Op, int N, class C, class To>
+void reduce_short_rows(const C* __restrict x, i64 rows, To* __restrict to) {
+    for (i64 r = 0; r < rows; ++r, x += N) {
+        To sum = x[0];
+        for (int k = 1; k < N; ++k) sum = Op::combine(sum, To(x[k]));
+        to[r] = sum;
+    }
+}
+
+template <class Op, class C, class To>
+NOINLINE void reduce_rows(const C* x, i64 rows, i64 columns, To* to) {
+    if (columns == 2) return reduce_short_rows<Op, 2>(x, rows, to);
+    if (columns == 3) return reduce_short_rows<Op, 3>(x, rows, to);
+    if (columns == 5) return reduce_short_rows<Op, 5>(x, rows, to);
+    if (columns == 7) return reduce_short_rows<Op, 7>(x, rows, to);
+    if (columns < 128)
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(reduce_in_lanes<Op, 8>(x, columns));
+    else
+        for (i64 r = 0; r < rows; ++r, x += columns) to[r] = To(reduce_all<Op>(x, columns));
+}
+
+// Combines rows with a row of partial results.
+template <class Op, class C>
+NOINLINE void accumulate_columns(
+    const C* __restrict x, i64 rows, i64 columns, double* __restrict to) {
+    if (columns == 1) {
+        *to = Op::combine(*to, reduce_all<Op>(x, rows));
+        return;
+    }
+    i64 r = 0;
+    for (; r + 4 <= rows; r += 4, x += 4 * columns)
+        for (i64 c = 0; c < columns; ++c) {
+            const double left = Op::combine(double(x[c]), double(x[c + columns]));
+            const double right =
+                Op::combine(double(x[c + 2 * columns]), double(x[c + 3 * columns]));
+            to[c] = Op::combine(to[c], Op::combine(left, right));
+        }
+    for (; r < rows; ++r, x += columns)
+        for (i64 c = 0; c < columns; ++c) to[c] = Op::combine(to[c], double(x[c]));
+}
+
+// Reduces each column of some matrices to one number, W columns at a time. The next matrix
+// overwrites what was written too far.
+template <class Op, int W, class C>
+void reduce_few_columns(const C* x, i64 matrices, i64 rows, i64 columns, C* to) {
+    for (i64 m = 0; m < matrices; ++m, to += columns) {
+        C sums[W];
+        for (int l = 0; l < W; ++l) sums[l] = x[l];
+        x += columns;
+        for (i64 r = 1; r < rows; ++r, x += columns)
+            for (int l = 0; l < W; ++l) sums[l] = Op::combine(sums[l], x[l]);
+        for (int l = 0; l < W; ++l) to[l] = sums[l];
+    }
+}
+
+template <class Op, class C>
+NOINLINE void reduce_columns(
+    const C* x, i64 matrices, i64 rows, i64 columns, C* to, double* scratch) {
+    const bool few = rows <= 8;
+    if (few && columns <= 4) return reduce_few_columns<Op, 4>(x, matrices, rows, columns, to);
+    if (few && columns <= 8) return reduce_few_columns<Op, 8>(x, matrices, rows, columns, to);
+    for (i64 m = 0; m < matrices; ++m, x += rows * columns, to += columns) {
+        for (i64 c = 0; c < columns; ++c) scratch[c] = 0;
+        accumulate_columns<Op>(x, rows, columns, scratch);
+        for (i64 c = 0; c < columns; ++c) to[c] = C(scratch[c]);
+    }
+}
+
+}  // namespace optgen
+
+#ifndef __clang__
+#pragma GCC pop_options
+#endif

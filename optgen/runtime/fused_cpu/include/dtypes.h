@@ -1,0 +1,182 @@
+// Storage dtypes of streams, and the conversion of elements between storage and compute dtypes.
+
+namespace optgen {
+
+using i64 = long long;
+using u64 = unsigned long long;
+using u32 = unsigned int;
+using u16 = unsigned short;
+
+// Keeps one copy of a function, however many functions call it: this halves the build time. noipa
+// also hides the function's callers from g++. If g++ learns that a sweep has one row, it does not
+// vectorize the sweep.
+#ifdef __clang__
+#define NOINLINE __attribute__((noinline))
+#else
+#define NOINLINE __attribute__((noipa))
+#endif
+// Forces inlining, because vectors are not passed between functions.
+#define INLINE __attribute__((always_inline)) inline
+
+// torch's codes of the dtypes that a stream may have; ABSENT if a tensor has no such stream.
+enum Dtype : u32 { ABSENT = 0, FLOAT16 = 5, FLOAT32 = 6, FLOAT64 = 7, BFLOAT16 = 15 };
+constexpr u32 ALL_DTYPES = 1 << FLOAT16 | 1 << FLOAT32 | 1 << FLOAT64 | 1 << BFLOAT16;
+
+// Number of float32 elements in a cache line.
+constexpr i64 CACHE_LINE = 16;
+
+inline u32 dtype_of(u64 dtypes, int stream) { return (dtypes >> (4 * stream)) & 15; }
+
+// Returns the bytes of one element.
+inline i64 itemsize(u32 dtype) {
+    return dtype == ABSENT ? 0 : dtype == FLOAT64 ? 8 : dtype == FLOAT32 ? 4 : 2;
+}
+
+template <class To, class From>
+INLINE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "same size");
+    To to;
+    __builtin_memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// Storage of the 16-bit dtypes. F is a float and U an unsigned integer of its size, or both are
+// vectors of these. A code is the lower half of its U. Conversions round to nearest even. NaN keeps
+// its upper bits, as it does where the CPU converts.
+struct bfloat16 {
+    u16 code;
+
+    template <class F, class U>
+    static INLINE F decoded(U code) {
+        return bit_cast<F>(code << 16);
+    }
+
+    template <class U, class F>
+    static INLINE U encoded(F x) {
+        return rounded_bits<U>(x) >> 16;
+    }
+
+    // Returns the code in the upper half. The lower half holds bits that rounding leaves over.
+    template <class U, class F>
+    static INLINE U rounded_bits(F x) {
+        const U u = bit_cast<U>(x), finite = u + 0x7fff + ((u >> 16) & 1);
+        return x != x ? u | 0x400000 : finite;
+    }
+};
+
+struct float16 {
+    u16 code;
+
+    template <class F, class U>
+    static INLINE F decoded(U code) {
+        const U magnitude = (code & 0x7fff) << 13;
+        // The product adjusts the exponent and normalizes subnormal numbers.
+        const U finite = bit_cast<U>(bit_cast<F>(magnitude) * 0x1p112f);
+        const U special = magnitude | 0x7f800000;
+        return bit_cast<F>((magnitude < 0x0f800000 ? finite : special) | (code & 0x8000) << 16);
+    }
+
+    template <class U, class F>
+    static INLINE U encoded(F x) {
+        const U u = bit_cast<U>(x), magnitude = u & 0x7fffffff;
+        const U normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
+        // Adding 0.5 leaves the rounded bits of a subnormal number at the low end.
+        const U subnormal = bit_cast<U>(bit_cast<F>(magnitude) + 0.5f) - 0x3f000000;
+        const U special = x != x ? (magnitude >> 13 & 0x3ff) | 0x7e00 : U{} + 0x7c00;
+        const U finite = magnitude < 0x38800000 ? subnormal : normal;
+        return (magnitude < 0x47800000 ? finite : special) | (u >> 16 & 0x8000);
+    }
+};
+
+template <class S, class C>
+inline C decode(S x) { return C(S::template decoded<float>(u32(x.code))); }
+template <> inline float decode(float x) { return x; }
+template <> inline double decode(float x) { return x; }
+template <> inline float decode(double x) { return float(x); }
+template <> inline double decode(double x) { return x; }
+
+template <class S, class C>
+inline S encode(C x) { return {u16(S::template encoded<u32>(float(x)))}; }
+template <> inline float encode(float x) { return x; }
+template <> inline float encode(double x) { return float(x); }
+template <> inline double encode(float x) { return x; }
+template <> inline double encode(double x) { return x; }
+
+// Converts elements first, first + 1, ... of a stream into a buffer of the compute dtype C.
+template <class S, class C>
+void read(const void* stream, i64 first, i64 n, C* __restrict to) {
+    const S* __restrict from = static_cast<const S*>(stream) + first;
+    for (i64 i = 0; i < n; ++i) to[i] = decode<S, C>(from[i]);
+}
+
+// Dispatches on the stream's dtype, which has a bit in DTYPES.
+template <u32 DTYPES = ALL_DTYPES, class C>
+NOINLINE void read(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
+    if constexpr (DTYPES >> FLOAT64 & 1)
+        if (dtype == FLOAT64) return read<double>(stream, first, n, to);
+    if constexpr (DTYPES >> BFLOAT16 & 1)
+        if (dtype == BFLOAT16) return read<bfloat16>(stream, first, n, to);
+    if constexpr (DTYPES >> FLOAT16 & 1)
+        if (dtype == FLOAT16) return read<float16>(stream, first, n, to);
+    if constexpr (DTYPES >> FLOAT32 & 1)
+        if (dtype == FLOAT32) return read<float>(stream, first, n, to);
+}
+
+template <class S, class C>
+void write(const C* __restrict from, void* stream, i64 first, i64 n) {
+    S* __restrict to = static_cast<S*>(stream) + first;
+    for (i64 i = 0; i < n; ++i) to[i] = encode<S, C>(from[i]);
+}
+
+template <u32 DTYPES = ALL_DTYPES, class C>
+NOINLINE void write(u32 dtype, const C* from, void* stream, i64 first, i64 n) {
+    if constexpr (DTYPES >> FLOAT64 & 1)
+        if (dtype == FLOAT64) return write<double>(from, stream, first, n);
+    if constexpr (DTYPES >> BFLOAT16 & 1)
+        if (dtype == BFLOAT16) return write<bfloat16>(from, stream, first, n);
+    if constexpr (DTYPES >> FLOAT16 & 1)
+        if (dtype == FLOAT16) return write<float16>(from, stream, first, n);
+    if constexpr (DTYPES >> FLOAT32 & 1)
+        if (dtype == FLOAT32) return write<float>(from, stream, first, n);
+}
+
+// Reads one number of any dtype.
+inline double read_scalar(u32 dtype, const void* at) {
+    switch (dtype) {
+        case FLOAT32: return *static_cast<const float*>(at);
+        case BFLOAT16: return decode<bfloat16, double>(*static_cast<const bfloat16*>(at));
+        case FLOAT16: return decode<float16, double>(*static_cast<const float16*>(at));
+        default: return *static_cast<const double*>(at);
+    }
+}
+
+inline void write_scalar(u32 dtype, double x, void* at) {
+    switch (dtype) {
+        case FLOAT32: *static_cast<float*>(at) = float(x); return;
+        case BFLOAT16: *static_cast<bfloat16*>(at) = encode<bfloat16>(x); return;
+        case FLOAT16: *static_cast<float16*>(at) = encode<float16>(x); return;
+        default: *static_cast<double*>(at) = x;
+    }
+}
+
+// Scalar cell of one tensor: its step count, or a scalar state.
+struct Scalar {
+    double value;
+    u32 dtype;
+
+    // Rounds x to this cell's dtype: torch updates a 0-dim tensor in the tensor's own dtype.
+    double rounded(double x) const {
+        switch (dtype) {
+            case FLOAT32: return float(x);
+            case BFLOAT16: return decode<bfloat16, double>(encode<bfloat16>(x));
+            case FLOAT16: return decode<float16, double>(encode<float16>(x));
+            default: return x;
+        }
+    }
+};
+
+inline bool operator==(const Scalar& a, const Scalar& b) {
+    return a.value == b.value && a.dtype == b.dtype;
+}
+
+}  // namespace optgen

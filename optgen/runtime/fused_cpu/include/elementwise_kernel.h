@@ -1,0 +1,229 @@
+// Entry header of fused C++ kernels for elementwise rules, and overview of all headers. The entry
+// header for rules with phases is phased_kernel.h.
+//
+// The generator prints a rule as a struct `Rule`, and an `optgen_step` that calls step<Rule>(table,
+// threads). The runtime pastes the headers over the #include lines when it builds the kernel. The
+// headers include nothing else: so a build takes a few tenths of a second, and does not depend on
+// the version of torch.
+//
+// Execution model
+//   table    One call updates all tensors of all parameter groups. The table has the address and
+//            dtype of every stream: parameter, gradient, states.
+//   program  The scalar program computes what follows from step count and hyperparameters, in
+//            double, once per tensor or run of equal tensors.
+//   plan     A rule with phases gets a tiling plan per tensor: its passes, blocks and tiles. A plan
+//            depends on shape and dtypes, never on the number of threads.
+//   pass     A pass sweeps all blocks of a tensor, and then runs its finish steps once. A finish
+//            step turns sums into numbers, rows or columns that the next pass reads.
+//   tile     A block is swept tile by tile. A tile stays in the first-level cache. All loops of the
+//            pass run on the tile, by strips if streams are converted or come from memory.
+//   loop     A generated loop is a template on the storage dtype S and the compute type C. The
+//            compiler vectorizes loops over float32 and double; 16-bit elements use VectorPair.
+// An elementwise rule has one loop and no plan: a step is one sweep over the list of all elements.
+//
+// Threads. Threads are libgomp's, from torch's own pool. Little traffic needs one thread.
+//   elementwise  Each thread has an equal range of the list of elements. There is no barrier.
+//   phased       Small tensors go whole to one thread. Threads claim blocks of large tensors. The
+//                thread that does a tensor's last block runs the finish steps. A barrier follows
+//                each pass over a batch of large tensors.
+//   sparse       Each touched row belongs to one thread.
+//
+// Order of sums. A loop adds up in lanes, and combines the lanes at the end of a row or tile. The
+// partial sums are double: of numbers and matrices per block, of columns per band, of rows per
+// chunk (see tensor_plan.h). When a pass ends, they are combined in the order of the blocks. No sum
+// is atomic. So a sum has the same bits for any number of threads.
+//
+// Sharded steps. On shards, a sum over a sharded axis is complete only when other ranks have added
+// theirs. Each tensor is a state machine that suspends before it reads such a sum. When all tensors
+// are suspended or finished, optgen_advance returns, and the runtime completes the sums of all
+// tensors together. The next call of optgen_advance resumes. optgen_end deletes the step.
+//
+// Headers, in the order in which they include one another
+//   dtypes.h               storage dtypes, and their conversion
+//   tensor_table.h         interface to the runtime: table, shards, threads
+//   elementwise_ops.h      builtins of the language, for one number
+//   simd.h                 VectorPair: float32 lanes, with the same builtins
+//   prefetch.h             software prefetching
+//   half_precision.h       loads and stores of fp16 and bf16 vectors; delayed stores
+//   scalar_program.h       runs the scalar program
+//   elementwise_kernel.h   entry: elementwise rules
+//   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
+//   sparse_kernel.h        entry: sparse gradients, with OPTGEN_SPARSE
+//   broadcast_reduce.h     broadcast and reduction over rows, columns, matrices
+//   rule_tables.h          tables of a rule: steps and passes
+//   tensor_plan.h          a tensor's tiling plan
+//   tiling_plan.h          makes the plan
+//   loop_access.h          loads and stores of generated loops over rows
+//   tensor_passes.h        a tensor's memory and finish steps
+//   rule_descriptor.h      a rule, type-erased for the sweep library
+//   strip_mining.h         strip-mined loop over a tile
+//   accumulators.h         sums of a block
+//   tile_sweep.h           one pass over one block: the sweep library's code
+//   sweep_interface.h      interface to the sweep library
+//   workspace.h            memory that is kept between steps
+//   phased_kernel.h        entry: rules with phases
+//   sharded_tensor.h       state machine of one sharded tensor
+//   sharded_kernel.h       entry: sharded parameters, with OPTGEN_SHARDS
+
+// Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
+// half of the build time and have no measurable effect on these kernels.
+#if defined(OPTGEN_SPARSE) && !defined(__clang__)
+#pragma GCC optimize("O1", "tree-vectorize", "vect-cost-model=dynamic")
+#endif
+
+#include "optgen/runtime/fused_cpu/include/half_precision.h"
+#include "optgen/runtime/fused_cpu/include/scalar_program.h"
+
+namespace optgen {
+
+// Elements of a buffer, for streams of several dtypes and for gradients that are unscaled.
+constexpr i64 BUFFER_ELEMENTS = 512;
+
+// Bit s: stream s is read-only. Gradients are, and streams that a rule names in READ_ONLY.
+template <class R, class = void>
+constexpr u32 READ_ONLY_STREAMS = 1 << 1;
+template <class R>
+constexpr u32 READ_ONLY_STREAMS<R, decltype(void(R::READ_ONLY))> = R::READ_ONLY;
+template <class R>
+constexpr bool is_written(int s) { return !(READ_ONLY_STREAMS<R> >> s & 1); }
+
+// Updates n elements by the rule. The rest that does not fill a vector is updated in a copy.
+template <class R, class S>
+void update(
+    const typename R::Hypers& hypers, const typename R::Scalars& scalars, unsigned fresh, i64 n,
+    S* const* streams) {
+    constexpr i64 lanes = LANES<ComputeType<S>>;
+    const i64 rest = n % lanes, whole = n - rest;
+    if (whole) R::update(hypers, scalars, fresh, whole, streams);
+    if (!rest) return;
+    S copy[R::STREAMS][lanes] = {};
+    S* copies[R::STREAMS];
+    for (int s = 0; s < R::STREAMS; ++s) {
+        copies[s] = streams[s] ? copy[s] : nullptr;
+        if (streams[s]) __builtin_memcpy(copy[s], streams[s] + whole, u64(rest) * sizeof(S));
+    }
+    R::update(hypers, scalars, fresh, lanes, copies);
+    for (int s = 0; s < R::STREAMS; ++s)
+        if (is_written<R>(s) && streams[s])
+            __builtin_memcpy(streams[s] + whole, copy[s], u64(rest) * sizeof(S));
+}
+
+template <class R>
+struct ElementwiseKernel : Program<R> {
+    using Program<R>::STREAMS, Program<R>::table, Program<R>::scalar_run, Program<R>::address;
+    using Program<R>::hypers, Program<R>::scalars, Program<R>::dtype;
+
+    HeapArray<i64> first_element; // [tensor]: its first element in the list of all elements
+    i64 traffic = 0;              // bytes that the step moves
+
+    explicit ElementwiseKernel(const Table& given_table)
+        : Program<R>(given_table), first_element(table.tensors + 1) {
+        i64 at = 0;
+        for (i64 t = 0; t < table.tensors; ++t) {
+            first_element[t] = at;
+            if (scalar_run[t] < 0) continue;
+            at += (table.elements[t] + 63) & ~63LL;
+            for (int s = 0; s < STREAMS; ++s) traffic += table.elements[t] * itemsize(dtype(s, t));
+        }
+        first_element[table.tensors] = at;
+    }
+
+    i64 length() const { return first_element[table.tensors]; }
+
+    template <class C>
+    void through_buffers(i64 t, i64 first, i64 n) const {
+        C buffer[STREAMS][BUFFER_ELEMENTS];
+        for (const i64 end = first + n; first < end; first += BUFFER_ELEMENTS) {
+            const i64 m = end - first < BUFFER_ELEMENTS ? end - first : BUFFER_ELEMENTS;
+            C* streams[STREAMS];
+            for (int s = 0; s < STREAMS; ++s) {
+                const u32 stored = dtype(s, t);
+                if (stored == ABSENT) streams[s] = nullptr;
+                else if (stored == DTYPE<C>) streams[s] = static_cast<C*>(address(s, t)) + first;
+                else read(stored, address(s, t), first, m, streams[s] = buffer[s]);
+            }
+            if (table.grad_scale) unscale(t, first, m, streams[1], buffer[1]);
+            update<R>(hypers(t), scalars(t), table.fresh[t], m, streams);
+            for (int s = 0; s < STREAMS; ++s)
+                if (is_written<R>(s) && streams[s] == buffer[s])
+                    write(dtype(s, t), streams[s], address(s, t), first, m);
+        }
+    }
+
+    // Unscales gradients in place, as torch's fused kernels do.
+    template <class C>
+    void unscale(i64 t, i64 first, i64 n, C* grads, const C* buffer) const {
+        const C scale = C(*table.grad_scale);
+        for (i64 i = 0; i < n; ++i) grads[i] /= scale;
+        if (grads == buffer) write(dtype(1, t), grads, address(1, t), first, n);
+    }
+
+    // Updates streams of one dtype in place.
+    template <class S>
+    void in_place(i64 t, i64 first, i64 n) const {
+        S* streams[STREAMS];
+        for (int s = 0; s < STREAMS; ++s)
+            streams[s] = dtype(s, t) ? static_cast<S*>(address(s, t)) + first : nullptr;
+        update<R>(hypers(t), scalars(t), table.fresh[t], n, streams);
+    }
+
+    // Returns the dtype of all streams; ABSENT if dtypes differ or gradients must be unscaled.
+    u32 common_dtype(i64 t) const {
+        for (int s = 1; s < STREAMS; ++s)
+            if (dtype(s, t) != dtype(0, t) && dtype(s, t) != ABSENT) return ABSENT;
+        return table.grad_scale ? ABSENT : dtype(0, t);
+    }
+
+    void update_tensor(i64 t, i64 first, i64 n) const {
+        switch (common_dtype(t)) {
+            case FLOAT32: return in_place<float>(t, first, n);
+            case FLOAT64: return in_place<double>(t, first, n);
+            case BFLOAT16: return in_place<bfloat16>(t, first, n);
+            case FLOAT16: return in_place<float16>(t, first, n);
+        }
+        if (this->in_double(t)) through_buffers<double>(t, first, n);
+        else through_buffers<float>(t, first, n);
+    }
+
+    // Updates elements [low, high) of the list of all elements.
+    void update_range(i64 low, i64 high) const {
+        i64 t = 0;
+        for (i64 end = table.tensors; t + 1 < end;) {
+            const i64 middle = (t + end) / 2;
+            (first_element[middle] <= low ? t : end) = middle;
+        }
+        for (; t < table.tensors && first_element[t] < high; ++t) {
+            const i64 first = low > first_element[t] ? low - first_element[t] : 0;
+            const i64 last = high - first_element[t] < table.elements[t] ? high - first_element[t]
+                                                                       : table.elements[t];
+            if (scalar_run[t] < 0 || first >= last) continue;
+            update_tensor(t, first, last - first);
+        }
+    }
+};
+
+template <class R>
+struct ParallelStep {
+    const ElementwiseKernel<R>& kernel;
+    const Threads& threads;
+
+    static void work(void* at) {
+        const ParallelStep& region = *static_cast<const ParallelStep*>(at);
+        const i64 blocks = region.kernel.first_element[region.kernel.table.tensors] / 64;
+        const i64 id = region.threads.id(), team = region.threads.team();
+        region.kernel.update_range(blocks * id / team * 64, blocks * (id + 1) / team * 64);
+    }
+};
+
+// Takes one step of all tensors of the table.
+template <class R>
+void step(const Table& table, const Threads& threads) {
+    const ElementwiseKernel<R> kernel(table);
+    ParallelStep<R> region{kernel, threads};
+    if (threads.count > 1 && kernel.traffic > MIN_PARALLEL_BYTES)
+        threads.parallel(ParallelStep<R>::work, &region, unsigned(threads.count), 0);
+    else
+        kernel.update_range(0, kernel.length());
+}
+
+}  // namespace optgen

@@ -1,0 +1,122 @@
+// Conversion of fp16 and bf16 vectors to and from float32, with the CPU's instructions where they
+// exist. The instructions are inline assembly, because compilers rename the intrinsics between
+// versions.
+#include "optgen/runtime/fused_cpu/include/prefetch.h"
+
+namespace optgen {
+
+// Whether a pair's vectors hold the elements of even and of odd index, instead of memory order.
+template <class S>
+constexpr bool DEINTERLEAVED = true;
+
+INLINE VectorPair load(const bfloat16* from, i64 ahead) {
+    VectorBits pairs;
+    __builtin_prefetch(from + ahead);
+    __builtin_memcpy(&pairs, from, sizeof pairs);
+    return {bit_cast<Vector>(pairs << 16), bit_cast<Vector>(pairs & 0xffff0000)};
+}
+
+INLINE VectorBits packed(VectorPair x) {
+    const VectorBits low = bfloat16::rounded_bits<VectorBits>(x.a);
+    const VectorBits high = bfloat16::rounded_bits<VectorBits>(x.b);
+    return low >> 16 | (high & 0xffff0000);
+}
+
+#if defined(__AVX512BF16__) && VECTOR_BYTES == 64
+// Tells whether a lane is subnormal: not 0, but smaller than any normal number.
+INLINE bool has_subnormal(Vector x) {
+    u16 found;
+    __asm__("vfpclassps $0x20, %1, %0" : "=k"(found) : "v"(x));
+    return found;
+}
+
+// The instruction flushes subnormal numbers to 0, so vectors with such lanes are converted in code.
+INLINE void store(bfloat16* to, VectorPair x) {
+    typedef u16 Codes __attribute__((vector_size(VECTOR_BYTES)));
+    const Codes order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                         8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    Codes codes;
+    u32 mask, zeros;
+    __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(codes) : "v"(x.a), "v"(x.b));
+    __asm__("vpermw %1, %2, %0" : "=v"(codes) : "v"(codes), "v"(order));
+    __asm__("vptestnmw %1, %2, %0" : "=k"(mask) : "v"(codes), "v"(Codes{} + 0x7fff));
+    __asm__("kmovd %1, %0" : "=r"(zeros) : "k"(mask)); // faster than testing the mask itself
+    if (__builtin_expect(zeros != 0, false) && (has_subnormal(x.a) || has_subnormal(x.b)))
+        codes = bit_cast<Codes>(packed(x));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+#else
+INLINE void store(bfloat16* to, VectorPair x) {
+    const VectorBits pairs = packed(x);
+    __builtin_memcpy(to, &pairs, sizeof pairs);
+}
+#endif
+
+#if defined(__F16C__) && VECTOR_BYTES > 16
+typedef u16 HalfBits __attribute__((vector_size(VECTOR_BYTES / 2)));
+template <>
+constexpr bool DEINTERLEAVED<float16> = false;
+
+INLINE Vector load_vector(const float16* from) {
+    HalfBits codes;
+    Vector x;
+    __builtin_memcpy(&codes, from, sizeof codes);
+    __asm__("vcvtph2ps %1, %0" : "=v"(x) : "v"(codes));
+    return x;
+}
+INLINE void store_vector(Vector x, float16* to) {
+    HalfBits codes;
+    __asm__("vcvtps2ph $0, %1, %0" : "=v"(codes) : "v"(x));
+    __builtin_memcpy(to, &codes, sizeof codes);
+}
+
+INLINE VectorPair load(const float16* from, i64 ahead) {
+    __builtin_prefetch(from + ahead);
+    return {load_vector(from), load_vector(from + VECTOR_LANES)};
+}
+INLINE void store(float16* to, VectorPair x) {
+    store_vector(x.a, to);
+    store_vector(x.b, to + VECTOR_LANES);
+}
+#else
+INLINE VectorPair load(const float16* from, i64 ahead) {
+    VectorBits pairs;
+    __builtin_prefetch(from + ahead);
+    __builtin_memcpy(&pairs, from, sizeof pairs);
+    const VectorBits low = pairs & 0xffff, high = pairs >> 16;
+    return {float16::decoded<Vector>(low), float16::decoded<Vector>(high)};
+}
+INLINE void store(float16* to, VectorPair x) {
+    const VectorBits low = float16::encoded<VectorBits>(x.a);
+    const VectorBits high = float16::encoded<VectorBits>(x.b);
+    const VectorBits pairs = low | high << 16;
+    __builtin_memcpy(to, &pairs, sizeof pairs);
+}
+#endif
+
+// Stores each value one iteration late. A value that depends on a root or a division would occupy
+// the instruction window while it waits. Stored late, it lets the next elements start before it.
+template <class S>
+struct DelayedStore {
+    S* address = nullptr;
+    VectorPair value;
+
+    INLINE void store(S* to, VectorPair x) {
+        if (address) optgen::store(address, value);
+        address = to;
+        value = x;
+    }
+    INLINE ~DelayedStore() {
+        if (address) optgen::store(address, value);
+    }
+};
+template <>
+struct DelayedStore<float> {
+    INLINE void store(float* to, float x) { *to = x; }
+};
+template <>
+struct DelayedStore<double> {
+    INLINE void store(double* to, double x) { *to = x; }
+};
+
+}  // namespace optgen

@@ -1,0 +1,117 @@
+// Type-erased descriptor of a rule: all rules of a source share one copy of a sweep's code.
+#include "optgen/runtime/fused_cpu/include/tensor_passes.h"
+
+namespace optgen {
+
+// Rule as sweeps see it at run time.
+template <class C>
+struct RuleDescriptor {
+    using Run = void (*)(
+        const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at);
+
+    int streams, values, numbers, step_count, column_reductions;
+    const Step* steps;
+    const int* axes;
+    // The rule's `run`, indexed by EXPANDED (see loop_access.h): for `lanes` elements at once, and
+    // for the rest of a row one by one.
+    i64 lanes;
+    Run vector_loop[2], scalar_loop[2];
+    u64 element_streams; // streams that have a number for every element
+    i64 element_bytes;   // bytes of one of these numbers
+
+    template <class R, class S, class Lanes, bool EXPANDED>
+    static void call_rule(
+        const void* inputs, int step, i64 rows, i64 n, i64 pitch, const Pointer* at) {
+        R::template run<S, Lanes, EXPANDED>(
+            step, *static_cast<const LoopInputs<R>*>(inputs), rows, n, pitch, at);
+    }
+
+    i64 bytes(int v) const { return element_streams >> v & 1 ? element_bytes : i64(sizeof(C)); }
+
+    NOINLINE void run(
+        bool expanded, const void* inputs, int k, i64 rows, i64 n, const Pointer* at) const {
+        const i64 rest = steps[k].axes == TENSOR ? n % lanes : 0, whole = n - rest;
+        if (whole) vector_loop[expanded](inputs, k, rows, whole, n, at);
+        if (!rest) return;
+        Pointer remaining[MAX_VALUES];
+        for (int v = 0; v < values; ++v) {
+            const bool varies = expanded || axes[v] == TENSOR || axes[v] == COLUMN;
+            remaining[v] = at[v].plus(varies ? whole * bytes(v) : 0);
+        }
+        scalar_loop[expanded](inputs, k, rows, rest, n, remaining);
+    }
+};
+
+// Descriptor for tensors whose elements are stored as S. Elements of other dtypes are converted in
+// buffers; then S is the compute dtype.
+template <class R, class S, class C = ComputeScalar<S>, class Vectors = ComputeType<S>>
+constexpr RuleDescriptor<C> DESCRIPTOR{
+    R::STREAMS, R::VALUES, R::NUMBERS, R::STEP_COUNT, R::COLUMN_REDUCTIONS, R::STEPS, R::AXES,
+    LANES<Vectors>,
+    {RuleDescriptor<C>::template call_rule<R, S, Vectors, false>,
+     RuleDescriptor<C>::template call_rule<R, S, Vectors, R::HAS_AXES>},
+    {RuleDescriptor<C>::template call_rule<R, S, C, false>,
+     RuleDescriptor<C>::template call_rule<R, S, C, R::HAS_AXES>},
+    element_streams<R>(), sizeof(S)};
+
+template <class R, class C>
+const RuleDescriptor<C>& descriptor(const TensorPlan& plan) {
+    if constexpr (sizeof(C) == 4 && (COMPILED_DTYPES >> BFLOAT16 & 1))
+        if (plan.loop_dtype == BFLOAT16) return DESCRIPTOR<R, bfloat16>;
+    if constexpr (sizeof(C) == 4 && (COMPILED_DTYPES >> FLOAT16 & 1))
+        if (plan.loop_dtype == FLOAT16) return DESCRIPTOR<R, float16>;
+    return DESCRIPTOR<R, C>;
+}
+
+// Footprint of a pass: the values it reads or writes, the values it writes, the number of loops.
+// `loops_only`: the pass has no maximum, whose reduction would read elements after the loop.
+struct Footprint {
+    u64 touched = 0, written = 0;
+    int loops = 0;
+    bool loops_only = true;
+};
+
+template <class R>
+constexpr Footprint footprint(const Pass& pass) {
+    Footprint result;
+    for (int k = 0; k < R::STEP_COUNT; ++k) {
+        if (!(pass.steps >> k & 1)) continue;
+        result.touched |= R::STEPS[k].reads | R::STEPS[k].writes;
+        if (R::STEPS[k].kind == Step::MAX) result.loops_only = false;
+        if (R::STEPS[k].kind != Step::LOOP) continue;
+        result.written |= R::STEPS[k].writes;
+        ++result.loops;
+    }
+    return result;
+}
+
+// Footprints of all passes of a rule, computed at compile time: a small tensor's whole step takes
+// less time than computing them.
+template <class R>
+struct Footprints {
+    Footprint of[TensorPlan::STRATEGIES][MAX_PASSES];
+
+    constexpr Footprints() : of() {
+        for (int strategy = 0; strategy < (R::HAS_AXES ? TensorPlan::STRATEGIES : 1); ++strategy)
+            for (int pass = 0; pass < R::PASS_COUNTS[strategy]; ++pass)
+                of[strategy][pass] = footprint<R>(R::PASSES[strategy][pass]);
+    }
+};
+template <class R>
+constexpr Footprints<R> FOOTPRINTS;
+
+// Tensor as sweeps see it at run time.
+template <class C>
+struct TensorContext {
+    const Table& table;
+    const TensorPlan& plan;
+    const void* inputs; // the rule's LoopInputs
+    double* partials;
+    C* const* axis_values;
+    double *row_sums, *column_sums;
+
+    u32 dtype(int stream) const { return dtype_of(table.dtypes[plan.tensor], stream); }
+    void* address(int stream) const { return table.address[stream * table.tensors + plan.tensor]; }
+};
+
+}  // namespace optgen

@@ -1,0 +1,61 @@
+// The tables that describe a rule with phases: its steps, and the passes that run steps together.
+// A step is a loop over elements, rows, columns or matrices, or a reduction. A pass runs some steps
+// on every tile of a tensor, and other steps once, after all tiles.
+#include "optgen/runtime/fused_cpu/include/broadcast_reduce.h"
+
+namespace optgen {
+
+// Dtypes that the streams of a library may have, a bit each (dtype_variants.py). Code for other
+// dtypes is not compiled. 16-bit dtypes are computed in float32, which has a bit then, too.
+#ifdef OPTGEN_TYPES
+constexpr u32 COMPILED_DTYPES = OPTGEN_TYPES;
+#else
+constexpr u32 COMPILED_DTYPES = ALL_DTYPES;
+#endif
+
+// Calls `make` with a number of the compute dtype: double if a stream is double, else float.
+template <class Make>
+auto with_compute_type(bool in_double, Make make) {
+    if constexpr (!(COMPILED_DTYPES >> FLOAT32 & 1)) return make(double());
+    else if constexpr (!(COMPILED_DTYPES >> FLOAT64 & 1)) return make(float());
+    else return in_double ? make(double()) : make(float());
+}
+
+struct Step {
+    enum Kind { LOOP, SUM, MAX } kind;
+    int axes;          // of a loop's values, or of a reduction's result
+    u64 reads, writes; // values, a bit each
+    int number;        // index of a reduction among the reductions to the same axes
+};
+
+// Sets of values are 64-bit integers.
+constexpr int MAX_VALUES = 64;
+constexpr int MAX_PASSES = 16;
+
+template <class... Members>
+constexpr u64 set(Members... members) {
+    return (u64(0) | ... | (u64(1) << members));
+}
+
+struct Pass {
+    u64 steps;  // run on every tile, a bit each
+    u64 finish; // steps that run once, after all tiles
+    u64 stores; // values that are stored
+};
+
+template <class R>
+constexpr u64 element_streams() {
+    u64 found = 0;
+    for (int v = 0; v < R::STREAMS; ++v) found |= u64(R::AXES[v] == TENSOR) << v;
+    return found;
+}
+
+// Tells whether a rule reduces by a maximum; if none does, no code for it is compiled.
+template <class R>
+constexpr bool has_max() {
+    for (const Step& step : R::STEPS)
+        if (step.kind == Step::MAX) return true;
+    return false;
+}
+
+}  // namespace optgen

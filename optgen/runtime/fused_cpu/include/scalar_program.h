@@ -1,0 +1,120 @@
+// Runs a rule's scalar program: what follows from step count, hyperparameters and scalar states.
+#include "optgen/runtime/fused_cpu/include/elementwise_ops.h"
+#include "optgen/runtime/fused_cpu/include/tensor_table.h"
+
+namespace optgen {
+
+// Returns the distance from 1 to the next number of a dtype.
+inline double machine_eps(u32 dtype) {
+    switch (dtype) {
+        case FLOAT64: return 0x1p-52;
+        case FLOAT32: return 0x1p-23;
+        case FLOAT16: return 0x1p-10;
+        default: return 0x1p-7;
+    }
+}
+
+// Properties of a parameter that a rule may read.
+struct Sizes {
+    double numel, ndim, rows, cols, machine_eps;
+    bool is_sharded;
+};
+
+inline bool operator==(const Sizes& a, const Sizes& b) {
+    return a.numel == b.numel && a.ndim == b.ndim && a.rows == b.rows && a.cols == b.cols
+        && a.machine_eps == b.machine_eps;
+}
+
+inline bool factored(const Sizes& sizes) { return sizes.ndim > 1; }
+inline bool one_by_one(const Sizes& sizes) {
+    // On a sharded 1 x 1 tensor, a rank may hold a row's value without the element.
+    return sizes.rows == 1 && sizes.cols == 1 && !sizes.is_sharded;
+}
+
+// Tensors of a table that a rule applies to, with the results of its scalar program.
+template <class R>
+struct Program {
+    using Hypers = typename R::Hypers;
+    using Scalars = typename R::Scalars;
+    static constexpr int STREAMS = R::STREAMS, CELLS = R::CELLS;
+    static_assert(STREAMS + CELLS <= 16, "four bits a stream in 64");
+
+    const Table& table;
+    HeapArray<int> scalar_run;  // [tensor]: index in `results`, or -1 if the rule does not apply
+    HeapArray<Scalars> results; // [run of the scalar program]
+
+    explicit Program(const Table& given_table)
+        : table(given_table), scalar_run(table.tensors), results(64) {
+        run_scalar_programs();
+    }
+
+    const Hypers& hypers(i64 tensor) const {
+        return reinterpret_cast<const Hypers*>(table.hypers)[table.group[tensor]];
+    }
+
+    const Scalars& scalars(i64 tensor) const {
+        return results[scalar_run[tensor]];
+    }
+
+    void* address(int stream, i64 tensor) const {
+        return table.address[stream * table.tensors + tensor];
+    }
+
+    u32 dtype(int stream, i64 tensor) const { return dtype_of(table.dtypes[tensor], stream); }
+
+    // Tells whether a tensor is computed in double.
+    bool in_double(i64 tensor) const {
+        for (int s = 0; s < STREAMS; ++s)
+            if (dtype(s, tensor) == FLOAT64) return true;
+        return false;
+    }
+
+    Sizes sizes(i64 tensor) const {
+        if (!table.shape) return {};
+        const i64* const shape = table.shape + SHAPE * tensor;
+        const double ndim = double(shape[DIMENSIONS]), eps = machine_eps(dtype(0, tensor));
+        if (table.shards) {
+            const Shard& of = table.shards->of[tensor];
+            const double numel = double(of.elements);
+            return {numel, ndim, double(of.rows), double(of.columns), eps, of.sharded_axes != 0};
+        }
+        return {
+            double(table.elements[tensor]), ndim, double(shape[ROWS]), double(shape[COLUMNS]), eps,
+            false};
+    }
+
+    // Runs the scalar program of every tensor, and advances its step count and scalar states.
+    // Consecutive tensors share one run if all inputs of the program are equal.
+    void run_scalar_programs() {
+        Scalar old[CELLS + 1] = {}, cells[CELLS + 1] = {};
+        Sizes last_sizes{};
+        i64 last = -1, runs = 0, capacity = 64;
+        for (i64 t = 0; t < table.tensors; ++t) {
+            const Sizes its_sizes = R::ASKS_SIZES ? sizes(t) : Sizes{};
+            scalar_run[t] = -1;
+            if (dtype(1, t) == ABSENT || !R::applies(its_sizes)) continue;
+            bool same = last >= 0 && table.group[t] == table.group[last]
+                && table.fresh[t] == table.fresh[last] && its_sizes == last_sizes;
+            for (int c = 0; c < CELLS; ++c) {
+                Scalar cell{0, dtype(STREAMS + c, t)};
+                if (cell.dtype) cell.value = read_scalar(cell.dtype, address(STREAMS + c, t));
+                same = same && cell == old[c];
+                old[c] = cell;
+            }
+            if (!same) {
+                for (int c = 0; c < CELLS; ++c) cells[c] = old[c];
+                if (R::HAS_STEP) cells[0].value = cells[0].rounded(cells[0].value + 1);
+                if (runs == capacity) results.grow(capacity *= 2);
+                results[runs++] = R::program(hypers(t), cells, table.fresh[t], its_sizes);
+            }
+            for (int c = 0; c < CELLS; ++c)
+                if (R::LAST_PART && cells[c].dtype)
+                    write_scalar(cells[c].dtype, cells[c].value, address(STREAMS + c, t));
+            scalar_run[t] = int(runs - 1);
+            last = t;
+            last_sizes = its_sizes;
+        }
+    }
+};
+
+}  // namespace optgen

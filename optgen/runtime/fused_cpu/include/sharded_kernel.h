@@ -1,0 +1,190 @@
+// Takes a step of sharded tensors. The step suspends when reductions need the other ranks, and
+// exports its own sums. The runtime completes the sums and resumes the step.
+#include "optgen/runtime/fused_cpu/include/sharded_tensor.h"
+
+namespace optgen {
+
+// A step of all sharded tensors, and its state.
+struct ShardedStep {
+    Shards& shards;
+    const Threads threads;
+    StepPlan step_plan;
+    HeapArray<TensorProgress> progress;
+    HeapArray<i64> first; // [tensor]: its first block among all blocks of a sweep
+    HeapArray<char> memory;
+    HeapArray<double> numbers;
+    i64 capacity = 1;
+    char* scratch;
+    void (*end)(ShardedStep*);
+
+    template <class... R>
+    ShardedStep(const Table& table, const Threads& given_threads, const Program<R>&... programs)
+        : shards(*table.shards), threads(given_threads), step_plan(table, programs...),
+          progress(step_plan.count + 1),
+          first(step_plan.count + 1), memory(64), numbers(1) {
+        i64 bytes = 0;
+        for (i64 i = 0; i < step_plan.count; ++i) {
+            progress[i] = {&step_plan.plans[i], nullptr, TensorProgress::SWEEPING, 0, 0, 0};
+            (choose_methods(programs, progress[i]), ...);
+            step_plan.plans[i].memory_offset = bytes;
+            bytes += step_plan.plans[i].methods->bytes(step_plan.plans[i]);
+        }
+        memory.grow(bytes + threads.count * step_plan.scratch + 64);
+        char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;
+        scratch = at + bytes;
+        for (i64 i = 0; i < step_plan.count; ++i) {
+            step_plan.plans[i].memory = at + step_plan.plans[i].memory_offset;
+            progress[i].methods->begin(progress[i]);
+        }
+    }
+
+    template <class R>
+    static void choose_methods(const Program<R>& program, TensorProgress& progress) {
+        if (progress.plan->program != &program) return;
+        progress.methods = with_compute_type(progress.plan->in_double, [](auto number) {
+            return &ProgressMethodsOf<R, decltype(number)>::METHODS;
+        });
+    }
+
+    // Runs until reductions must be completed. Returns false if there are none: the step is done.
+    bool advance() {
+        import_sums();
+        do {
+            parallel_for(&ShardedStep::resume, step_plan.count);
+            parallel_for(&ShardedStep::sweep, lay_out_blocks());
+        } while (any(TensorProgress::READY));
+        export_sums();
+        return any(TensorProgress::SUSPENDED);
+    }
+
+    bool any(int state) const {
+        for (i64 i = 0; i < step_plan.count; ++i)
+            if (progress[i].state == state) return true;
+        return false;
+    }
+
+    void resume(i64 i, char*) {
+        if (progress[i].state == TensorProgress::READY) progress[i].methods->resume(progress[i]);
+    }
+
+    // Numbers the blocks that are swept next. Returns how many there are.
+    i64 lay_out_blocks() {
+        i64 count = 0;
+        for (i64 i = 0; i < step_plan.count; ++i) {
+            first[i] = count;
+            if (progress[i].state != TensorProgress::SWEEPING) continue;
+            TensorPlan& plan = *progress[i].plan;
+            plan.blocks_left = plan.blocks;
+            count += plan.blocks;
+            if (!plan.blocks) progress[i].methods->combine(progress[i]);
+        }
+        first[step_plan.count] = count;
+        return count;
+    }
+
+    // Sweeps a block. The thread that finishes a tensor's last block combines partial results.
+    void sweep(i64 block, char* thread_scratch) {
+        i64 i = 0;
+        for (i64 end = step_plan.count; i + 1 < end;) {
+            const i64 middle = (i + end) / 2;
+            (first[middle] <= block ? i : end) = middle;
+        }
+        TensorProgress& its = progress[i];
+        TensorPlan& plan = *its.plan;
+        plan.methods->sweep(plan, its.pass, block - first[i], thread_scratch);
+        if (!__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL)) its.methods->combine(its);
+    }
+
+    // A loop whose iterations threads claim one by one.
+    struct ParallelFor {
+        ShardedStep& step;
+        void (ShardedStep::*work)(i64, char*);
+        i64 count, next;
+        bool alone;
+    };
+
+    void parallel_for(void (ShardedStep::*each)(i64, char*), i64 count) {
+        ParallelFor loop{
+            *this, each, count, 0,
+            threads.count == 1 || step_plan.traffic <= MIN_PARALLEL_BYTES};
+        if (loop.alone) enter(&loop);
+        else threads.parallel(enter, &loop, unsigned(threads.count), 0);
+    }
+
+    static void enter(void* at) {
+        ParallelFor& loop = *static_cast<ParallelFor*>(at);
+        ShardedStep& step = loop.step;
+        char* const thread_scratch =
+            step.scratch + (loop.alone ? 0 : step.threads.id()) * step.step_plan.scratch;
+        for (i64 i; (i = __atomic_fetch_add(&loop.next, 1, __ATOMIC_RELAXED)) < loop.count;)
+            (step.*loop.work)(i, thread_scratch);
+    }
+
+    // Copies incomplete sums to or from one array, grouped by the ranks that complete them.
+    struct SumCopy {
+        double** at; // [channel]: where the next sums go; null while sums are counted
+        i64* counts;
+        bool back;
+    };
+
+    static void copy(void* to, i64 channel, double* numbers, i64 count) {
+        const SumCopy& sums = *static_cast<SumCopy*>(to);
+        if (!sums.at) {
+            sums.counts[channel] += count;
+            return;
+        }
+        double*& at = sums.at[channel];
+        __builtin_memcpy(sums.back ? numbers : at, sums.back ? at : numbers, u64(count) * 8);
+        at += count;
+    }
+
+    void visit_incomplete(SumCopy sums) {
+        for (i64 i = 0; i < step_plan.count; ++i)
+            if (progress[i].state == TensorProgress::SUSPENDED)
+                progress[i].methods->visit_incomplete(progress[i], copy, &sums);
+    }
+
+    void copy_all(bool back) {
+        HeapArray<double*> at(2 * shards.rank_groups + 1);
+        at[0] = numbers.data;
+        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) at[c + 1] = at[c] + shards.counts[c];
+        visit_incomplete({at.data, nullptr, back});
+    }
+
+    void export_sums() {
+        i64 count = 0;
+        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) shards.counts[c] = 0;
+        visit_incomplete({nullptr, shards.counts, false});
+        for (i64 c = 0; c < 2 * shards.rank_groups; ++c) count += shards.counts[c];
+        if (count > capacity) numbers.grow(capacity = count);
+        shards.numbers = numbers.data;
+        copy_all(false);
+    }
+
+    void import_sums() {
+        copy_all(true);
+        for (i64 i = 0; i < step_plan.count; ++i)
+            if (progress[i].state == TensorProgress::SUSPENDED)
+                progress[i].state = TensorProgress::READY;
+    }
+};
+
+template <class... R>
+struct ShardedStepOf : Program<R>..., ShardedStep {
+    ShardedStepOf(const Table& table, const Threads& threads)
+        : Program<R>(table)...,
+          ShardedStep(table, threads, static_cast<const Program<R>&>(*this)...) {
+        this->end = [](ShardedStep* step) { delete static_cast<ShardedStepOf*>(step); };
+    }
+};
+
+// Begins a step of all tensors of the table.
+template <class... R>
+void step(const Table& table, const Threads& threads) {
+    table.shards->step = new ShardedStepOf<R...>(table, threads);
+}
+
+}  // namespace optgen
+
+extern "C" int optgen_advance(optgen::ShardedStep* step) { return step->advance(); }
+extern "C" void optgen_end(optgen::ShardedStep* step) { step->end(step); }

@@ -1,0 +1,132 @@
+// Runs a sharded tensor through its passes, as a state machine. Suspends before a step that reads a
+// reduction, until the other ranks have contributed.
+#include "optgen/runtime/fused_cpu/include/phased_kernel.h"
+
+namespace optgen {
+
+struct ProgressMethods;
+
+// State of a sharded tensor between two calls.
+struct TensorProgress {
+    TensorPlan* plan;
+    const ProgressMethods* methods;
+    enum { SWEEPING, READY, SUSPENDED, FINISHED } state; // READY: inputs of `step` are complete
+    int pass, step;                                      // `step`: the next finish step
+    u64 incomplete;                                      // reductions of this rank's shard only
+};
+
+// Operations on a sharded tensor, for any rule.
+struct ProgressMethods {
+    void (*begin)(TensorProgress&);
+    void (*combine)(TensorProgress&);
+    void (*resume)(TensorProgress&);
+    void (*visit_incomplete)(
+        const TensorProgress&, void (*)(void*, i64 channel, double*, i64 count), void*);
+};
+
+// One sharded tensor with its memory and state.
+template <class R, class C>
+struct ShardedTensor : TensorPasses<R, C> {
+    using TensorPasses<R, C>::plan, TensorPasses<R, C>::program;
+
+    TensorProgress& progress;
+
+    explicit ShardedTensor(TensorProgress& given_progress)
+        : TensorPasses<R, C>(
+              *static_cast<const Program<R>*>(given_progress.plan->program), *given_progress.plan),
+          progress(given_progress) {}
+
+    const Pass& pass() const { return this->table()[progress.pass]; }
+
+    // Zeroes the sums of an empty shard, which has no block that would do so.
+    void begin() const {
+        TensorPasses<R, C>::begin();
+        for (int k = 0; !plan.blocks && k < R::STEP_COUNT; ++k)
+            if (R::STEPS[k].kind != Step::LOOP && !plan.is_complete(R::STEPS[k].axes))
+                for (i64 i = 0; i < count(k); ++i) result(k)[i] = 0;
+    }
+
+    // Combines the partial results that a sweep's blocks left.
+    void combine() const {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass().steps >> k & 1) || step.kind == Step::LOOP) continue;
+            if (plan.is_complete(step.axes)) continue;
+            TensorPasses<R, C>::combine(step);
+            complete_or_wait(k);
+        }
+        progress.step = 0;
+        progress.state = progress.incomplete ? TensorProgress::SUSPENDED : TensorProgress::READY;
+    }
+
+    // Runs the finish steps, until a reduction must be completed or the next sweep begins.
+    void resume() const {
+        for (; progress.incomplete; progress.incomplete &= progress.incomplete - 1)
+            convert(__builtin_ctzll(progress.incomplete));
+        for (int& k = progress.step; k < R::STEP_COUNT; ++k) {
+            if (!(pass().finish >> k & 1)) continue;
+            const Step& step = R::STEPS[k];
+            if (step.kind != Step::LOOP) reduce(k);
+            else if (!progress.incomplete) this->run_step(k, step);
+            else break;
+        }
+        if (progress.incomplete) {
+            progress.state = TensorProgress::SUSPENDED;
+            return;
+        }
+        this->store_axis_values(pass());
+        progress.state =
+            ++progress.pass < plan.passes ? TensorProgress::SWEEPING : TensorProgress::FINISHED;
+    }
+
+    void reduce(int k) const {
+        if constexpr (R::HAS_AXES) TensorPasses<R, C>::reduce(R::STEPS[k], result(k));
+        complete_or_wait(k);
+    }
+
+    void complete_or_wait(int k) const {
+        if (rank_group(k) >= 0) progress.incomplete |= u64(1) << k;
+        else convert(k);
+    }
+
+    void convert(int k) const {
+        if constexpr (R::HAS_AXES) TensorPasses<R, C>::convert_result(R::STEPS[k], result(k));
+    }
+
+    double* result(int k) const { return this->result_of(R::STEPS[k]); }
+
+    i64 count(int k) const {
+        return R::STEPS[k].axes == NONE ? 1 : plan.extent().count(R::STEPS[k].axes);
+    }
+
+    // Returns the ranks that complete a reduction: those that hold the other shards of its operand.
+    i64 rank_group(int k) const {
+        const Step& step = R::STEPS[k];
+        const int from = step.reads ? R::AXES[__builtin_ctzll(step.reads)] : int(TENSOR);
+        return program.table.shards->of[plan.tensor].rank_groups[from & ~step.axes];
+    }
+
+    void visit_incomplete(void (*visit)(void*, i64, double*, i64), void* state) const {
+        for (u64 left = progress.incomplete; left; left &= left - 1) {
+            const int k = __builtin_ctzll(left);
+            const i64 channel = 2 * rank_group(k) + (R::STEPS[k].kind == Step::MAX);
+            visit(state, channel, result(k), count(k));
+        }
+    }
+};
+
+template <class R, class C>
+struct ProgressMethodsOf {
+    using Progressed = ShardedTensor<R, C>;
+    static void begin(TensorProgress& progress) { Progressed(progress).begin(); }
+    static void combine(TensorProgress& progress) { Progressed(progress).combine(); }
+    static void resume(TensorProgress& progress) { Progressed(progress).resume(); }
+    static void visit_incomplete(
+        const TensorProgress& progress, void (*visit)(void*, i64, double*, i64), void* state) {
+        TensorProgress copy = progress;
+        Progressed(copy).visit_incomplete(visit, state);
+    }
+    static constexpr ProgressMethods METHODS{begin, combine, resume, visit_incomplete};
+};
+
+}  // namespace optgen

@@ -1,0 +1,248 @@
+// Updates the rows that sparse gradients touch. Values of one row are summed, and the row is
+// updated once. One thread updates a row and sums its values in order, so results have the same
+// bits for any number of threads.
+#include "optgen/runtime/fused_cpu/include/scatter_add.h"
+
+namespace optgen {
+
+// Value of a gradient: its row, and its position among the values.
+struct SparseValue {
+    i64 row, position;
+};
+
+// Sorts values by row with a stable radix sort, lowest bits first. Returns the array, of the two,
+// that holds the result.
+inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n, i64 rows) {
+    constexpr int BITS = 11;
+    i64 begin[1 << BITS];
+    for (int shift = 0; (rows - 1) >> shift > 0; shift += BITS) {
+        auto digit = [shift](const SparseValue& v) { return (v.row >> shift) & ((1 << BITS) - 1); };
+        for (i64& each : begin) each = 0;
+        for (i64 i = 0; i < n; ++i) ++begin[digit(values[i])];
+        i64 sum = 0;
+        for (i64& each : begin) {
+            const i64 count = each;
+            each = sum;
+            sum += count;
+        }
+        for (i64 i = 0; i < n; ++i) other[begin[digit(values[i])]++] = values[i];
+        SparseValue* const swapped = values;
+        values = other;
+        other = swapped;
+    }
+    return values;
+}
+
+// Touched rows of all tensors.
+struct TouchedRows {
+    HeapArray<SparseValue> values; // of all tensors, each tensor's sorted by row
+    HeapArray<i64> first;          // [touched row]: its first value; then the number of values
+    HeapArray<i64> start;          // [tensor]: its first touched row; then the number of rows
+    i64 invalid = -1;              // a tensor with an index out of range
+
+    TouchedRows(const Table& table, const SparseGradients& rows)
+        : values(value_count(table, rows) + 1), first(value_count(table, rows) + 1),
+          start(table.tensors + 1) {
+        i64 at = 0, row = 0;
+        for (i64 t = 0; t < table.tensors && invalid < 0; ++t) {
+            start[t] = row;
+            if (!collect(rows.indices[t], rows.values[t], rows.rows[t], at)) invalid = t;
+            for (const i64 end = at + rows.values[t]; at < end; ++at)
+                if (at == end - rows.values[t] || values[at].row != values[at - 1].row)
+                    first[row++] = at;
+        }
+        start[table.tensors] = row;
+        first[row] = at;
+    }
+
+    static i64 value_count(const Table& table, const SparseGradients& rows) {
+        i64 sum = 0;
+        for (i64 t = 0; t < table.tensors; ++t) sum += rows.values[t];
+        return sum;
+    }
+
+    // Writes one tensor's values to `at`, sorted. Returns false if an index is out of range.
+    bool collect(const i64* indices, i64 n, i64 rows, i64 at) {
+        SparseValue* const target = values.data + at;
+        bool in_order = true;
+        for (i64 i = 0; i < n; ++i) {
+            if (indices[i] < 0 || indices[i] >= rows) return false;
+            in_order = in_order && (i == 0 || indices[i] >= indices[i - 1]);
+            target[i] = {indices[i], i};
+        }
+        if (in_order) return true;
+        const HeapArray<SparseValue> other(n);
+        const SparseValue* const result = radix_sorted(target, other.data, n, rows);
+        if (result != target) __builtin_memcpy(target, result, u64(n) * sizeof(SparseValue));
+        return true;
+    }
+};
+
+template <class S, class C>
+void add(const void* stream, i64 first, i64 n, C* __restrict to) {
+    const S* __restrict from = static_cast<const S*>(stream) + first;
+    for (i64 i = 0; i < n; ++i) to[i] += decode<S, C>(from[i]);
+}
+
+template <class C>
+void add(u32 dtype, const void* stream, i64 first, i64 n, C* to) {
+    if (dtype == FLOAT32) add<float>(stream, first, n, to);
+    else if (dtype == FLOAT64) add<double>(stream, first, n, to);
+    else if (dtype == BFLOAT16) add<bfloat16>(stream, first, n, to);
+    else add<float16>(stream, first, n, to);
+}
+
+// Rows with fewer elements are updated several at once.
+constexpr i64 MIN_DIRECT_WIDTH = 16;
+
+template <class R>
+struct SparseKernel {
+    static constexpr int STREAMS = R::STREAMS;
+
+    const ElementwiseKernel<R>& kernel;
+    const SparseGradients& rows;
+    const TouchedRows& touched;
+    const Threads& threads;
+
+    i64 width(i64 t) const {
+        return rows.values[t] ? kernel.table.elements[t] / rows.values[t] : 0;
+    }
+
+    u32 dtype(i64 t, int stream) const { return dtype_of(kernel.table.dtypes[t], stream); }
+
+    // Sums the values of a row, for elements at, at + 1, ...
+    template <class C>
+    void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
+        const void* const values = kernel.address(1, t);
+        const i64 wide = width(t);
+        i64 v = touched.first[row];
+        read(dtype(t, 1), values, touched.values[v].position * wide + at, n, to);
+        while (++v < touched.first[row + 1])
+            add(dtype(t, 1), values, touched.values[v].position * wide + at, n, to);
+        if (kernel.table.grad_scale)
+            for (i64 i = 0; i < n; ++i) to[i] /= C(*kernel.table.grad_scale);
+    }
+
+    // Updates touched rows in place, piece by piece.
+    template <class C>
+    void in_place(i64 t, i64 low, i64 high) const {
+        C grads[BUFFER_ELEMENTS];
+        C* streams[STREAMS];
+        const i64 wide = width(t);
+        for (; low < high; ++low) {
+            const i64 first = touched.values[touched.first[low]].row * wide;
+            for (i64 at = 0; at < wide; at += BUFFER_ELEMENTS) {
+                const i64 n = wide - at < BUFFER_ELEMENTS ? wide - at : BUFFER_ELEMENTS;
+                for (int s = 0; s < STREAMS; ++s) {
+                    C* const rows = static_cast<C*>(kernel.address(s, t));
+                    streams[s] = dtype(t, s) ? rows + first + at : nullptr;
+                }
+                sum(t, low, at, n, streams[1] = grads);
+                optgen::update<R>(
+                    kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], n, streams);
+            }
+        }
+    }
+
+    // Copies elements of a row to buffers, and back.
+    template <class C>
+    void load(i64 t, i64 row, i64 at, i64 n, C* const* to, i64 offset) const {
+        const i64 first = touched.values[touched.first[row]].row * width(t) + at;
+        for (int s = 0; s < STREAMS; ++s)
+            if (s != 1 && to[s]) read(dtype(t, s), kernel.address(s, t), first, n, to[s] + offset);
+    }
+
+    template <class C>
+    void store(i64 t, i64 row, i64 at, i64 n, C* const* from, i64 offset) const {
+        const i64 first = touched.values[touched.first[row]].row * width(t) + at;
+        for (int s = 0; s < STREAMS; ++s)
+            if (is_written<R>(s) && from[s])
+                write(dtype(t, s), from[s] + offset, kernel.address(s, t), first, n);
+    }
+
+    // Updates touched rows in buffers of the compute dtype, several narrow rows at once.
+    template <class C>
+    void through_buffers(i64 t, i64 low, i64 high) const {
+        C buffer[STREAMS][BUFFER_ELEMENTS];
+        C* streams[STREAMS];
+        for (int s = 0; s < STREAMS; ++s) streams[s] = dtype(t, s) ? buffer[s] : nullptr;
+        const i64 wide = width(t), piece = wide < BUFFER_ELEMENTS ? wide : BUFFER_ELEMENTS;
+        const i64 many = BUFFER_ELEMENTS / piece;
+        for (; low < high; low += many) {
+            const i64 count = high - low < many ? high - low : many;
+            for (i64 at = 0; at < wide; at += piece) {
+                const i64 n = wide - at < piece ? wide - at : piece;
+                for (i64 i = 0; i < count; ++i) {
+                    load(t, low + i, at, n, streams, i * n);
+                    sum(t, low + i, at, n, buffer[1] + i * n);
+                }
+                optgen::update<R>(
+                    kernel.hypers(t), kernel.scalars(t), kernel.table.fresh[t], count * n, streams);
+                for (i64 i = 0; i < count; ++i) store(t, low + i, at, n, streams, i * n);
+            }
+        }
+    }
+
+    template <class C>
+    void update(i64 t, i64 low, i64 high) const {
+        bool direct = width(t) >= MIN_DIRECT_WIDTH;
+        for (int s = 0; s < STREAMS; ++s)
+            direct = direct && (s == 1 || dtype(t, s) == DTYPE<C> || dtype(t, s) == ABSENT);
+        if (direct) in_place<C>(t, low, high);
+        else through_buffers<C>(t, low, high);
+    }
+
+    // Updates one thread's share of all touched rows, in proportion to their elements.
+    void run_thread(i64 id, i64 team) const {
+        i64 all = 0, at = 0;
+        for (i64 t = 0; t < kernel.table.tensors; ++t) all += elements(t);
+        const i64 low = all * id / team, high = all * (id + 1) / team;
+        for (i64 t = 0; t < kernel.table.tensors; at += elements(t++)) {
+            const i64 wide = width(t), begin = touched.start[t], end = touched.start[t + 1];
+            if (!wide) continue;
+            const i64 first = begin + rows_within(low - at, wide);
+            const i64 limit = begin + rows_within(high - at, wide);
+            const i64 last = limit < end ? limit : end;
+            if (first >= last) continue;
+            if (kernel.in_double(t)) update<double>(t, first, last);
+            else update<float>(t, first, last);
+        }
+    }
+
+    i64 elements(i64 t) const { return (touched.start[t + 1] - touched.start[t]) * width(t); }
+
+    // Returns how many rows begin within this many elements.
+    static i64 rows_within(i64 elements, i64 wide) {
+        return elements > 0 ? (elements + wide - 1) / wide : 0;
+    }
+
+    static void work(void* at) {
+        const SparseKernel& rows = *static_cast<const SparseKernel*>(at);
+        rows.run_thread(rows.threads.id(), rows.threads.team());
+    }
+};
+
+// Takes one step of all tensors of a table with sparse gradients. Returns -1, or a tensor with an
+// index out of range; then nothing was changed.
+template <class R>
+i64 step_sparse(const Table& table, const SparseGradients& rows, const Threads& threads) {
+    if constexpr (SCATTER_ADDS<R>) {
+        ScatterAddKernel<R> unread{nullptr, table, rows, threads};
+        if (unread.keeps_precision()) {
+            const i64 invalid = unread.find_invalid();
+            if (invalid >= 0) return invalid;
+            const ElementwiseKernel<R> kernel(table);
+            ScatterAddKernel<R> region{&kernel, table, rows, threads};
+            run_sparse(region, threads, kernel.traffic);
+            return -1;
+        }
+    }
+    const TouchedRows touched(table, rows);
+    if (touched.invalid >= 0) return touched.invalid;
+    const ElementwiseKernel<R> kernel(table);
+    SparseKernel<R> region{kernel, rows, touched, threads};
+    run_sparse(region, threads, kernel.traffic);
+    return -1;
+}
+
+}  // namespace optgen

@@ -1,0 +1,78 @@
+// Strip-mined loop over the elements of a tile. While a strip is computed, the next ones are
+// prefetched. Streams of another dtype are converted strip by strip, in buffers that stay in the
+// first-level cache.
+#include "optgen/runtime/fused_cpu/include/rule_descriptor.h"
+
+namespace optgen {
+
+template <class C>
+struct StripMinedLoop {
+    const RuleDescriptor<C>& rule;
+    const TensorContext<C>& tensor;
+    const u64 touched;           // values that the pass reads or writes, a bit each
+    const u64 converted, stored; // streams that go through buffers, and those that are stored
+    const u64 gapped;            // streams whose rows are not adjacent
+    const Tile& tile;
+
+    void run(int k, const Pointer* at) const {
+        const i64 length = converted ? CONVERTED_TILE : STRIP, all = tile.columns;
+        const i64 rows_per_strip = gapped ? 1 : max(1, length / all);
+        const i64 gap = tensor.plan.columns - all;
+        Pointer pointers[MAX_VALUES];
+        for (int v = 0; v < rule.values; ++v) pointers[v] = at[v];
+        i64 element = tile.element;
+        for (i64 row = 0; row < tile.rows; row += rows_per_strip) {
+            const i64 rows = min(rows_per_strip, tile.rows - row);
+            for (i64 column = 0; column < all; column += length) {
+                const i64 columns = min(length, all - column), n = rows * columns;
+                before_strip(k, element, n, pointers);
+                rule.run(false, tensor.inputs, k, rows, columns, pointers);
+                after_strip(element, n, pointers);
+                element += n;
+                advance(TENSOR, n, pointers);
+                advance(COLUMN, columns, pointers);
+            }
+            advance(ROW, rows, pointers);
+            advance(COLUMN, -all, pointers);
+            for (u64 streams = gapped; streams; streams &= streams - 1) {
+                Pointer& pointer = pointers[__builtin_ctzll(streams)];
+                pointer = pointer.plus(gap * rule.element_bytes);
+            }
+            element += gapped ? gap : 0;
+        }
+    }
+
+    char* address_of(int v, i64 element) const {
+        return static_cast<char*>(tensor.address(v)) + element * itemsize(tensor.dtype(v));
+    }
+
+    void before_strip(int k, i64 element, i64 n, const Pointer* pointers) const {
+        for (u64 streams = rule.steps[k].reads & rule.element_streams;
+             streams && tensor.plan.step_exceeds_cache; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            prefetch_range(address_of(v, element) + PREFETCH_BYTES, n * itemsize(tensor.dtype(v)));
+        }
+        for (u64 streams = converted; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            read<COMPILED_DTYPES>(
+                tensor.dtype(v), tensor.address(v), element, n, static_cast<C*>(pointers[v].at));
+        }
+    }
+
+    void after_strip(i64 element, i64 n, const Pointer* pointers) const {
+        for (u64 streams = converted & stored; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            write<COMPILED_DTYPES>(
+                tensor.dtype(v), static_cast<C*>(pointers[v].at), tensor.address(v), element, n);
+        }
+    }
+
+    void advance(int axes, i64 n, Pointer* pointers) const {
+        for (u64 values = touched & ~converted; values; values &= values - 1) {
+            const int v = __builtin_ctzll(values);
+            if (rule.axes[v] == axes) pointers[v] = pointers[v].plus(n * rule.bytes(v));
+        }
+    }
+};
+
+}  // namespace optgen

@@ -1,0 +1,197 @@
+// Runs the passes of one tensor: its memory, and the steps between sweeps.
+#include "optgen/runtime/fused_cpu/include/tiling_plan.h"
+#include "optgen/runtime/fused_cpu/include/loop_access.h"
+
+namespace optgen {
+
+// Inputs of a rule's loops besides their arrays.
+template <class R>
+struct LoopInputs {
+    const typename R::Hypers& hypers;
+    const typename R::Scalars& scalars;
+    unsigned fresh;
+    Sizes sizes;
+    double* numbers;  // [NUMBERS], numbers of the whole tensor
+    double* partials; // [NUMBERS], sums over the swept block
+
+    typename R::Numbers& named() const { return *reinterpret_cast<typename R::Numbers*>(numbers); }
+    typename R::Numbers& sums() const { return *reinterpret_cast<typename R::Numbers*>(partials); }
+};
+
+// One tensor and its memory, which lasts for the step. C is the compute dtype.
+template <class R, class C>
+struct TensorPasses {
+    static constexpr int STREAMS = R::STREAMS, VALUES = R::VALUES, NUMBERS = R::NUMBERS;
+    static constexpr int PARTIALS = NUMBERS + R::MATRIX_REDUCTIONS;
+    static_assert(R::STEP_COUNT <= 64 && VALUES <= MAX_VALUES, "too many for one rule");
+
+    const Program<R>& program;
+    const TensorPlan& plan;
+    double* numbers;  // [NUMBERS]
+    double* partials; // [block][PARTIALS]: of numbers, and of the reductions to the block's matrix
+    // Values of axes that no tile can compute by itself: row, column and matrix values, and the
+    // unrounded sums that these are computed from.
+    C* axis_values[VALUES];
+    double* row_sums = nullptr;    // [reduction][chunk][row]
+    double* column_sums = nullptr; // [reduction][band][column]
+    double* matrix_sums = nullptr; // [reduction][matrix]
+    i64 bytes;
+
+    TensorPasses(const Program<R>& given_program, const TensorPlan& given_plan)
+        : program(given_program), plan(given_plan) {
+        char* at = plan.memory;
+        numbers = carve<double>(at, NUMBERS);
+        partials = carve<double>(at, plan.blocks * PARTIALS);
+        if (!plan.whole_matrices) {
+            for (int v = 0; v < VALUES; ++v)
+                axis_values[v] =
+                    has_axis_buffer(v) ? carve<C>(at, plan.extent().count(R::AXES[v])) : nullptr;
+            if (!plan.is_complete(ROW))
+                row_sums = carve<double>(at, R::ROW_REDUCTIONS * plan.chunks * plan.extent().rows);
+            if (!plan.is_complete(COLUMN))
+                column_sums =
+                    carve<double>(at, R::COLUMN_REDUCTIONS * plan.bands * plan.extent().columns);
+            matrix_sums = carve<double>(at, R::MATRIX_REDUCTIONS * plan.batch);
+        }
+        bytes = at - plan.memory;
+    }
+
+    bool has_axis_buffer(int v) const { return !plan.is_complete(R::AXES[v]); }
+
+    template <class T>
+    static T* carve(char*& at, i64 n) {
+        T* const carved = reinterpret_cast<T*>(at);
+        at += rounded_up((n + PADDING) * i64(sizeof(T)), 64);
+        return carved;
+    }
+
+    const Pass* table() const { return R::PASSES[plan.strategy]; }
+
+    LoopInputs<R> inputs(i64 block) const {
+        const i64 t = plan.tensor;
+        return {
+            program.hypers(t), program.scalars(t), program.table.fresh[t], program.sizes(t),
+            numbers, partials + block * PARTIALS};
+    }
+
+    u32 dtype(int stream) const { return program.dtype(stream, plan.tensor); }
+    void* address(int stream) const { return program.address(stream, plan.tensor); }
+
+    void begin() const {
+        for (i64 i = 0; i < NUMBERS; ++i) numbers[i] = 0;
+        if (plan.whole_matrices) return;
+        for (int v = 0; v < STREAMS; ++v)
+            if (has_axis_buffer(v) && dtype(v))
+                read<COMPILED_DTYPES>(
+                    dtype(v), address(v), 0, plan.extent().count(R::AXES[v]), axis_values[v]);
+    }
+
+    // Combines the partial results that a pass's blocks left, and runs the pass's finish steps.
+    NOINLINE void finish(const Pass& pass) const {
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (pass.steps >> k & 1 && !plan.is_complete(step.axes)) {
+                combine(step);
+                if constexpr (R::HAS_AXES) convert_result(step, result_of(step));
+            }
+            if (pass.finish >> k & 1) run_step(k, step);
+        }
+        store_axis_values(pass);
+    }
+
+    void store_axis_values(const Pass& pass) const {
+        for (int v = 0; R::HAS_AXES && v < STREAMS; ++v)
+            if (!plan.whole_matrices && has_axis_buffer(v) && pass.stores >> v & 1 && dtype(v))
+                write<COMPILED_DTYPES>(
+                    dtype(v), axis_values[v], address(v), 0, plan.extent().count(R::AXES[v]));
+    }
+
+    // Returns where a reduction's partial results are combined.
+    double* result_of(const Step& step) const {
+        if (step.axes == NONE) return numbers + step.number;
+        if (step.axes == MATRIX) return matrix_sums + step.number * plan.batch;
+        if (step.axes == ROW) return row_sums + step.number * plan.chunks * plan.extent().rows;
+        return column_sums + step.number * plan.bands * plan.extent().columns;
+    }
+
+    // Combines partial results in the order of the blocks: the result has the same bits for any
+    // number of threads.
+    void combine(const Step& step) const {
+        if (step.kind == Step::SUM) combine<Sum>(step);
+        if constexpr (has_max<R>())
+            if (step.kind == Step::MAX) combine<Max>(step);
+    }
+
+    template <class Op>
+    void combine(const Step& step) const {
+        double* __restrict const to = result_of(step);
+        if (step.axes == NONE)
+            for (i64 block = 0; block < plan.blocks; ++block)
+                *to = Op::combine(*to, partials[block * PARTIALS + step.number]);
+        else if constexpr (R::HAS_AXES) {
+            if (step.axes == MATRIX) return combine_matrices<Op>(step, to);
+            const i64 n = plan.extent().count(step.axes);
+            for (i64 p = 1; p < (step.axes == ROW ? plan.chunks : plan.bands); ++p)
+                for (i64 i = 0; i < n; ++i) to[i] = Op::combine(to[i], to[p * n + i]);
+        }
+    }
+
+    // The blocks of a matrix are adjacent.
+    template <class Op>
+    void combine_matrices(const Step& step, double* to) const {
+        for (i64 m = 0; m < plan.batch; ++m) to[m] = 0;
+        for (i64 block = 0; block < plan.blocks; ++block) {
+            double& sum = to[block / (plan.bands * plan.chunks)];
+            sum = Op::combine(sum, partials[block * PARTIALS + NUMBERS + step.number]);
+        }
+    }
+
+    // Converts combined rows, columns or matrix values to the compute dtype, which loops read.
+    void convert_result(const Step& step, const double* __restrict from) const {
+        if (step.kind == Step::LOOP || step.axes == NONE) return;
+        C* __restrict const to = axis_values[__builtin_ctzll(step.writes)];
+        for (i64 i = 0, n = plan.extent().count(step.axes); i < n; ++i) to[i] = C(from[i]);
+    }
+
+    // Runs a loop over all rows, columns or matrices, or a reduction of them.
+    void run_step(int k, const Step& step) const {
+        if (step.kind == Step::LOOP && step.axes == NONE) return R::run_numbers(k, inputs(0));
+        if constexpr (R::HAS_AXES) run_axis_step(k, step);
+    }
+
+    void run_axis_step(int k, const Step& step) const {
+        if (step.kind != Step::LOOP)
+            return reduce(step, step.writes ? axis_values[__builtin_ctzll(step.writes)] : nullptr);
+        const i64 n = count_per_matrix(step.axes);
+        for (i64 m = 0; m < (step.axes == MATRIX ? 1 : plan.batch); ++m) {
+            Pointer at[VALUES];
+            for (int v = 0; v < VALUES; ++v)
+                at[v] = {axis_values[v] + m * (R::AXES[v] == MATRIX ? 1 : n)};
+            R::template run_axes<C, false>(k, inputs(0), n, at);
+        }
+    }
+
+    // Returns how many numbers of these axes a matrix has; for MATRIX, how many the tensor has.
+    i64 count_per_matrix(int axes) const {
+        return axes == MATRIX ? plan.batch : plan.extent().count(axes) / max(1, plan.batch);
+    }
+
+    // Reduces rows or columns to one number of the tensor, or to one for each matrix.
+    template <class To>
+    void reduce(const Step& step, To* matrices) const {
+        if (step.kind == Step::SUM) reduce<Sum>(step, matrices);
+        if constexpr (has_max<R>())
+            if (step.kind == Step::MAX) reduce<Max>(step, matrices);
+    }
+
+    template <class Op, class To>
+    void reduce(const Step& step, To* matrices) const {
+        const int from = __builtin_ctzll(step.reads);
+        const i64 n = plan.extent().count(R::AXES[from]);
+        double& number = numbers[step.number];
+        if (step.axes == NONE) number = Op::combine(number, reduce_all<Op>(axis_values[from], n));
+        else reduce_rows<Op>(axis_values[from], plan.batch, n / max(1, plan.batch), matrices);
+    }
+};
+
+}  // namespace optgen

@@ -1,0 +1,74 @@
+// The interface to the runtime: the table of tensors, their shards, and the thread pool.
+#include "optgen/runtime/fused_cpu/include/dtypes.h"
+
+namespace optgen {
+
+// Tensor of which this rank holds a shard. The first three fields are sizes of the whole tensor.
+// `sharded_axes` are bits: 1 matrices, 2 rows, 4 columns. For each set of axes, `rank_groups` names
+// the ranks that complete a sum over these axes, by the runtime's index: -1 if the sum is complete.
+struct Shard {
+    i64 elements, rows, columns, sharded_axes, rank_groups[8];
+};
+
+// Step over shards, which the runtime resumes until it ends (sharded_kernel.h).
+struct ShardedStep;
+struct Shards {
+    const Shard* of;   // [tensor]
+    i64 rank_groups;   // how many
+    i64* counts;       // [rank group][sum, max]: how many numbers the ranks must complete
+    double* numbers;   // these numbers, side by side in the order of `counts`
+    ShardedStep* step; // created when the step begins
+};
+
+// Tensors of all parameter groups, in the optimizer's order. Streams are the parameter, its
+// gradient, states of the parameter's shape, then the scalar cells: step count and scalar states.
+// If a tensor has no gradient, the gradient's dtype is ABSENT, and the kernel skips the tensor.
+struct Table {
+    i64 tensors;
+    void* const* address;       // [stream][tensor]
+    const i64* elements;        // [tensor]
+    const u64* dtypes;          // [tensor], four bits a stream, the parameter's lowest
+    const int* group;           // [tensor]
+    const unsigned char* fresh; // [tensor], bit k: this step created the rule's k-th fresh state
+    const double* hypers;       // [group][hyperparameter]
+    const double* grad_scale;   // divisor of gradients, or null
+    const i64* shape;           // [tensor][SHAPE], or null if the rule does not read shapes
+    Shards* shards;             // null if all tensors are whole
+};
+
+// Columns of `shape`: number of dimensions, and the tensor as a batch of matrices.
+enum { DIMENSIONS, BATCH, ROWS, COLUMNS, SHAPE };
+
+// libgomp's functions, as loaded in the process (torch's own); all null if it is not loaded.
+struct Threads {
+    int count;
+    void (*parallel)(void (*)(void*), void*, unsigned, unsigned);
+    int (*id)();
+    int (*team)();
+    void (*barrier)();
+};
+
+template <class C>
+constexpr u32 DTYPE = sizeof(C) == 8 ? FLOAT64 : FLOAT32;
+
+// Below this much memory traffic, a second thread costs more than it saves.
+constexpr i64 MIN_PARALLEL_BYTES = 16 << 20;
+
+template <class T>
+struct HeapArray {
+    T* data;
+
+    explicit HeapArray(i64 n) : data(static_cast<T*>(__builtin_malloc(u64(n) * sizeof(T)))) {
+        if (!data) __builtin_trap();
+    }
+    HeapArray(const HeapArray&) = delete;
+    ~HeapArray() { __builtin_free(data); }
+    T& operator[](i64 i) const { return data[i]; }
+
+    void grow(i64 n) {
+        data = static_cast<T*>(__builtin_realloc(data, u64(n) * sizeof(T)));
+        if (!data) __builtin_trap();
+    }
+};
+
+}  // namespace optgen

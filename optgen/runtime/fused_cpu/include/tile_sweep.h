@@ -1,0 +1,222 @@
+// Runs one pass over one block of a tensor, tile by tile.
+#include "optgen/runtime/fused_cpu/include/strip_mining.h"
+#include "optgen/runtime/fused_cpu/include/accumulators.h"
+
+namespace optgen {
+
+template <class C, bool HAS_AXES, bool HAS_MAX>
+struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
+    using Base = Accumulators<C, HAS_AXES, HAS_MAX>;
+    using Base::rule, Base::tensor, Base::plan, Base::pass, Base::written;
+    using Base::band, Base::chunk, Base::left, Base::right, Base::rows_summed;
+    using Base::buffer, Base::broadcast_buffer, Base::is_summed_in_loop;
+
+    const bool unscales;
+    const u64 touched;
+    const int loops;
+    const u64 converted; // streams that are converted strip by strip
+
+    NOINLINE BlockSweep(
+        const RuleDescriptor<C>& given_rule, const TensorContext<C>& given_tensor,
+        const Pass& given_pass, const Footprint& footprint, bool first, C* scratch)
+        : Base{given_rule, given_tensor, given_tensor.plan, given_pass, scratch, footprint.written},
+          unscales(first && tensor.table.grad_scale), touched(footprint.touched),
+          loops(footprint.loops),
+          converted(footprint.loops_only && loops == 1 && !plan.loop_dtype ? find_converted() : 0) {
+        for (int n = 0; first && n < rule.numbers; ++n) tensor.partials[n] = 0;
+    }
+
+    // Returns the streams of a pass with one loop that have another dtype than the compute dtype.
+    // Row sums that end within a strip have the same bits as without strips.
+    u64 find_converted() const {
+        const bool pays = plan.step_exceeds_cache || plan.columns > CONVERTED_TILE;
+        if (!pays || !plan.by_rows || plan.whole_matrices || plan.has_whole_columns()) return 0;
+        u64 found = 0;
+        for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            found |= u64(tensor.dtype(v) != DTYPE<C> && tensor.dtype(v) != ABSENT) << v;
+        }
+        return found;
+    }
+
+    void run(i64 block) {
+        if (plan.whole_matrices) sweep_matrices(block);
+        else if constexpr (HAS_AXES) sweep_rows(block);
+    }
+
+    // Sweeps tiles of whole matrices.
+    void sweep_matrices(i64 block) {
+        const i64 size = plan.size();
+        const i64 all = rounded_up(plan.batch, plan.tile_height) / plan.tile_height;
+        const i64 first = all * block / plan.blocks * plan.tile_height;
+        const i64 end = min(plan.batch, all * (block + 1) / plan.blocks * plan.tile_height);
+        for (i64 m = first; m < end; m += plan.tile_height) {
+            const i64 n = min(plan.tile_height, end - m);
+            sweep_tile({m, m * plan.rows, m * plan.columns, m * size, n, n * plan.rows,
+                        n * plan.columns, n * size});
+        }
+    }
+
+    // Sweeps rows of one matrix: several short rows in a tile, or a part of a long row.
+    void sweep_rows(i64 block) {
+        const i64 matrix = block / (plan.bands * plan.chunks);
+        band = block / plan.chunks % plan.bands, chunk = block % plan.chunks;
+        const i64 first = plan.rows * band / plan.bands, last = plan.rows * (band + 1) / plan.bands;
+        left = chunk * CHUNK_COLUMNS, right = min(plan.columns, left + CHUNK_COLUMNS);
+        Base::begin_sums(matrix, first, last);
+        for (i64 r = first; r < last; r += plan.tile_height) {
+            const i64 rows = min(plan.tile_height, last - r), row = matrix * plan.rows + r;
+            for (i64 c = left; c < right; c += plan.tile_width) {
+                const i64 columns = min(plan.tile_width, right - c);
+                sweep_tile({matrix, row, matrix * plan.columns + c, row * plan.columns + c, 1,
+                            rows, columns, rows * columns});
+            }
+            if ((rows_summed += rows) + plan.tile_height > SUMMED_ROWS) Base::end_run(matrix);
+        }
+        Base::end_run(matrix);
+    }
+
+    NOINLINE void sweep_tile(const Tile& tile) {
+        Pointer at[MAX_VALUES];
+        const bool prefetches =
+            plan.step_exceeds_cache && plan.loop_dtype && (plan.whole_matrices || !plan.by_rows);
+        if (unscales) unscale(tile);
+        for (int v = 0; v < rule.values; ++v)
+            at[v] = touched >> v & 1 ? locate(v, tile) : Pointer{nullptr};
+        if constexpr (HAS_AXES)
+            if (plan.by_rows && written >> rule.streams) Base::assign_sum_buffers(tile, at);
+        for (int k = 0, loop_count = 0; k < rule.step_count; ++k) {
+            if (!(pass.steps >> k & 1)) continue;
+            const Step& step = rule.steps[k];
+            if (step.kind == Step::LOOP) {
+                if (prefetches && loops > 1) prefetch_next(tile, loop_count++);
+                run_loop(k, step, tile, at);
+            } else if (is_summed_in_loop(step)) {
+                if constexpr (HAS_AXES)
+                    if (step.axes == ROW && !plan.is_complete(ROW)) Base::add_rows(step, tile, at);
+            } else if (step.kind == Step::SUM) Base::template reduce<Sum>(step, tile, at);
+            else if constexpr (HAS_MAX) Base::template reduce<Max>(step, tile, at);
+        }
+        for (int v = 0; v < rule.streams; ++v)
+            if ((pass.stores & written & ~converted) >> v & 1 && at[v].at == buffer(v))
+                write_back(v, tile);
+    }
+
+    // Returns where a value of a tile is read and written: in the tensor itself if possible.
+    Pointer locate(int v, const Tile& tile) const {
+        const int axes = rule.axes[v];
+        if (!plan.is_complete(axes)) return {tensor.axis_values[v] + tile.first(axes)};
+        const u32 dtype = v < rule.streams ? tensor.dtype(v) : DTYPE<C>;
+        if (dtype == ABSENT) return {nullptr};
+        if (v >= rule.streams || converted >> v & 1) return {buffer(v)};
+        const bool as_stored =
+            dtype == DTYPE<C> || (plan.loop_dtype && rule.element_streams >> v & 1);
+        if (as_stored && (!(written >> v & 1) || pass.stores >> v & 1))
+            return Pointer{tensor.address(v)}.plus(tile.first(axes) * itemsize(dtype));
+        const i64 n = tile.count(axes) / row_pieces(axes), bytes = n * itemsize(dtype);
+        for (i64 r = 0; r < row_pieces(axes); ++r) {
+            const i64 first = tile.first(axes) + r * plan.columns;
+            const Pointer from = Pointer{tensor.address(v)}.plus(first * itemsize(dtype));
+            if (plan.step_exceeds_cache) prefetch_range(from.plus(bytes).at, bytes);
+            const Pointer to =
+                Pointer{buffer(v)}.plus(r * (as_stored ? bytes : n * i64(sizeof(C))));
+            if (as_stored) __builtin_memcpy(to.at, from.at, u64(bytes));
+            else read<COMPILED_DTYPES>(dtype, from.at, 0, n, static_cast<C*>(to.at));
+        }
+        return {buffer(v)};
+    }
+
+    void write_back(int v, const Tile& tile) const {
+        const int axes = rule.axes[v];
+        const i64 n = tile.count(axes) / row_pieces(axes);
+        for (i64 r = 0; r < row_pieces(axes); ++r)
+            write<COMPILED_DTYPES>(
+                tensor.dtype(v), buffer(v) + r * n, tensor.address(v),
+                tile.first(axes) + r * plan.columns, n);
+    }
+
+    // Returns the number of pieces in memory of a tile's values of these axes. A tile of whole
+    // columns has a piece per row.
+    i64 row_pieces(int axes) const {
+        return plan.has_whole_columns() && axes == TENSOR ? plan.rows : 1;
+    }
+
+    // Unscales gradients in place, as torch's fused kernels do.
+    void unscale(const Tile& tile) const {
+        const C scale = C(*tensor.table.grad_scale);
+        const i64 n = tile.elements / row_pieces(TENSOR);
+        C* const grads = buffer(1);
+        for (i64 r = 0; r < row_pieces(TENSOR); ++r)
+            for (i64 c = 0; c < n; c += plan.tile_elements) {
+                const i64 first = tile.element + r * plan.columns + c;
+                const i64 m = min(plan.tile_elements, n - c);
+                read<COMPILED_DTYPES>(tensor.dtype(1), tensor.address(1), first, m, grads);
+                for (i64 i = 0; i < m; ++i) grads[i] /= scale;
+                write<COMPILED_DTYPES>(tensor.dtype(1), grads, tensor.address(1), first, m);
+            }
+    }
+
+    // Prefetches a share of the next tile's streams. Memory would be idle while this tile is
+    // computed.
+    INLINE void prefetch_next(const Tile& tile, int share) const {
+        for (u64 streams = touched & ((1 << rule.streams) - 1); streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams), axes = rule.axes[v];
+            if (!plan.is_complete(axes)) continue;
+            const i64 size = itemsize(tensor.dtype(v)), n = tile.count(axes) * size;
+            const char* const next =
+                static_cast<const char*>(tensor.address(v)) + tile.first(axes) * size + n;
+            const i64 first = n * share / loops / 64 * 64, end = n * (share + 1) / loops;
+            prefetch_range(next + first, end - first);
+        }
+    }
+
+    // Runs a loop. A value of fewer axes than the loop is one number for all elements or for a row,
+    // or is broadcast to the elements.
+    void run_loop(int k, const Step& step, const Tile& tile, const Pointer* at) const {
+        const i64 n = tile.count(step.axes);
+        if constexpr (HAS_AXES) {
+            if (!plan.by_rows) {
+                Pointer pointers[MAX_VALUES];
+                for (u64 values = step.reads | step.writes; values; values &= values - 1) {
+                    const int v = __builtin_ctzll(values);
+                    pointers[v] = rule.axes[v] == step.axes
+                        ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
+                }
+                return rule.run(true, tensor.inputs, k, 1, n, pointers);
+            }
+            const u64 gapped =
+                step.axes == TENSOR && row_pieces(TENSOR) > 1 ? in_place_streams(at) : 0;
+            if (step.axes == TENSOR
+                && (plan.exceeds_cache || converted || plan.has_whole_columns())) {
+                const u64 stored = pass.stores & written;
+                return StripMinedLoop<C>{
+                    rule, tensor, touched, converted, stored, gapped, tile}.run(k, at);
+            }
+            if (step.axes == TENSOR)
+                return rule.run(false, tensor.inputs, k, tile.rows, tile.columns, at);
+        }
+        rule.run(false, tensor.inputs, k, 1, n, at);
+    }
+
+    // Returns the streams that a loop reads in place.
+    u64 in_place_streams(const Pointer* at) const {
+        u64 found = 0;
+        for (u64 streams = touched & rule.element_streams; streams; streams &= streams - 1) {
+            const int v = __builtin_ctzll(streams);
+            found |= u64(at[v].at != buffer(v)) << v;
+        }
+        return found;
+    }
+
+    Pointer broadcast_to_elements(int v, int axes, const Tile& tile, C* from) const {
+        const i64 rows = tile.rows / tile.matrices, columns = tile.columns / tile.matrices;
+        const i64 n = tile.count(axes) / tile.count(rule.axes[v]);
+        if (n == 1) return {from};
+        if (rule.axes[v] == COLUMN && columns > 1)
+            repeat_rows(from, tile.matrices, rows, columns, broadcast_buffer(v));
+        else repeat_interleave(from, tile.count(rule.axes[v]), n, broadcast_buffer(v));
+        return {broadcast_buffer(v)};
+    }
+};
+
+}  // namespace optgen

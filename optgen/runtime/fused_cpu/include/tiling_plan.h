@@ -1,0 +1,167 @@
+// Makes the tiling plan of a tensor.
+#include "optgen/runtime/fused_cpu/include/tensor_plan.h"
+
+namespace optgen {
+
+// Tells whether row and column states are stored in the compute dtype.
+template <class R>
+bool has_exact_axis_states(const Program<R>& program, i64 t, bool in_double) {
+    bool exact = R::HAS_AXES;
+    for (int v = 0; v < R::STREAMS; ++v) {
+        const u32 dtype = program.dtype(v, t);
+        exact = exact
+            && (R::AXES[v] == TENSOR || !dtype || dtype == (in_double ? FLOAT64 : FLOAT32));
+    }
+    return exact;
+}
+
+// Returns the bytes per element of all streams that have the tensor's shape.
+template <class R>
+i64 bytes_per_element(const Program<R>& program, i64 t) {
+    i64 bytes = 0;
+    for (int v = 0; v < R::STREAMS; ++v)
+        if (R::AXES[v] == TENSOR) bytes += itemsize(program.dtype(v, t));
+    return bytes;
+}
+
+// Returns the dtype of all streams of the tensor's shape if loops can read this dtype: the compute
+// dtype, or a 16-bit dtype. Returns ABSENT otherwise.
+template <class R>
+u32 find_loop_dtype(const Program<R>& program, i64 t, bool in_double) {
+    const u32 its = program.dtype(0, t);
+    for (int v = 1; v < R::STREAMS; ++v) {
+        const u32 dtype = program.dtype(v, t);
+        if (R::AXES[v] == TENSOR && dtype && dtype != its) return ABSENT;
+    }
+    return in_double == (its == FLOAT64) ? its : ABSENT;
+}
+
+// Shape of a whole tensor, of which this rank may hold a shard. Decisions that depend on this shape
+// alone are the same on all ranks.
+struct GlobalShape {
+    i64 batch, rows, columns, sharded_axes;
+
+    i64 size() const { return rows * columns; }
+    bool is_unsharded() const { return !(sharded_axes & ~MATRIX); }
+};
+
+inline GlobalShape global_shape(const Table& table, i64 t) {
+    const i64* const shape = table.shape + SHAPE * t;
+    if (!table.shards) return {shape[BATCH], shape[ROWS], shape[COLUMNS], 0};
+    const Shard& of = table.shards->of[t];
+    return {of.elements / max(1, of.rows * of.columns), of.rows, of.columns, of.sharded_axes};
+}
+
+// Chooses the tiling strategy of a tensor with row or column values: the same on all ranks.
+template <class R>
+TensorPlan::Strategy choose_strategy(const GlobalShape& of, bool exact) {
+    const bool tall = of.rows >= of.columns;
+    const bool many = of.batch * (of.rows + of.columns)
+        > (exact ? MANY_AXIS_VALUES : 2 * MANY_AXIS_VALUES);
+    const i64 largest = many && of.batch > 1 ? MAX_WHOLE_MATRIX_OF_MANY : MAX_WHOLE_MATRIX;
+    TensorPlan::Strategy strategy = TensorPlan::SPLIT;
+    if (of.is_unsharded() && of.size() && of.size() <= largest)
+        strategy = TensorPlan::WHOLE_MATRICES;
+    else if (!many || !of.size() || of.sharded_axes & (tall ? 4 : 2)) return strategy;
+    else if (tall && of.columns <= LONG_ROW_TILE) strategy = TensorPlan::WHOLE_ROWS;
+    else if (!tall && of.rows <= MAX_WHOLE_COLUMN) strategy = TensorPlan::WHOLE_COLUMNS;
+    if (strategy != TensorPlan::SPLIT && exact)
+        strategy = TensorPlan::Strategy(strategy + TensorPlan::EXACT_MATRICES);
+    return R::PASS_COUNTS[strategy] ? strategy : TensorPlan::SPLIT;
+}
+
+// [strategy]: the axes whose values a tile can compute by itself.
+constexpr int COMPLETE_AXES[] = {
+    set(TENSOR, ROW, COLUMN, MATRIX), set(TENSOR, ROW), set(TENSOR, COLUMN),
+    set(TENSOR, ROW, COLUMN, MATRIX), set(TENSOR, ROW), set(TENSOR, COLUMN), set(TENSOR)};
+
+// Plans tiles of one or more whole matrices.
+inline void plan_whole_matrices(TensorPlan& plan) {
+    const bool few = plan.size() <= MAX_WHOLE_MATRIX;
+    plan.by_rows = plan.columns >= LONG_ROW && 2 * plan.size() >= SHORT_ROW_TILE && few;
+    plan.tile_elements = plan.by_rows ? LONG_ROW_TILE : plan.short_row_tile();
+    plan.tile_height = plan.by_rows ? 1 : max(1, plan.short_row_tile() / max(1, plan.size()));
+    // A matrix value has one number a matrix: tiles begin at a cache line of these numbers.
+    if (plan.tile_height > CACHE_LINE)
+        plan.tile_height = plan.tile_height / CACHE_LINE * CACHE_LINE;
+    plan.tile_elements = max(plan.tile_elements, plan.tile_height * plan.size());
+    plan.blocks = (plan.batch * plan.size() + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS;
+}
+
+// Plans tiles of whole columns.
+inline void plan_whole_columns(TensorPlan& plan, bool in_place) {
+    plan.tile_height = max(1, plan.rows), plan.bands = 1;
+    plan.tile_width = in_place ? CHUNK_COLUMNS : max(plan.tile_elements / plan.tile_height, STRIP);
+    plan.tile_elements = in_place ? CHUNK_COLUMNS : plan.tile_width * plan.tile_height;
+}
+
+// Plans bands of rows and chunks of columns of each matrix. On shards there is less room for column
+// sums: all tensors wait for the ranks at the same time, each with its sums. `in_place`: no stream
+// goes through a buffer, and a pass reads every element once. Then a tile may be larger than the
+// caches, and tiles of whole columns read long pieces of rows.
+inline void plan_bands_and_chunks(TensorPlan& plan, bool is_sharded, bool in_place) {
+    plan.by_rows = plan.columns >= LONG_ROW;
+    plan.tile_elements = !plan.by_rows ? plan.short_row_tile()
+        : plan.exceeds_cache ? UNCACHED_TILE : LONG_ROW_TILE;
+    plan.tile_height =
+        max(1, min(plan.by_rows ? SUMMED_ROWS : plan.tile_elements,
+                   plan.tile_elements / max(1, plan.columns)));
+    // Rows whose column sums are added to doubles together are one tile if no stream is buffered.
+    const bool one_tile =
+        in_place && plan.by_rows && plan.columns <= plan.tile_elements && !plan.exceeds_cache;
+    if (one_tile) plan.tile_height = SUMMED_ROWS / plan.tile_height * plan.tile_height;
+    const i64 fitting =
+        (is_sharded ? COLUMN_SUM_BYTES / 8 : COLUMN_SUM_BYTES) / (8 * max(1, plan.columns));
+    plan.bands = max(1, min(min(plan.size() / BAND_ELEMENTS, 64), min(fitting, plan.rows)));
+    plan.chunks = max(1, (plan.columns + CHUNK_COLUMNS - 1) / CHUNK_COLUMNS);
+    plan.tile_width = plan.tile_elements;
+    if (plan.has_whole_columns()) plan_whole_columns(plan, in_place);
+    plan.blocks = plan.size() ? plan.batch * plan.bands * plan.chunks : 0;
+}
+
+// Tells whether each pass reads an element at most once, and stores all elements that it writes.
+template <class R>
+constexpr bool reads_elements_once(TensorPlan::Strategy strategy) {
+    for (int p = 0; p < R::PASS_COUNTS[strategy]; ++p) {
+        const Pass& pass = R::PASSES[strategy][p];
+        int loops = 0;
+        for (int k = 0; k < R::STEP_COUNT; ++k) {
+            const Step& step = R::STEPS[k];
+            if (!(pass.steps >> k & 1) || step.axes != TENSOR || step.kind != Step::LOOP) continue;
+            if (step.writes & element_streams<R>() & ~pass.stores || loops++) return false;
+        }
+    }
+    return !has_max<R>();
+}
+
+template <class R>
+TensorPlan make_plan(const Program<R>& program, i64 t) {
+    const i64* const shape = program.table.shape + SHAPE * t;
+    TensorPlan plan{};
+    plan.tensor = t;
+    plan.in_double = program.in_double(t);
+    plan.batch = shape[BATCH], plan.rows = shape[ROWS], plan.columns = shape[COLUMNS];
+    plan.loop_dtype = find_loop_dtype(program, t, plan.in_double);
+    if constexpr (R::HAS_AXES) {
+        const GlobalShape of = global_shape(program.table, t);
+        plan.strategy = choose_strategy<R>(of, has_exact_axis_states(program, t, plan.in_double));
+        plan.complete_axes = COMPLETE_AXES[plan.strategy];
+        plan.whole_matrices = plan.is_complete(MATRIX);
+        const bool wide = plan.columns >= WIDE_ROW && !plan.has_whole_columns();
+        const i64 bytes = program.table.elements[t] * bytes_per_element(program, t);
+        plan.exceeds_cache = wide && plan.loop_dtype && bytes > CACHE_BYTES;
+        constexpr bool split_once = reads_elements_once<R>(TensorPlan::SPLIT);
+        constexpr bool columns_once = reads_elements_once<R>(TensorPlan::EXACT_COLUMNS);
+        const bool once = plan.strategy == TensorPlan::SPLIT
+            ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
+        if (!plan.whole_matrices)
+            plan_bands_and_chunks(plan, !of.is_unsharded(), plan.loop_dtype && once);
+    } else {
+        plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
+        plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
+    }
+    if (plan.whole_matrices) plan_whole_matrices(plan);
+    return plan;
+}
+
+}  // namespace optgen
