@@ -1,4 +1,4 @@
-"""What every test can ask for: the golden text of its name. What is compiled stays in build/."""
+"""Provide the `golden` fixture. Compiled libraries are cached in build/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import interpreter  # noqa: F401  (quickens Triton's interpreter where it is chosen)
+import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is chosen)
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,13 +22,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass
 class Golden:
-    """Compares a text with the file of the test's name; one test may check several, by suffix."""
+    """Compares texts with the golden file of a test. A suffix lets one test check several texts."""
 
     stem: str
     update: bool
 
     def check(self, text: str, suffix: str = "") -> None:
-        """The text is what it was, or, with --update-golden, is from now on."""
+        """Check that the text equals the golden file.
+
+        With --update-golden, write the file instead.
+        """
         path = GOLDEN / f"{self.stem}{'-' + suffix if suffix else ''}.txt"
         text = text.rstrip("\n") + "\n"
         if self.update:
@@ -41,7 +44,7 @@ class Golden:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """The golden text of this test: tests/golden/<file>/<test>.txt."""
+    """Return the golden file of this test: tests/golden/<file>/<test>.txt."""
     name = re.sub(r"[^\w]+", "-", request.node.name).strip("-")
     folder = request.path.stem.removeprefix("test_")
     return Golden(f"{folder}/{name}", request.config.getoption("--update-golden"))

@@ -1,9 +1,9 @@
-"""Texts that would do something if they were not taken as texts, and a spec that is full of one."""
+"""Texts that would do harm if they ran as code, and specs that hold such a text everywhere."""
 
 from __future__ import annotations
 
 WITNESS = "witness"
-"""The file that is there if a text has run; in the current folder."""
+"""Name of a file that a text creates in the current folder if it runs."""
 
 _RUN = f"open('{WITNESS}', 'w').write('ran')"
 _SYSTEM = f'system("touch {WITNESS}")'
@@ -57,7 +57,7 @@ TEXTS = {
 
 
 def hostile(text: str) -> str:
-    """A spec with the text in every field that takes one, and in every quote."""
+    """Return a spec with the text in every field that takes a text, and in every quote."""
     told = text.replace("{", "{{").replace("}", "}}")
     return f"""from optgen.spec import *
 
@@ -90,7 +90,7 @@ def Hostile(
 
 
 def hostile_function(text: str) -> str:
-    """A function over lists with the text in every field that takes one."""
+    """Return a function over lists with the text in every field that takes a text."""
     told = text.replace("{", "{{").replace("}", "}}")
     return f"""from optgen.spec import *
 

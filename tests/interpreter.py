@@ -1,7 +1,10 @@
-"""Tests in Triton's interpreter: it must be chosen before a kernel is decorated, and where it is
-nothing compiles, so they run in processes of their own that an ordinary run of the file starts.
+"""Run tests in Triton's interpreter.
 
-Such a process is forked from one that has loaded what takes seconds, and run no test.
+The interpreter must be chosen before a kernel is decorated, and nothing compiles in a process that
+has chosen it. So these tests run in processes of their own, which an ordinary run of the test file
+starts.
+
+Each process is forked from one that has imported the slow libraries and has run no test.
 """
 
 import multiprocessing
@@ -25,17 +28,17 @@ _HEAVY = ["pytest", "sympy", "triton", "torch.testing._internal.common_optimizer
 
 
 def run_inside(file: str, chosen: str = "") -> str:
-    """Run the tests of a file that are marked `inside`, or those chosen; fail as they do.
+    """Run the tests of a file that are marked `inside`, or only the chosen ones; fail if any fails.
 
-    Returns pytest's summary.
+    Return pytest's summary.
     """
-    loaded = "ignore::pytest.PytestAssertRewriteWarning"  # a plugin is among what is heavy
+    loaded = "ignore::pytest.PytestAssertRewriteWarning"  # one of the preloaded modules is a plugin
     arguments = ["-q", "-p", "no:cacheprovider", "-W", loaded, "-k", chosen, file]
     with TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         process = _server().Process(target=_run, args=(arguments, str(output)))
         with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
-            process.start()  # the first also starts the process that all are forked from
+            process.start()  # the first start also starts the fork server
         process.join()
         printed = output.read_text()
     assert process.exitcode == 0, printed
@@ -60,9 +63,11 @@ def _run(arguments: list[str], output: str) -> None:
 
 
 def patch_once_a_launch() -> None:
-    """A launch has made the language the interpreter's; every call of a helper would do it again,
-    which takes a third of the time. Triton's own helpers see the language under another name,
-    which nobody mends afterwards: their first call does it for good.
+    """Patch Triton's language once a launch instead of at every call of a helper.
+
+    A launch patches the language already. Patching again at every call takes a third of the time.
+    Triton's own helpers see the language under another name, which nothing restores afterwards:
+    their first call patches it for good.
     """
     from triton.runtime import interpreter
 

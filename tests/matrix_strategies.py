@@ -96,7 +96,9 @@ class MatrixWriter(Writer):
         return super().statement(indent, depth)
 
     def block(self, indent: str, depth: int) -> list[str]:
-        """What one side names is not known behind it, nor in the other."""
+        """Return an `if` block; names assigned in an arm are unknown in the other arm and
+        afterwards.
+        """
         names = (self.lates, self.rows, self.columns)
         before = [list(known) for known in names]
         lines = super().block(indent, depth)
@@ -107,7 +109,7 @@ class MatrixWriter(Writer):
 
 @st.composite
 def word_specs(draw: Callable[..., object]) -> str:
-    """The same with a matrix word, between statements that know nothing of one another's names."""
+    """Return a spec file with a matrix op between two groups of statements that share no names."""
     before, after = MatrixWriter(draw), MatrixWriter(draw)
     lines = before.statement("    ")
     lines.append(f"    o = orthogonalize({before.tensor(2)}, poly, 2, 0.01)")
@@ -117,7 +119,7 @@ def word_specs(draw: Callable[..., object]) -> str:
 
 
 def with_word(lines: str) -> str:
-    """The text of a spec file with lines that make a matrix `o` by a matrix word."""
+    """Return a spec file with the given lines; they make a matrix `o` by a matrix op."""
     header = MATRIX_HEADER.replace(
         "    eps=hyper", "    poly=hyper((1.5, -0.5, 0.0)),\n    eps=hyper"
     )
@@ -127,7 +129,7 @@ def with_word(lines: str) -> str:
 
 @st.composite
 def matrix_specs(draw: Callable[..., object]) -> str:
-    """The text of a spec file with a random rule for matrices."""
+    """Return a spec file with a random rule for matrices."""
     writer = MatrixWriter(draw)
     count = int(writer.pick("1", "2", "3", "4", "5"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]

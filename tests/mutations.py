@@ -1,4 +1,4 @@
-"""Specs with something changed at random: characters, tokens, or nodes of the syntax tree."""
+"""Change specs at random: characters, tokens, or nodes of the syntax tree."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ Edit = Callable[[str, random.Random], str]
 
 
 def mutated(text: str, seed: int) -> str:
-    """The text after one to three edits."""
+    """Return the text after one to three edits."""
     chance = random.Random(seed)
     for _ in range(chance.choice((1, 1, 2, 3))):
         edit: Edit = chance.choice((_character, _token, _node, _node, _node, _statement))
         try:
             text = edit(text, chance)
-        # SystemError: the tokenizer of Python 3.13.0 fails over some texts.
+        # SystemError: the tokenizer of Python 3.13.0 fails on some texts.
         except (SyntaxError, tokenize.TokenError, ValueError, IndexError, SystemError):
             text = _character(text, chance)
     return text
@@ -65,7 +65,7 @@ def _character(text: str, chance: random.Random) -> str:
 
 
 def _token(text: str, chance: random.Random) -> str:
-    """A token that is dropped, doubled or another one."""
+    """Return the text with one token dropped, doubled or replaced."""
     kinds = (tokenize.NAME, tokenize.NUMBER, tokenize.OP, tokenize.STRING)
     tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type in kinds]
     token = chance.choice(tokens)
@@ -83,7 +83,7 @@ def _token(text: str, chance: random.Random) -> str:
 
 
 def _node(text: str, chance: random.Random) -> str:
-    """An expression of a rule that is another one, or stands in another one."""
+    """Return the text with one expression of a rule replaced, or wrapped in another expression."""
     tree = ast.parse(text)
     places = list(_places(tree))
     owner, name, index, node = chance.choice(places)
@@ -119,7 +119,7 @@ def _places(tree: ast.Module) -> Iterator[tuple[ast.AST, str, int | None, ast.ex
 
 
 def _statement(text: str, chance: random.Random) -> str:
-    """A statement that is dropped, doubled, moved, or under a condition."""
+    """Return the text with one statement dropped, doubled, moved, or put under a condition."""
     tree = ast.parse(text)
     blocks = [
         getattr(node, name)
@@ -149,7 +149,7 @@ def _statement(text: str, chance: random.Random) -> str:
 
 
 def _imported(text: str) -> str:
-    """Import every name that is used, or each edit would end there."""
+    """Import every name that is used; without the import every edit would end in the same error."""
     return text.replace(
         "from optgen.spec import", "from optgen.spec import *\nfrom optgen.spec import", 1
     )

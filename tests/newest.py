@@ -1,4 +1,4 @@
-"""Knows by how much the installed torch is older than the newest, which optgen follows."""
+"""Tell how much older the installed torch is than the newest one, which optgen follows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HAS_2_12 = torch.__version__ >= (2, 12)
 HAS_2_13 = torch.__version__ >= (2, 13)
 HAS_2_14 = torch.__version__ >= (2, 14)
 HAS_2_15 = torch.__version__ >= (2, 15)
-"""Whether the installed torch has what that version has brought."""
+"""Tell whether the installed torch is at least the version in the name."""
 
 adagrad_makes_missing_state = pytest.mark.skipif(
     not HAS_2_12, reason="torch's Adagrad makes a state that is missing since version 2.12"
 )
 
 TENSOR_RATES = {"Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RMSprop", "SGD"}
-"""Classes whose functional form takes a tensor as its rate, by its annotation since torch 2.14."""
+"""Classes whose functional form accepts a tensor learning rate; annotated so since torch 2.14."""
 
 
 def is_refused_by_newer_only(name: str, kwargs: dict[str, Any]) -> bool:

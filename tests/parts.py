@@ -1,4 +1,4 @@
-"""Two ranks in one process: a step over parts of tensors, whose sums and matrices meet here."""
+"""Run a sharded step on two ranks in one process: add up reductions and exchange shards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RANKS = 2
 def step_in_parts(
     update: Any, axis: int, shapes: Sequence[str], columns: Sequence[list[Tensor]], **given: Any
 ) -> None:
-    """Call a generated `update_sharded` on two ranks that hold parts of these lists of tensors.
+    """Call a generated `update_sharded` on two ranks that hold shards of these lists of tensors.
 
     Args:
-        axis: along which the parameters are cut.
-        shapes: of each list, "like" the parameters, a "row" or "col" of them, or a "scalar".
-        columns: the lists, parameters first; written to.
+        axis: Axis along which the parameters are cut.
+        shapes: Shape of each list: "like" the parameters, a "row" or "col" of them, or a "scalar".
+        columns: The lists, parameters first. They receive the results.
     """
     whole = columns[0][0]
     cuts = [ShardedAxis("group", axis, RANKS, rank) for rank in range(RANKS)]  # type: ignore[arg-type]
@@ -41,7 +41,8 @@ def step_in_parts(
         update(*lists, **given, collectives=Collectives(whole, (own,)))
         for lists, own in zip(parts, cuts, strict=True)
     ]
-    _together([update for update in updates if update is not None])  # None: each part goes alone
+    # None: no communication is needed
+    _together([update for update in updates if update is not None])
     for column, along, *found in zip(columns, cut, *parts, strict=True):
         for tensor, *held in zip(column, *found, strict=True):
             if not along:

@@ -1,8 +1,9 @@
-"""A plan run plainly: the scalar program, then every phase, as a lowering's printed code would.
+"""Run a plan plainly: the scalar program, then every phase, as a lowering's printed code does.
 
-Names are variables, versions are ignored, the parameter and states are changed in place, and a
-plain copy to a local is another name for the same tensor: what a printer may do, this does. What a
-sweep assigns and does not store is forgotten when it ends, but for reductions.
+Names are variables, versions are ignored, and the parameter and its states are changed in place. A
+plain copy to a local is another name for the same tensor. A printer may do all this, so this runner
+does it. A local that a sweep assigns and does not store is forgotten when the sweep ends, unless it
+is a reduction.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def run_plan(
     state: Values,
     scalar_dtype: torch.dtype = torch.float64,
 ) -> tuple[torch.Tensor, Values]:
-    """One step, with the arguments and results of `optgen.ir.evaluate.evaluate`."""
+    """Take one step; the arguments and results are those of `optgen.ir.evaluate.evaluate`."""
     return _Run(plan, hypers, param, grad, state, scalar_dtype).step()
 
 
@@ -137,7 +138,7 @@ class _Run:
                 return OPS[word].meaning(*operands)
 
     def linear(self, terms: Any) -> Any:
-        """A sum of products; a lone tensor is that tensor itself, not a copy."""
+        """Return a sum of products; a lone tensor is returned itself, not copied."""
         total = None
         for term in terms:
             parts = [self.value(f) for f in term.factors]

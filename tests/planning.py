@@ -1,4 +1,4 @@
-"""The catalogue's rules, and the ways a plan is made of one."""
+"""The catalogue's rules, and the ways to make a plan of a rule."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from optgen.spec.read_spec import read_specs
 SPECS = Path(optgen.specs.__path__[0])
 CATALOGUE = {a.name: a for a in read_specs(sorted(SPECS.glob("[a-z]*.py")))}
 RULES = {name: a for name, a in CATALOGUE.items() if a.base is None and a.elementwise}
-"""The elementwise specs that have a rule of their own: those of one sweep."""
+"""Elementwise specs that have a rule of their own; each has one sweep."""
 
 _MORE = Path(__file__).parent / "specs"
 CUT = {name: a for name, a in CATALOGUE.items() if not a.elementwise}
 CUT |= {a.name: a for a in read_specs(sorted(_MORE.glob("*.py")))}
-"""Rules with reductions or matrix words: the catalogue's, and others that try the language."""
+"""Rules with reductions or matrix ops: the catalogue's, and others that exercise the language."""
 
 PASSES: dict[str, Callable[[Algorithm], Plan]] = {
     "plan": plan,

@@ -1,4 +1,4 @@
-"""Spec files for tests, short of what a test does not care about."""
+"""Build short spec files for tests; everything that a test does not care about has a default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spec(
     decorator: str = PLAIN,
     doc: str = '"""Made up."""',
 ) -> str:
-    """The text of a file with one spec; `body` are the lines of its rule."""
+    """Return a file with one spec; `body` holds the lines of its rule."""
     rule = "\n".join(f"    {line}" for line in (doc, *(body or (UPDATE,))) if line)
     remembered = f" {states}," if states else ""
     head = f"def Made({inputs}, /,{remembered} *, {hypers}):"
@@ -29,5 +29,5 @@ def spec(
 
 
 def read(text: str) -> Algorithm:
-    """The algorithm of such a text."""
+    """Return the algorithm of a text that `spec` made."""
     return read_spec(Spec("made", text, "made.py", 1))[0]

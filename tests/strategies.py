@@ -1,7 +1,7 @@
-"""Random specs, as an author might write them, and what to run them on.
+"""Random specs, as an author might write them, and inputs to run them on.
 
-A spec is drawn as text, so that the reader is tested with it. Values stay moderate: roots are of
-what is not negative, divisors keep away from zero, conditions on tensors compare with a constant.
+A spec is drawn as text, so that the reader is tested too. Values stay moderate: operands of roots
+are not negative, divisors keep away from zero, conditions on tensors compare with a constant.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ FLAGS = st.fixed_dictionaries(
 
 @dataclass
 class Writer:
-    """Writes a rule: the tensors and the scalars a statement may read where it stands."""
+    """Writes a rule: keeps the tensors and the scalars that a statement may read at its place."""
 
     draw: Callable[..., object]
     tensors: list[str] = field(default_factory=lambda: ["p", "g", "m", "v"])
@@ -180,7 +180,7 @@ class Writer:
 
 @st.composite
 def specs(draw: Callable[..., object]) -> str:
-    """The text of a spec file with a random rule of one to six statements."""
+    """Return a spec file with a random rule of one to six statements."""
     writer = Writer(draw)
     count = int(writer.pick("1", "2", "3", "4", "5", "6"))
     lines = [line for _ in range(count) for line in writer.statement("    ")]
@@ -188,7 +188,7 @@ def specs(draw: Callable[..., object]) -> str:
 
 
 def exempted(lines: list[str]) -> list[str]:
-    """The lines, with an underscore before what no line reads: an author must say that."""
+    """Return the lines with an underscore before unread names; the language demands one."""
     halves = [line.rpartition(" = ") for line in lines]
     read = {name for _, _, value in halves for name in re.findall(r"\b[xyzabdehk]\b", value)}
     unread = re.compile(rf"\b([{''.join(set('xyzabdehk') - read) or '-'}])\b")

@@ -1,4 +1,4 @@
-"""What the documentation says is so: links, code blocks, tables."""
+"""Test what the documentation says: links, code blocks, tables."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced code blocks of one language."""
+    """Return the fenced code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_page(page: Path) -> None:
-    """Links lead to files that are there, Python blocks are Python, and no place is left open."""
+    """Every link leads to a file, every Python block is Python, and no placeholder is left."""
     text = page.read_text(encoding="utf-8")
 
     assert "@@" not in text
@@ -44,7 +44,7 @@ def test_page(page: Path) -> None:
 
 
 def example() -> Spec:
-    """The whole spec of the language page."""
+    """Return the whole spec of the language page."""
     (source,) = (b for b in blocks(LANGUAGE, "python") if "@optimizer" in b)
     return Spec("Example", source, "example.py", 1)
 
@@ -65,7 +65,7 @@ def test_the_error_is_what_is_printed() -> None:
 
 
 def test_the_commands_of_the_language_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run in the order in which they stand there, and what was built imports as it says."""
+    """The commands run in the page's order, and the built package imports as the page says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "example.py").write_text(example().source)
@@ -84,7 +84,7 @@ def test_the_commands_of_the_language_page(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_the_page_says_is_rewritten() -> None:
-    """A decay is one scaling, a running mean is a lerp, and the hint for a missing compiler."""
+    """A decay becomes one scaling and a running mean a lerp; the page shows the compiler hint."""
     (algorithm,) = read_spec(example())
     text = emit.render(algorithm, FORLOOP, None)
 
@@ -94,7 +94,7 @@ def test_what_the_page_says_is_rewritten() -> None:
 
 
 def test_the_language_page_is_complete() -> None:
-    """Every word and every option of a declaration stands on it."""
+    """The page has every op and every option of a declaration."""
     options = (*signature._STATE_OPTIONS, *signature._HYPER_OPTIONS, "keywords", "group", "base")
 
     assert [w for w in CALLABLE if f"`{w}(" not in LANGUAGE] == []
@@ -102,7 +102,7 @@ def test_the_language_page_is_complete() -> None:
 
 
 def test_the_readme_names_every_algorithm() -> None:
-    """Its table has the catalogue's classes, with the keys of their state."""
+    """The README's table has the catalogue's classes, with the keys of their state."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", README, re.MULTILINE))
 
     algorithms = read_specs(sorted((ROOT / "specs").glob("[a-z]*.py")))

@@ -1,4 +1,4 @@
-"""Texts to files: strict templates, the formatter, and writes that touch only what changed."""
+"""Test how texts become files: strict templates, the formatter, writes of changed files only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_format_says_what_a_template_broke() -> None:
 
 
 def test_changes(tmp_path: Path) -> None:
-    """Only what differs, and only its own files are left over."""
+    """Only files that differ are written, and only optgen's own files count as left over."""
     (tmp_path / "same.py").write_text("1\n")
     (tmp_path / "other.py").write_text("2\n")
     (tmp_path / "gone.cpp").write_text(f"// {emit.MARK} from specs/x.py.\n")
@@ -45,7 +45,7 @@ def test_changes(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_text(tmp_path: Path) -> None:
-    """And no temporary file beside it."""
+    """The failed write also leaves no temporary file beside the old one."""
     path = tmp_path / "file.py"
     path.write_text("old\n")
 

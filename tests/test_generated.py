@@ -1,4 +1,4 @@
-"""generated/ is its own golden: the specs say the same bytes, whatever the hash seed."""
+"""Test that generated/ is what the specs give, to the byte and for any hash seed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FILES = sorted(p for p in GENERATED.glob("*/**/*") if p.suffix in (".py", ".cpp"
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every generated file below a folder, by its path in it."""
+    """Return every generated file below a folder, by its path in the folder."""
     files = (p for p in folder.glob("*/**/*") if p.suffix in (".py", ".cpp"))
     return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 @pytest.mark.parametrize("seed", ["1", "4242"])
 def test_regenerated_bytes(seed: str, tmp_path: Path) -> None:
-    """Built into an empty folder, every file is the one checked in."""
+    """A build into an empty folder gives exactly the files that are checked in."""
     subprocess.run(
         [sys.executable, "-m", "optgen", "build", "--out", str(tmp_path)],
         cwd=ROOT,
@@ -53,7 +53,7 @@ def test_header(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "generated")))
 def test_reads_like_a_colleagues(path: Path) -> None:
-    """No lint exemptions, no numbered temporaries, nothing left of the machine it was made on."""
+    """No lint exemptions, no numbered temporaries, no path of the machine that built the files."""
     text = path.read_text(encoding="utf-8")
 
     for word in ("noqa", "_tmp", "if True", "if False", str(ROOT)):

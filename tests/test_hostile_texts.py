@@ -1,4 +1,4 @@
-"""A spec does not run: whatever its texts hold arrives as text, in every file that is generated."""
+"""Test that a spec does not run: its texts arrive as texts in every generated file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAIN = "plain"
 
 @pytest.fixture(autouse=True)
 def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stand in a folder of the test's own, where nothing but what it writes is there afterwards."""
+    """Work in a folder of the test's own; check afterwards that no text has run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     yield
@@ -37,7 +37,7 @@ def nothing_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def words(text: str | None) -> str:
-    """A text, however its lines are broken."""
+    """Return a text with all white space made single spaces."""
     return " ".join((text or "").split())
 
 
@@ -50,7 +50,7 @@ def rendered(text: str, formatted: bool) -> dict[str, str]:
 
 
 class _Blank(ast.NodeTransformer):
-    """Makes all texts of a module one text, so that what is left is what it does."""
+    """Makes all texts of a module empty, so that only its code remains."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
         return ast.Constant("") if isinstance(node.value, str) else node
@@ -89,7 +89,7 @@ def test_generated_files_do_the_same_whatever_the_texts(case: str, formatted: bo
 
 @pytest.mark.parametrize("case", TEXTS)
 def test_texts_arrive(case: str) -> None:
-    """In the docstring, in messages, in the group; and a choice is compared with them."""
+    """The text arrives in the docstring, in messages and in the group, and a choice equals it."""
     text = TEXTS[case]
     cls = optgen.load(Spec("Hostile", hostile(text), "hostile.py", 1))
 
@@ -152,7 +152,7 @@ def test_texts_of_a_function_arrive(case: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_text_over_lines_is_quoted_in_one() -> None:
-    """A statement may hold a text of three quotes; what is quoted of it is a comment."""
+    """A statement may hold a triple-quoted text; generated files quote it in a one-line comment."""
     body = hostile(PLAIN).replace("'plain'\n    if", '"""plain\\\n"""\n    if')
     assert body != hostile(PLAIN)
 

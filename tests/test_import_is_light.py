@@ -1,4 +1,4 @@
-"""Importing, building an optimizer and a CPU step bring in nothing that only a build needs."""
+"""Test that an import, a constructor and a CPU step load nothing that only a build needs."""
 
 import subprocess
 import sys

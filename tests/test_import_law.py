@@ -1,4 +1,4 @@
-"""Who may import whom, function-level imports included."""
+"""Test which modules may import which, function-level imports included."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LAW: dict[str, set[str]] = {
     "templates": set(),
     **dict.fromkeys(TRAINING, TRAINING),
 }
-# What training may import besides the standard library and optgen.
+# Libraries that training may import besides the standard library and optgen.
 TRAINING_LIBRARIES = {"torch", "triton"}
 GENERATOR_LIBRARIES = {"jinja2", "ruff", "sympy", "typer"}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """Every module of the package: its part ("ir", "cli", …) and its file."""
+    """Yield every module of the package: its part ("ir", "cli", …) and its file."""
     for path in sorted((ROOT / "optgen").rglob("*.py")):
         first = path.relative_to(ROOT / "optgen").parts[0]
         if first != "__init__.py":
@@ -47,7 +47,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Every module a file imports, anywhere in it, with the line; import_module("…") as well."""
+    """Yield every module that a file imports, with the line; import_module("…") counts too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import(names=names):
@@ -64,7 +64,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def allowed(part: str, name: str) -> bool:
-    """Whether a module of a part may import a name."""
+    """Tell whether a module of a part may import a name."""
     first, *rest = name.split(".")
     if first in sys.stdlib_module_names:
         return True
@@ -108,20 +108,20 @@ MODULES = [pytest.param(part, path, id=str(path.relative_to(ROOT))) for part, pa
 
 @pytest.mark.parametrize(("part", "path"), MODULES)
 def test_imports(part: str, path: Path) -> None:
-    """A part imports what the law grants it, and no file of it more."""
+    """A part imports only what the law grants it."""
     wrong = [f"{path}:{line}: {name}" for line, name in imported(path) if not allowed(part, name)]
 
     assert not wrong, f"{part} may not import:\n" + "\n".join(wrong)
 
 
 def rooms(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every module below a folder, and the file or folder in it to which the module belongs."""
+    """Yield every module below a folder, with the folder's file or subfolder that contains it."""
     for path in sorted(folder.rglob("*.py")):
         yield path.relative_to(folder).parts[0].removesuffix(".py"), path
 
 
 def climbs(floors: tuple[tuple[str, ...], ...], room: str, name: str) -> bool:
-    """Whether a module of a room may not import a name: that is beside it, or above."""
+    """Tell whether an import goes to a room on the same floor or above, which is not allowed."""
     floor = {each: number for number, names in enumerate(floors) for each in names}
     return room != name and floor[name] >= floor[room]
 
@@ -145,7 +145,7 @@ def test_no_import_of_the_runtime_climbs(package: str, floors: tuple[tuple[str, 
 
 
 def test_no_import_of_the_runtime_goes_in_a_circle() -> None:
-    """Of files, imports in functions and for type checkers included."""
+    """No files import each other in a circle; imports in functions and for type checkers count."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in sorted((ROOT / "optgen/runtime").rglob("*.py"))
@@ -185,7 +185,7 @@ def test_the_law_refuses(part: str, name: str) -> None:
 
 
 def test_import_optgen_is_lazy() -> None:
-    """`import optgen` alone imports no torch."""
+    """`import optgen` alone does not import torch."""
     code = "import sys, optgen; print('torch' in sys.modules)"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT

@@ -1,4 +1,4 @@
-"""optgen.load: a file or a function to a class, cached, that pickles by its text."""
+"""Test optgen.load: it makes a cached class, which pickles by the text of its spec."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def Plain(p, g, /, c=state("count"), *, lr=hyper(1e-2, ge=0)):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
+    """Return a cache folder of the test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(folder))
     monkeypatch.setattr("optgen.jit._loaded", {})
@@ -50,14 +50,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def heavy(tmp_path: Path) -> Path:
-    """A spec file."""
+    """Return a spec file."""
     path = tmp_path / "heavy.py"
     path.write_text(RULE)
     return path
 
 
 def trained(cls: type[torch.optim.Optimizer], steps: int = 3) -> torch.Tensor:
-    """Parameters after a few steps along gradients of one."""
+    """Return parameters after a few steps along gradients of one."""
     parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
     made = cls([parameter], lr=0.1)
     for _ in range(steps):
@@ -104,7 +104,7 @@ def test_load_a_name_of_the_catalogue(name: str) -> None:
 
 
 def test_load_says_what_it_takes() -> None:
-    """A name that is nowhere, a plain function, a class."""
+    """A missing name, a plain function and a class are refused."""
     with pytest.raises(FileNotFoundError, match=r"name of the catalogue \(.*adam, .*: 'lion'"):
         optgen.load("lion")
     for wrong in (test_load_a_file, torch.optim.Adam, 3):
@@ -113,7 +113,7 @@ def test_load_says_what_it_takes() -> None:
 
 
 def test_one_text_is_one_class(heavy: Path, tmp_path: Path) -> None:
-    """The same text gives the same class, a changed file another one."""
+    """An unchanged text gives the loaded class again; a changed file gives another class."""
     cls = optgen.load(heavy)
 
     assert optgen.load(heavy) is cls
@@ -199,13 +199,13 @@ print(cls.__name__, parameter.tolist())
 
 
 def test_a_derived_class_pickles_by_name(heavy: Path) -> None:
-    """Only the loaded class itself is its spec; a subclass in a module is found there."""
+    """Only the loaded class itself pickles by its spec; a subclass is looked up in its module."""
     with pytest.raises((pickle.PicklingError, AttributeError)):
         pickle.dumps(type("Mine", (optgen.load(heavy),), {}))
 
 
 def test_warm_cache_reads_no_spec(heavy: Path) -> None:
-    """A second process imports the text: neither the reader nor SymPy."""
+    """A second process imports the cached text and imports neither the reader nor SymPy."""
     code = (
         "import sys, optgen; optgen.load(sys.argv[1]); "
         "print([m for m in ('sympy', 'jinja2', 'optgen.spec.read_spec') if m in sys.modules])"
@@ -221,7 +221,7 @@ def test_warm_cache_reads_no_spec(heavy: Path) -> None:
 
 
 def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
-    """They race for one cold cache, all of them succeed, and nothing is left over."""
+    """Several processes race for one cold cache; all succeed, and no temporary file is left."""
     code = (
         "import os, sys, optgen, optgen.emit\n"
         "os.fork(), os.fork()\n"
@@ -237,14 +237,14 @@ def test_many_processes_at_once(heavy: Path, cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that cannot be made is no reason not to train."""
+    """A cache folder that cannot be made does not stop training."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(heavy / "below-a-file"))
 
     assert trained(optgen.load(heavy)).shape == (4,)
 
 
 def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The formatter is a convenience here: without it the class is the same."""
+    """The formatter is optional here: without it the class is the same."""
     expected = trained(optgen.load(heavy))
     monkeypatch.setattr("optgen.jit._loaded", {})
     monkeypatch.setattr("optgen.emit.find_ruff", lambda: None)
@@ -254,7 +254,7 @@ def test_unformatted_without_ruff(heavy: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_errors(tmp_path: Path, cache: Path) -> None:
-    """An error in the spec has its place, and leaves nothing in the cache."""
+    """An error in the spec says its place, and leaves nothing in the cache."""
     path = tmp_path / "bad.py"
     path.write_text(RULE.replace("p = p - lr * b", "p = p - lr * c"))
 

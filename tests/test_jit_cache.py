@@ -1,4 +1,4 @@
-"""The cached texts of optgen.load: what is wrong with them is written anew, and never runs."""
+"""Test the cached texts of optgen.load: a damaged one is written anew and never runs."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ CHILD = "import sys, optgen; optgen.load(sys.argv[1])"
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is there if something ran that should not."""
+    """Return the path of a file that exists if something ran that should not run."""
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     return tmp_path / "ran"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the texts of a rule that a load in this process has made."""
+    """Return the folder of the texts that a load in this process has made of a rule."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
     (tmp_path / "heavy.py").write_text(RULE)
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def loads_and_steps(folder: Path) -> None:
-    """Import all modules anew, as a new process would."""
+    """Import all modules anew, as a new process would, and check a step."""
     optgen.jit._loaded.clear()
     for name in [name for name in sys.modules if name.startswith("optgen_heavy_")]:
         del sys.modules[name]
@@ -63,7 +63,7 @@ def loads_and_steps(folder: Path) -> None:
 
 
 def steps(cls: type[GeneratedOptimizer]) -> None:
-    """A class steps as it should, and its C++ can be read."""
+    """Check that the class steps as it should, and that its C++ can be read."""
     for lowering in ("forloop", "foreach"):
         parameter = torch.nn.Parameter(torch.zeros(4))
         parameter.grad = torch.ones(4)
@@ -103,7 +103,7 @@ def test_a_damaged_text_is_written_anew(folder: Path, ran: Path, name: str, dama
 
 
 def test_bytecode_is_not_read(folder: Path, ran: Path) -> None:
-    """Python would take it: it has the time and the size of its source."""
+    """Python would accept this bytecode: it has the time and the size of its source."""
     for path in list(folder.glob("*.py")):
         text, facts = path.read_text(), path.stat()
         for optimize in (-1, 1, 2):
@@ -167,7 +167,7 @@ def test_an_inner_folder_that_is_a_link(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_a_folder(folder: Path) -> None:
-    """A text that cannot be written anew is taken from another folder."""
+    """If a text cannot be written anew, optgen writes the texts to another folder."""
     (folder / "forloop.py").unlink()
     (folder / "forloop.py").mkdir()
 
@@ -177,7 +177,7 @@ def test_a_name_that_is_a_folder(folder: Path) -> None:
 def test_a_damaged_text_on_a_full_disk(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be written anywhere; the class is there."""
+    """Nothing can be written anywhere, and the class still loads."""
     (folder / "forloop.py").write_text("")
 
     def full(path: Path, data: bytes) -> None:
@@ -192,7 +192,7 @@ def test_a_damaged_text_on_a_full_disk(
 def test_the_cache_may_be_deleted_at_any_time(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a load and the first step as well, whatever reads the texts then."""
+    """The cache may also be deleted between a load and the first step, for any lowering."""
     monkeypatch.setattr("optgen.jit._loaded", {})
     cls = optgen.load(tmp_path / "heavy.py")
     shutil.rmtree(folder.parent)

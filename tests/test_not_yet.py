@@ -1,4 +1,4 @@
-"""docs/not-yet.md: the errors are what optgen says, and the code of each workaround trains."""
+"""Test docs/not-yet.md: optgen gives the errors it shows, and each workaround trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERRORS = re.findall(r"^\| `([^|]+)` \| (.*?) \|$", PAGE, re.MULTILINE)
 
 
 def spec_of(written: str) -> str:
-    """A spec that holds what stands in a row of the table, and is right without it."""
+    """Return a spec that holds the code of a table row, and is valid without this code."""
     heads, before, states, statement, below = [], "p, g", 'm=state("exp_avg")', "m = m + g", ""
     if written.startswith(("import ", "from ")):
         heads.append(written)
@@ -53,7 +53,7 @@ def spec_of(written: str) -> str:
 
 
 def file_of(block: str) -> str:
-    """The file that the page has a spec saved as."""
+    """Return the name of the file that the page saves a spec as."""
     (name,) = re.findall(r"^def ([A-Z]\w+)\(", block, re.MULTILINE)
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     assert is_snake_case(module)

@@ -1,4 +1,4 @@
-"""The mirror of torch.optim: names, modules, what is torch's own, what is missing."""
+"""Test the mirror of torch.optim: names, modules, torch's own objects, and missing names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLASSES = [name for name in optgen.optim.__all__ if name[0].isupper() and name !
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_stands_where_torch_has_it(name: str) -> None:
-    """In the module of torch's name, which is its `__module__`, so that it pickles by it."""
+    """The class pickles by its module, which has torch's name."""
     ours, theirs = getattr(optgen.optim, name), getattr(torch.optim, name)
 
     assert ours.__module__ == theirs.__module__.replace("torch.", "optgen.")
@@ -40,7 +40,7 @@ def test_torchs_own() -> None:
 
 
 def test_a_module_of_torchs_is_here_with_every_public_name() -> None:
-    """`from torch.optim.adam import Adam, adam`, and all its like."""
+    """`from torch.optim.adam import Adam, adam` and all its like work with optgen.optim."""
     for path in Path(torch.optim.__file__).parent.glob("*[!_].py"):
         theirs = importlib.import_module(f"torch.optim.{path.stem}")
         if public := getattr(theirs, "__all__", ()):
@@ -71,7 +71,7 @@ def test_a_scheduler_drives_ours() -> None:
 
 
 def test_dir_shows_what_is_for_people() -> None:
-    """And every name of it is there."""
+    """Every name of `dir` exists."""
     names = [name for name in dir(optgen) if not name.startswith("__")]
     assert "__version__" in dir(optgen)
 
@@ -88,7 +88,7 @@ def test_a_package_is_there_without_an_import_of_its_own(name: str) -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    """It stands in the package; what builds it reads it there."""
+    """The package holds the version, and the build reads it there."""
     root = Path(__file__).parent.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())
     dynamic = read_configuration(root / "pyproject.toml")["project"]["version"]

@@ -1,7 +1,8 @@
-"""Wheel and editable install in fresh virtual environments, and an uninstalled checkout.
+"""Test the wheel and the editable install in fresh virtual environments, and an uninstalled
+checkout.
 
-Fresh means: nothing of optgen but what was installed. Torch and the other libraries are lent to the
-environments from the one the tests run in, by name, so that nothing is downloaded.
+A fresh environment has nothing of optgen but the installed package. Torch and the other libraries
+are linked by name from the environment that runs the tests, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ print(optgen.__file__)
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout, which builds may write into."""
+    """Return a copy of the checkout, which builds may write into."""
     folder = tmp_path_factory.mktemp("source") / "checkout"
     shutil.copytree(ROOT, folder, ignore=NOT_SOURCE)
     return folder
@@ -49,7 +50,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(source: Path) -> Path:
-    """The wheel of the checkout."""
+    """Return the wheel of the checkout."""
     dist = source.parent / "dist"
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist), str(source))
     (path,) = dist.glob("*.whl")
@@ -57,13 +58,13 @@ def wheel(source: Path) -> Path:
 
 
 def pip(*arguments: str) -> None:
-    """This environment's pip, without any index."""
+    """Run this environment's pip, without any index."""
     command = [sys.executable, "-m", "pip", *arguments, "--quiet", "--no-index"]
     subprocess.run([*command, "--disable-pip-version-check"], check=True)
 
 
 def closure(*names: str) -> Iterator[importlib.metadata.Distribution]:
-    """Distributions and all they require, as installed here."""
+    """Yield distributions and everything that they require, as installed here."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -82,7 +83,7 @@ def closure(*names: str) -> Iterator[importlib.metadata.Distribution]:
 
 
 def environment(folder: Path, *libraries: str) -> Path:
-    """A virtual environment that sees torch and the named libraries; its Python."""
+    """Make a virtual environment that sees torch and the named libraries; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     lent = folder / "lent"
     lent.mkdir()
@@ -92,7 +93,7 @@ def environment(folder: Path, *libraries: str) -> Path:
             (lent / top).symlink_to(Path(str(found.locate_file(top))))
     (packages,) = (folder / "lib").glob("python3*/site-packages")
     (packages / "lent.pth").write_text(f"{lent}\n")
-    if "ruff" in libraries:  # a program, found beside Python
+    if "ruff" in libraries:  # the formatter is a program, found beside Python
         shutil.copy(
             shutil.which("ruff", path=str(Path(sys.executable).parent)) or "", folder / "bin"
         )
@@ -100,7 +101,7 @@ def environment(folder: Path, *libraries: str) -> Path:
 
 
 def run(python: Path, *arguments: str, cwd: Path, code: int = 0) -> str:
-    """What a program of a fresh environment prints, run away from the checkout."""
+    """Run Python away from the checkout and return what it prints."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     result = subprocess.run(
         [python, *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
@@ -111,7 +112,7 @@ def run(python: Path, *arguments: str, cwd: Path, code: int = 0) -> str:
 
 @pytest.fixture(scope="session")
 def trainer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel in an environment of one who trains: torch and nothing else."""
+    """Install the wheel as for training: with torch and no other library."""
     python = environment(tmp_path_factory.mktemp("trainer") / "venv")
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     return python
@@ -119,14 +120,14 @@ def trainer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def inventor(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel with the generator's libraries and the demo's."""
+    """Install the wheel with the generator's libraries and the demo's."""
     python = environment(tmp_path_factory.mktemp("inventor") / "venv", *GENERATOR, *DEMO)
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     return python
 
 
 def shipped() -> set[str]:
-    """Every file of the checkout that belongs into the wheel, by its path there."""
+    """Return every file of the checkout that belongs in the wheel, by its path there."""
     files = {f"optgen/{p.relative_to(ROOT / 'optgen')}" for p in (ROOT / "optgen").rglob("*")}
     for name in ("specs", "templates", "generated"):
         files |= {f"optgen/{name}/{p.relative_to(ROOT / name)}" for p in (ROOT / name).rglob("*")}
@@ -134,7 +135,7 @@ def shipped() -> set[str]:
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    """Specs, templates and generated code inside it; no top-level `specs` for anyone to trip on."""
+    """The wheel holds specs, templates and generated code in the package; no top-level `specs`."""
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
 
@@ -154,7 +155,7 @@ def test_command_without_the_generator(trainer: Path, tmp_path: Path) -> None:
 
 
 def test_wheel_generates(inventor: Path, tmp_path: Path) -> None:
-    """Away from any checkout: a new spec, generated and loaded, is trained with."""
+    """Away from any checkout, a new spec is generated, loaded and trained with."""
     optgen = inventor.parent / "optgen"
     run(optgen, "new", "my_rule", cwd=tmp_path)
     run(optgen, "build", "my_rule.py", "--out", "mine", cwd=tmp_path)
@@ -204,7 +205,7 @@ def test_uninstalled_checkout(tmp_path: Path) -> None:
 
 
 def test_the_pins_agree() -> None:
-    """The formatter of the extra, of the constraints and of the generator are one version."""
+    """The extra, the constraints and the generator name the same version of the formatter."""
     from optgen.emit import RUFF
 
     pinned = f"ruff=={RUFF}"
@@ -213,7 +214,7 @@ def test_the_pins_agree() -> None:
 
 
 def test_nothing_of_optgen_leaks_into_the_lent_libraries() -> None:
-    """The environments of these tests would prove nothing if optgen came with the libraries."""
+    """The linked libraries hold nothing of optgen; otherwise these tests would prove nothing."""
     names = {d.name for d in closure("torch", "numpy", *GENERATOR, *DEMO)}
 
     assert "optgen" not in names

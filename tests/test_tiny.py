@@ -1,4 +1,4 @@
-"""The whole house in two seconds: a rule through every stage, and a step of the real thing."""
+"""Test all stages in two seconds: a rule through each of them, and a step of a real optimizer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 
 
 def test_a_rule_through_every_stage(tmp_path: Path) -> None:
-    """Read, printed, planned, and rendered to every file."""
+    """A spec is read, printed, planned, and rendered to every file."""
     path = tmp_path / "heavy.py"
     path.write_text(RULE)
     (algorithm,) = read_spec(path)

@@ -1,4 +1,4 @@
-"""Uses of the package that a user's own strictly typed file may make."""
+"""Test uses of the package that a user's own strictly typed file may make."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rules drawn by lot from the whole language, run in every lowering against the evaluator."""
+"""Draw random rules from the whole language, and run every lowering against the evaluator."""

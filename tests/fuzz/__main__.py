@@ -12,7 +12,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def main() -> int:
-    """Hunt, print what is found, and return 1 if anything is."""
+    """Hunt, print the findings, and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long to draw rules")
     parser.add_argument("--rules", type=int, default=10**9, help="how many to draw at most")
@@ -42,7 +42,8 @@ def _run(asked: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get("TRITON_INTERPRET") != "1":  # it must be chosen before anything is imported
+    # the interpreter must be chosen before anything is imported
+    if os.environ.get("TRITON_INTERPRET") != "1":
         os.environ["TRITON_INTERPRET"] = "1"
         paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

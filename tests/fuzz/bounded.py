@@ -1,8 +1,8 @@
-"""Numbers with the error that rounding may have put into them, for the evaluator to compute with.
+"""Numbers with bounds on their rounding errors; the evaluator computes with them.
 
-A bound is what reordering and rounding every operation may change, to first order: operands are
-taken to be off by a unit in the last place wherever they are computed with. What compares, rounds
-or leaves the range of its type may differ by more; it is marked, and nothing is said of it.
+A bound is the first-order effect of reordering and rounding every operation: each operand may be
+off by a unit in the last place wherever it is used. A result that comes from a comparison or from
+rounding, or that leaves its dtype's range, may differ by more. It is marked as not comparable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _coarsest: list[tuple[float, bool]] = [(DOUBLE, False)]
 
 @contextmanager
 def watched() -> Iterator[list[bool]]:
-    """A list that is filled where a branch is taken that rounding might not take."""
+    """Yield a list that is not empty if a branch was taken that rounding might not take."""
     before = list(_unsure)
     _unsure.clear()
     try:
@@ -37,9 +37,9 @@ def watched() -> Iterator[list[bool]]:
 
 @contextmanager
 def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
-    """Plain tensors, as a state before its first step, are kept in a type with this unit.
+    """Say that plain tensors, such as a state before its first step, have a dtype with this unit.
 
-    A tensor of no axes counts as one only `without_axes`, where the parameter has none, too.
+    A 0-dim tensor counts as a tensor only with `without_axes`, if the parameter is 0-dim too.
     """
     _coarsest.append((eps, without_axes))
     try:
@@ -49,12 +49,12 @@ def tensors_in(eps: float, without_axes: bool = False) -> Iterator[None]:
 
 
 def unit_beside(mask: Tensor) -> float:
-    """Return the unit of what a mask chooses of numbers: a tensor's where the mask is one."""
+    """Return the unit of a number that a mask chooses: a tensor's unit if the mask is a tensor."""
     return _coarsest[-1][0] if mask.ndim else DOUBLE
 
 
 class Doubtful:
-    """Answers, and of which of them rounding cannot change anything."""
+    """Answers, and a mask of those that rounding cannot change."""
 
     __slots__ = ("sure", "v")
 
@@ -63,7 +63,7 @@ class Doubtful:
 
     @property
     def ndim(self) -> int:
-        """As a tensor's."""
+        """Return the number of axes, as a tensor does."""
         return self.v.ndim
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class Doubtful:
 
 
 class Bounded:
-    """Values, their bounds, whether they are comparable, and the unit of what they are kept in."""
+    """Values, their bounds, whether they are comparable, and the unit of their dtype."""
 
     __slots__ = ("e", "eps", "ok", "v")
     __array_priority__ = 1000
@@ -81,7 +81,7 @@ class Bounded:
     def __init__(self, v: Tensor, e: Tensor = _ZERO, ok: Tensor = _TRUE, eps: float = DOUBLE):
         self.v, self.e, self.ok, self.eps = v, e, ok, eps
 
-    # The evaluator asks a tensor for these.
+    # The evaluator uses these attributes of a tensor.
     @property
     def ndim(self) -> int:
         return self.v.ndim
@@ -110,7 +110,7 @@ class Bounded:
     double = detach
 
     def to(self, dtype: torch.dtype) -> Bounded:
-        """As kept in a type."""
+        """Return the numbers as rounded to a dtype."""
         if dtype == torch.float64:
             return self
         eps = torch.finfo(dtype).eps
@@ -127,18 +127,18 @@ class Bounded:
 
 
 class Given(Bounded):
-    """A parameter, which may be computed with in less than it is kept in."""
+    """A parameter, which a rule may compute with in a narrower dtype than it is stored in."""
 
     kept = torch.float64
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the dtype that it is kept in."""
+        """Return the dtype that the parameter is stored in."""
         return self.kept
 
 
 def lift(x: Any) -> Bounded:
-    """A plain number, which is exact, or what is bounded already."""
+    """Return a number with bounds; a plain number is exact."""
     if isinstance(x, Bounded):
         return x
     value = torch.as_tensor(x).double()
@@ -148,12 +148,12 @@ def lift(x: Any) -> Bounded:
 
 
 def answers(x: Any) -> Doubtful:
-    """Plain answers, which are sure, or doubtful ones."""
+    """Return doubtful answers; plain answers are sure."""
     return x if isinstance(x, Doubtful) else Doubtful(torch.as_tensor(x), _TRUE)
 
 
 def made(v: Tensor, e: Tensor, ok: Tensor, eps: float) -> Bounded:
-    """A result, comparable where it stays in the range of its type."""
+    """Return a result, comparable if it stays within the range of its dtype."""
     dtype, size = _DTYPES[eps], v.abs()
     fits = (size < _LARGE[dtype]) & ((size > _SMALL[dtype]) | (v == 0)) & e.isfinite()
     return Bounded(v, e, ok & fits, eps)
@@ -171,19 +171,19 @@ def _is_short(x: Tensor) -> bool:
 
 
 def operand(x: Bounded, eps: float) -> Tensor:
-    """The bound of what is computed with."""
+    """Return the bound of an operand of arithmetic."""
     return x.e + eps * x.v.abs()
 
 
 def as_compared(x: Bounded, eps: float) -> Tensor:
-    """The bound of what is compared: a number is rounded to the type of the tensor beside it."""
+    """Return the bound of a comparison's operand, rounded to the other operand's dtype."""
     if x.eps < eps and bool((x.v.to(_DTYPES[eps]).double() != x.v).any()):
         return x.e + eps * x.v.abs()
     return x.e
 
 
 def compare(meaning: Any, a: Any, b: Any) -> Doubtful:
-    """A comparison, sure where the difference is more than the bounds."""
+    """Compare two numbers; the answer is sure if they differ by more than their bounds."""
     a, b = lift(a), lift(b)
     eps = max(a.eps, b.eps)
     e = as_compared(a, eps) + as_compared(b, eps)

@@ -1,4 +1,4 @@
-"""The words of the language for bounded numbers."""
+"""The ops of the language for bounded numbers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ PLAIN = {name: word.meaning for name, word in OPS.items()}
 
 @contextmanager
 def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
-    """The words mean bounded numbers in here; with `coarse_matrices` none says what matrix words
-    make, which compute in 16 bits."""
+    """Give the ops their meaning on bounded numbers.
+
+    With `coarse_matrices` results of matrix ops are unknown, because those compute in 16 bits.
+    """
     words = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
     if coarse_matrices:
         words["orthogonalize"] = replace(OPS["orthogonalize"], meaning=_unknown)
@@ -56,7 +58,11 @@ def _sum(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
 
 
 def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
-    """A blend, b * x + (1 - b) * y, may be computed as x + (1 - b) * (y - x): x rounds as it is."""
+    """Return a product's bound.
+
+    A blend, b * x + (1 - b) * y, may be computed as x + (1 - b) * (y - x): then x itself is
+    rounded.
+    """
     ea, eb = operand(a, eps), operand(b, eps)
     e = ea * b.v.abs() + eb * a.v.abs() + ea * eb
     for weight, x in ((a, b), (b, a)):
@@ -66,14 +72,14 @@ def _product(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
 
 
 def _quotient(a: Bounded, b: Bounded, v: Tensor, eps: float) -> Tensor:
-    """Nothing is known where the divisor may be nothing."""
+    """Return a quotient's bound; it is infinite if the divisor may be 0."""
     ea, eb = operand(a, eps), operand(b, eps)
     least = b.v.abs() - eb
     return torch.where(least > 0, (ea + v.abs() * eb) / least, torch.inf)
 
 
 def _power(a: Any, b: Any) -> Bounded:
-    """The bounds of both move the result; a whole exponent that is exact does not."""
+    """Return a power; both bounds move the result, but an exact whole exponent does not."""
     a, b = lift(a), lift(b)
     v, eps = PLAIN["**"](a.v, b.v), max(a.eps, b.eps)
     ok = a.ok & b.ok
@@ -83,7 +89,7 @@ def _power(a: Any, b: Any) -> Bounded:
     whole = b.ndim == 0 and not b.e and float(b.v) % 1 == 0
     eb = torch.zeros_like(b.v) if whole else operand(b, eps)
     e = torch.zeros_like(v)
-    if whole and float(b.v) < 0:  # there is a pole between the ends
+    if whole and float(b.v) < 0:  # there is a pole between the two ends
         ok = ok & (a.v.abs() > ea)
     for x in (a.v - ea, a.v + ea):
         for y in (b.v,) if whole else (b.v - eb, b.v + eb):
@@ -92,7 +98,7 @@ def _power(a: Any, b: Any) -> Bounded:
 
 
 def _remainder(a: Any, b: Any) -> Bounded:
-    """Nothing is known where the quotient may be on either side of a whole number."""
+    """Return a remainder; it is unknown if the quotient may be on either side of a whole number."""
     a, b = lift(a), lift(b)
     v, eps, ok = PLAIN["%"](a.v, b.v), max(a.eps, b.eps), a.ok & b.ok
     if is_exact(a, b, v):
@@ -106,7 +112,7 @@ def _remainder(a: Any, b: Any) -> Bounded:
 
 
 def _moved(word: str, x: Any) -> Bounded:
-    """A function of one number: how far its bound moves it, where it has a value throughout."""
+    """Return a function of one number, with the distance by which its operand's bound moves it."""
     x = lift(x)
     v, e = PLAIN[word](x.v), operand(x, x.eps)
     low, high = PLAIN[word](x.v - e), PLAIN[word](x.v + e)
@@ -115,7 +121,7 @@ def _moved(word: str, x: Any) -> Bounded:
 
 
 def _same(word: str, *xs: Any) -> Bounded:
-    """A function that moves no further than what moves most of what it takes."""
+    """Return a function that moves no further than the operand with the largest bound."""
     given = [lift(x) for x in xs]
     eps = max(x.eps for x in given)
     e = functools.reduce(torch.maximum, [as_compared(x, eps) for x in given])
@@ -130,7 +136,7 @@ def _sign(x: Any) -> Bounded:
 
 
 def _where(condition: Any, a: Any, b: Any) -> Bounded:
-    """Return the chosen value; both arms count where the choice is in doubt."""
+    """Return the chosen value; both arms count if the condition is in doubt."""
     c, a, b = answers(condition), lift(a), lift(b)
     eps = max(a.eps, b.eps, unit_beside(c.v) if not a.ndim and not b.ndim else DOUBLE)
     ea, eb = as_compared(a, eps), as_compared(b, eps)
@@ -165,7 +171,7 @@ def _not(a: Any) -> Doubtful:
 
 
 def _reduced(word: str, x: Any) -> Bounded:
-    """A sum or a mean: of as many bounds, and the order of the sum is anybody's."""
+    """Return a sum or a mean; all bounds add up, and the sum may have any order."""
     x = lift(x)
     v = PLAIN[word](x.v)
     whole = torch.zeros_like(x.v)
@@ -214,7 +220,7 @@ def _unknown(x: Any, coefficients: Any, steps: Any, eps: Any) -> Bounded:
 
 
 def _compared(word: str, a: Any, b: Any) -> Any:
-    if any(isinstance(x, str | None) for x in (a, b)):  # choices
+    if any(isinstance(x, str | None) for x in (a, b)):  # text choices
         return PLAIN[word](a, b)
     return compare(PLAIN[word], a, b)
 

@@ -1,4 +1,4 @@
-"""Branches drawn by lot: in one another, with elifs, and around what is there only sometimes."""
+"""Draw random branches: nested, with elifs, and around states that exist only under a condition."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ class Rules(Statements):
     """Draws whole rules: statements, and branches with statements in them."""
 
     def branching(self, kind: str, level: int, depth: int) -> list[str]:
-        """A statement that holds others."""
+        """Return a statement that holds others."""
         if kind == "branch":
             return self.branch(level, depth)
         return self.kept(level, depth) if kind == "kept" else self.factored(level, depth)
 
     def block(self, level: int, depth: int, *holding: str) -> list[str]:
-        """The statements of one arm, where some conditions hold."""
+        """Return the statements of one arm, in which some conditions hold."""
         before = len(self.holding)
         self.holding += holding
         for symbol, nature, holds in self.states:
@@ -30,7 +30,7 @@ class Rules(Statements):
         return lines
 
     def branch(self, level: int, depth: int) -> list[str]:
-        """An if with its elifs and maybe an else."""
+        """Return an if with its elifs and maybe an else."""
         indent = "    " * level
         before = self.draw.known
         ends, lines = [], []
@@ -56,14 +56,14 @@ class Rules(Statements):
         return lines
 
     def forget(self) -> None:
-        """States and numbers that are not there behind the branch."""
+        """Forget states and numbers that do not exist after the branch."""
         for symbol, nature, holds in self.states:
             if not self.holds(holds):
                 names = getattr(self.known, nature)
                 names[:] = [n for n in names if n != symbol]
 
     def kept(self, level: int, depth: int) -> list[str]:
-        """A branch in which a state is there."""
+        """Return a branch in which a conditional state exists."""
         symbol, nature, holds = self.draw.lot.choice([s for s in self.states if s[2]])
         if holds == "factored(p)":
             return self.factored(level, depth)
@@ -84,7 +84,7 @@ class Rules(Statements):
         return lines
 
     def factored(self, level: int, depth: int) -> list[str]:
-        """A branch in which rows and columns are there."""
+        """Return a branch in which rows and columns exist."""
         if self.draw.axes:
             return ["    " * level + self.own("tensors")]
         before = self.draw.known

@@ -1,4 +1,4 @@
-"""Rules as optimizer classes, and the C++ of many of them in one compilation."""
+"""Make optimizer classes of rules, and compile the C++ of many rules together."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ TYPES = dtype_variants.bits_of_dtypes((torch.float64, torch.float32, torch.bfloa
 
 @dataclass
 class Built:
-    """A rule that the compiler has accepted."""
+    """A rule that optgen has accepted."""
 
     text: str
     algorithm: Algorithm
     cls: Any
-    types: int = 0  # that its C++ knows, a bit each
-    refused_by_cpp: str = ""  # what the C++ compiler says of it
-    library: tuple[Path, str] | None = field(default=None, repr=False)  # and the rule's suffix
+    types: int = 0  # the dtypes that its C++ knows, a bit each
+    refused_by_cpp: str = ""  # the C++ compiler's message
+    # and the suffix of the rule's names
+    library: tuple[Path, str] | None = field(default=None, repr=False)
 
     @property
     def source(self) -> str:
-        """The C++ of the rule, as it is printed."""
+        """Return the C++ of the rule, as it is printed."""
         return (self.folder / "fused_cpu.cpp").read_text()
 
     @property
     def runs_fused(self) -> bool:
-        """Whether the table of the fused C++ has a place for all its tensors."""
+        """Tell whether the fused C++ kernel's table has room for all its tensors."""
         return not excess(self.cls.rule, self.source)
 
     @property
@@ -77,15 +78,15 @@ def load(text: str, only: str = "") -> Built:
 
 
 def types_of(algorithm: Algorithm, dtypes: Sequence[str]) -> int:
-    """Return the types that a rule's C++ needs for parameters of these dtypes."""
+    """Return the dtypes that a rule's C++ needs for parameters of these dtypes."""
     own = (s.dtype for s in algorithm.states if s.dtype and s.shape != "scalar")
     return dtype_variants.bits_of_dtypes(getattr(torch, name) for name in {*dtypes, *own})
 
 
 def compile_together(rules: Sequence[Built], *flags: str) -> None:
-    """Build the C++ of rules; what does not compile is noted where it is.
+    """Build the C++ of rules together; note at a rule if it does not compile.
 
-    With `-fsyntax-only` for a flag it is only looked at.
+    With the flag `-fsyntax-only` the compiler only checks the source.
     """
     groups: dict[tuple[str, int], list[Built]] = {}
     for rule in filter(lambda rule: rule.runs_fused, rules):
@@ -131,7 +132,7 @@ def _first_error(said: str, i: int) -> str:
 
 
 def _renamed(source: str, i: int) -> str:
-    """A rule's C++ with names of its own."""
+    """Return a rule's C++ with names that no other rule has."""
     names = sorted({a or b for a, b in _OWN.findall(source)})
     define = "".join(f"#define {name} {name}_r{i}\n" for name in names)
     undefine = "".join(f"#undef {name}\n" for name in names)
@@ -139,7 +140,7 @@ def _renamed(source: str, i: int) -> str:
 
 
 class _BatchKernel(Kernel):
-    """A rule of a library of many: its names end in a suffix."""
+    """Kernel of a rule in a shared library: its names end in a suffix."""
 
     suffix = ""
 
@@ -158,7 +159,7 @@ class _BatchKernel(Kernel):
 
 @contextlib.contextmanager
 def batch_kernels(rules: Sequence[Built]) -> Iterator[None]:
-    """Steps in C++ take these rules' kernels from the libraries of many."""
+    """Take the C++ kernels of these rules from the shared libraries."""
     known = {rule.cls.lowerings: rule for rule in rules}
     build = kernels._load
 
@@ -191,7 +192,7 @@ def _sweeps() -> Path:
 
 @functools.cache
 def _scratch() -> str:
-    """A folder that ends with the process."""
+    """Make a folder that is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="optgen-fuzz-")
     _kept.append(folder)
     return folder.name

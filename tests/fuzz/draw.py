@@ -1,4 +1,4 @@
-"""A spec drawn by lot: its text, and settings to run it with."""
+"""Draw a random spec: its text, and settings to run it with."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class State:
     symbol: str
     nature: str
     options: str = ""
-    holds: str = ""  # the condition under which it is there
+    holds: str = ""  # the condition under which the state exists
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Draft:
     nasty: bool
     family: str
     counts: bool
-    dense: bool  # many short statements on few names
+    dense: bool  # many short statements with few names
     states: list[State] = field(default_factory=list)
     required: bool = False
 
@@ -91,7 +91,7 @@ class Draft:
 
 
 def draw(seed: str | int) -> tuple[str, list[Setting]]:
-    """A spec's text and the settings to run it with; always the same for a seed."""
+    """Draw a spec's text and the settings to run it with; a seed always gives the same ones."""
     lot = Random(seed)
     draft = Draft(
         lot,
@@ -196,7 +196,7 @@ def _declared(state: State) -> str:
 
 
 def _without_unread(text: str, kept: list[str]) -> str:
-    """The rule, with an underscore before names that it never reads: an author must say that."""
+    """Put an underscore before names that the rule never reads; the language demands one."""
     whole = "def f():\n" + text
     names = [n for n in ast.walk(ast.parse(whole)) if isinstance(n, ast.Name)]
     read = {n.id for n in names if isinstance(n.ctx, ast.Load)}

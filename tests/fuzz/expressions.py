@@ -1,4 +1,4 @@
-"""Expressions drawn by lot of the names that are known where they stand."""
+"""Draw random expressions of the names that are known at a place."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Known:
     NATURES = ("numbers", "tensors", "lates", "rows", "columns", "answers", "masks")
 
     def copy(self) -> Known:
-        """The same names, to be changed apart."""
+        """Return a copy, which can be changed independently."""
         return Known(*(list(getattr(self, nature)) for nature in self.NATURES))
 
     def meet(self, other: Known) -> Known:
-        """The names known on both ways to a point."""
+        """Return the names that are known in both."""
         both = [
             [n for n in getattr(self, nature) if n in getattr(other, nature)]
             for nature in self.NATURES
@@ -39,26 +39,26 @@ class Known:
 
 @dataclass
 class Expressions:
-    """Draws expressions; a depth bounds how many forms stand in one another."""
+    """Draws expressions; a depth bounds how many forms are nested."""
 
     lot: Random
     known: Known
     nasty: bool = False
     reduces: bool = False  # whether the rule may look at whole parameters
-    axes: bool = False  # whether rows and columns are there at this point
-    conditions: Sequence[str] = ()  # what the signature offers to ask
-    most: int = 9  # how many forms stand in one another at most
+    axes: bool = False  # whether rows and columns exist at this place
+    conditions: Sequence[str] = ()  # conditions that the signature offers
+    most: int = 9  # how many forms may be nested
 
     def pick(self, *options: str) -> str:
-        """One of these."""
+        """Return one of these options."""
         return self.lot.choice(options)
 
     def chance(self, share: float) -> bool:
-        """True in this share of draws."""
+        """Return True in this share of draws."""
         return self.lot.random() < share
 
     def fill(self, form: str, depth: int) -> str:
-        """A form with an expression for every letter."""
+        """Return a form with an expression for every letter."""
         depth = min(depth, self.most)
         drawn: dict[str, str] = {}
         for letter in re.findall(r"\$(\w)", form):
@@ -80,7 +80,7 @@ class Expressions:
         return self.pick(*grammar.WHOLE)
 
     def number(self, depth: int = 2) -> str:
-        """A number that is known before a step looks at a tensor."""
+        """Draw a number that is known before a step looks at a tensor."""
         if depth <= 0 or self.chance(0.3):
             return self.pick(*self.known.numbers) if self.chance(0.8) else self.constant()
         odd = self.chance(0.5 if self.nasty else 0.2)
@@ -100,14 +100,14 @@ class Expressions:
         return self.axes and self.chance(0.6)
 
     def late(self, depth: int = 1) -> str:
-        """A number that a reduction makes."""
+        """Draw a number that a reduction makes."""
         if self.known.lates and self.chance(0.35 if depth > 0 else 0.8):
             return self.pick(*self.known.lates)
         forms = grammar.LATES_OF_AXES if self.axes and self.chance(0.25) else grammar.LATES
         return self.fill(self.pick(*forms) if depth > 0 else f"{forms[0][:-4]}($x)", depth)
 
     def reduced(self, depth: int = 1) -> str:
-        """Draw the operand of a reduction, mostly one without another reduction in it."""
+        """Draw the operand of a reduction, mostly without another reduction in it."""
         before = self.reduces
         self.reduces = before and self.chance(0.15)
         made = self.tensor(min(depth, 1))
@@ -127,7 +127,7 @@ class Expressions:
         return self.fill(turn(self.pick(*forms)), depth)
 
     def condition(self, depth: int = 1) -> str:
-        """Something that has one answer before a step looks at a tensor."""
+        """Draw a condition that has one answer before a step looks at a tensor."""
         if depth > 0 and self.chance(0.35):
             return self.fill(self.pick(*grammar.CONDITIONS), depth)
         if self.chance(0.3):
@@ -135,7 +135,7 @@ class Expressions:
         return f"({self.pick(*self.conditions, *self.known.answers)})"
 
     def mask(self, depth: int = 1) -> str:
-        """Draw a condition of `where`: a comparison of tensors, or one joined with others."""
+        """Draw a condition of `where`: a comparison of tensors, or several joined."""
         if depth > 0 and self.chance(0.4):
             return self.fill(self.pick(*grammar.JOINED_MASKS), depth)
         if self.known.masks and self.chance(0.2):
@@ -160,7 +160,7 @@ class Expressions:
 
 
 def turned(form: str) -> str:
-    """A form of rows as one of columns."""
+    """Return a form of rows as one of columns, and the other way round."""
     pairs = {"row": "col", "col": "row", "cols": "rows", "rows": "cols", "$r": "$c", "$c": "$r"}
     return re.sub(
         r"\brow(?=_)|\bcol(?=_)|\bcols\b|\brows\b|\$r|\$c", lambda found: pairs[found[0]], form

@@ -1,4 +1,4 @@
-"""Findings of a run, and a signature by which those with one cause are told."""
+"""Describe findings, and give findings with the same cause the same signature."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PYTHON = ("forloop", "foreach", "functional", "sharded")
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that a lowering gets wrong: how, what it says, and with which setting."""
+    """A rule that a lowering gets wrong: the kind of error, the message, and the setting."""
 
     kind: str  # one of CLASSES
     lowering: str
@@ -30,7 +30,7 @@ class Finding:
 
     @property
     def signature(self) -> tuple[str, str, str]:
-        """Equal for what is probably one cause: names and numbers are left out."""
+        """Return a signature without names and numbers; probably equal for one cause."""
         said = "" if self.kind == "wrong" else self.message
         said = re.sub(r"[‘'`\"][^’'`\"]*[’'`\"]|0x\w+|\d+(\.\d+)?", "#", said)
         lowering = (
@@ -40,12 +40,12 @@ class Finding:
 
     @property
     def cause(self) -> tuple[str, ...]:
-        """The same, and for a short rule that is wrong the words and operators it has."""
+        """Return the signature; for a wrong value also the rule's ops and operators."""
         return *self.signature, *(_words(self.text) if self.kind == "wrong" else ())
 
 
 def _words(text: str) -> list[str]:
-    """Return the words and operators of a rule, without names and numbers."""
+    """Return the ops and operators of a rule, without names and numbers."""
     rule = next(
         n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef) and n.decorator_list
     )
@@ -63,7 +63,7 @@ def of_exception(error: Exception, lowering: str, text: str, setting: Any = None
     """Return the finding of an exception that a rule should not raise, and where it was raised."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, InternalError) and isinstance(cause, Exception):
-        error = cause  # which says more
+        error = cause  # the cause says more
     frames = traceback.extract_tb(error.__traceback__)
     last = next((f for f in reversed(frames) if "/optgen" in f.filename), frames[-1])
     where = last.filename.rpartition("/")[2]

@@ -1,9 +1,10 @@
-"""The forms that expressions are drawn from, by nature, in the words of docs/spec-language.md.
+"""Forms to draw expressions from, by nature; docs/spec-language.md explains their terms.
 
-A letter behind `$` stands for an expression of a nature, the same one wherever it stands in a form:
+A letter after `$` stands for an expression of a nature, the same one wherever it stands in a form:
 a b tensors, n k numbers, l a number that a reduction makes, r a row, c a column (one number per row
-or column), x what is reduced, q a condition, m what `where` takes, w a whole exponent, e any one,
-u a constant. Values stay moderate: roots are of what is not negative, most divisors keep from 0.
+or column), x an operand of a reduction, q a condition, m a condition of `where`, w a whole
+exponent, e any expression, u a constant. Values stay moderate: operands of roots are not negative,
+and most divisors keep away from 0.
 """
 
 TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")

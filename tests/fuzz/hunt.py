@@ -1,4 +1,4 @@
-"""Draw rules, build and run them, and keep what is found."""
+"""Draw rules, build and run them, and keep the findings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Tally:
     drawn: int = 0
     refused: int = 0
     compared: int = 0
-    incomparable: int = 0  # ran, and no step of it could be compared
-    ends: Counter[str] = field(default_factory=Counter)  # by the kind of what was found
+    incomparable: int = 0  # ran, but no step could be compared
+    ends: Counter[str] = field(default_factory=Counter)  # by the kind of the finding
     refusals: Counter[str] = field(default_factory=Counter)
     steps: trial.Count = field(default_factory=trial.Count)
     spent: Counter[str] = field(default_factory=Counter)
@@ -40,7 +40,7 @@ class Tally:
         )
 
     def add(self, other: Tally) -> None:
-        """Count another's in."""
+        """Add the counts of another tally."""
         for name in ("drawn", "refused", "compared", "incomparable"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("ends", "refusals", "spent"):
@@ -54,7 +54,7 @@ def hunt(
     note: Callable[[str], None] = lambda text: None,
     lowerings: Sequence[str] = LOWERINGS,
 ) -> tuple[Tally, list[Finding]]:
-    """Draw a rule for every seed, and run all of them; `note` hears each rule before it runs."""
+    """Draw a rule for every seed, and run all of them; `note` gets each rule before it runs."""
     tally, findings = Tally(), list[Finding]()
     rules: list[tuple[built.Built, list[Setting]]] = []
     for seed in seeds:
@@ -81,7 +81,7 @@ def hunt(
 def accepted(
     text: str, setting: Setting, tally: Tally, findings: list[Finding]
 ) -> built.Built | None:
-    """The rule built, unless it is refused or the compiler falls over it."""
+    """Build the rule; return None if optgen refuses the rule or fails at it."""
     try:
         with limited():
             return built.load(text)
@@ -101,7 +101,7 @@ def tried(
     tally: Tally,
     sparing: bool = True,
 ) -> list[Finding]:
-    """Return what is wrong with a rule under any of these settings, once for a lowering."""
+    """Return one finding for each lowering that is wrong under any of these settings."""
     found: list[Finding] = []
     count = trial.Count()
     if rule.refused_by_cpp:
@@ -124,7 +124,7 @@ def tried(
 
 
 def suits(rule: built.Built, lowering: str, setting: Setting) -> bool:
-    """Tell whether a lowering takes a rule, and shows more of it than the others do."""
+    """Tell whether a lowering takes a rule, and tests more of it than other lowerings do."""
     if lowering == "fused_cpu":
         return rule.runs_fused
     if lowering == "sharded":

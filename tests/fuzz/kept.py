@@ -1,4 +1,4 @@
-"""Findings as files: a spec, and above it how it was found."""
+"""Store findings as files: a spec, with the circumstances of the finding above it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIELDS = ("lowering", "kind", "message", "hypers", "shapes", "dtype", "seed")
 
 
 def write(finding: Finding, folder: Path = FOUND) -> Path:
-    """Write a finding down, under a name that its rule and lowering give it."""
+    """Write a finding to a file that is named after its rule and lowering."""
     digest = hashlib.sha256(finding.text.encode()).hexdigest()[:8]
     kind = finding.kind.replace(" ", "_")
     setting = finding.setting or Setting()
@@ -36,7 +36,7 @@ def write(finding: Finding, folder: Path = FOUND) -> Path:
 
 
 def read(path: Path) -> Finding:
-    """A finding as it was written down."""
+    """Read a finding from its file."""
     text = path.read_text(encoding="utf-8")
     found = dict(re.findall(rf"^# ({'|'.join(_FIELDS)}): (.*)$", text, re.M))
     values = {name: ast.literal_eval(value) for name, value in found.items()}

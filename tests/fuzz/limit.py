@@ -1,4 +1,4 @@
-"""A limit on how long a rule may take."""
+"""Limit how long a rule may take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HangError(Exception):
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Raise an error where something takes too long; inside another limit do nothing."""
+    """Raise an error if the block takes too long; inside another limit do nothing."""
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return

@@ -1,4 +1,4 @@
-"""One step of one parameter by the rule: what is right, and how far rounding may lead from it."""
+"""Take one parameter's step by the rule: the right values, and bounds on their rounding errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
 
 _SLACK = 4.0
-"""A bound is of first order, and a word may be computed by several operations."""
+"""Factor on bounds, because they are first-order and an op may consist of several operations."""
 
 
 @dataclass
 class Right:
-    """The values that are right: `comparable` marks the elements of which anything is known."""
+    """The right values; `comparable` marks the elements of which anything is known."""
 
     value: Tensor
     bound: Tensor
@@ -44,7 +44,7 @@ class Step:
     """The parameter and the states, by key, after a step."""
 
     values: dict[str, Right]
-    sure: bool  # that no branch depends on rounding
+    sure: bool  # whether no branch depends on rounding
 
     def moderate(self) -> bool:
         """Tell whether all values are good to go on with."""
@@ -62,7 +62,7 @@ def step_by_rule(
     grad: Tensor,
     state: Mapping[str, Any],
 ) -> Step:
-    """One step from values as a checkpoint has them."""
+    """Take one step from values as a checkpoint has them."""
     low = param.dtype != torch.float64
     eps = torch.finfo(param.dtype).eps
     if any(s.dtype == "float32" for s in algorithm.states if s.shape != "scalar"):
@@ -91,13 +91,13 @@ def step_by_rule(
 
 
 def _kept_as(algorithm: Algorithm, key: str, param: Tensor) -> tuple[torch.dtype, torch.Size]:
-    """Return the type and the shape of a state, or of the number of steps."""
+    """Return the dtype and the shape of a state, or of the step count."""
     shape = next((s.shape for s in algorithm.states if s.key == key), "scalar")
     return kept_in(algorithm, key, param), torch.Size(_shape(param, shape))
 
 
 def kept_in(algorithm: Algorithm, key: str, param: Tensor) -> torch.dtype:
-    """The type of a state, or of the number of steps."""
+    """Return the dtype of a state, or of the step count."""
     state = next((s for s in algorithm.states if s.key == key), None)
     if state is None or state.shape == "scalar":
         usual = torch.get_default_dtype()
@@ -116,7 +116,7 @@ def _stored(value: Any, dtype: torch.dtype, shape: torch.Size) -> Right:
 def fresh_states(
     algorithm: Algorithm, hypers: Mapping[str, Any], param: Tensor
 ) -> dict[str, Tensor]:
-    """Every state of a parameter as it is before its first step."""
+    """Return every state of a parameter before its first step."""
     found = {}
     for state in algorithm.states:
         if not exists(state, {**hypers, **facts_of(param)}):

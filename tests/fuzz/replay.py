@@ -1,4 +1,4 @@
-"""Run again what was found, in every lowering."""
+"""Run old findings again, in every lowering."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optgen.spec.errors import SpecError
 
 
 def replay(paths: list[Path]) -> int:
-    """Print what is still wrong with these findings; return 1 if anything is."""
+    """Print the findings that are still wrong; return 1 if there are any."""
     rules, wrong = [], 0
     for path in paths:
         finding = kept.read(path)
@@ -21,7 +21,7 @@ def replay(paths: list[Path]) -> int:
             with limited():
                 rules.append((path, finding, built.load(finding.text)))
         except SpecError:
-            continue  # refused, which is as good an answer as any
+            continue  # a refusal is also right
         except Exception as error:
             wrong += said(path, of_exception(error, "load", finding.text))
     built.compile_together([rule for *_, rule in rules])
@@ -35,6 +35,6 @@ def replay(paths: list[Path]) -> int:
 
 
 def said(path: Path, finding: Finding) -> int:
-    """Say what is wrong with a rule."""
+    """Print a finding; return 1."""
     print(f"{path}: {finding.kind}: {finding.lowering}: {finding.message}")
     return 1

@@ -24,9 +24,10 @@ from fuzz.hunt import BATCH, Tally, hunt
 from fuzz.shrink import shrunk
 from fuzz.trial import LOWERINGS
 
-_SILENT = 240  # seconds without a word: the process hangs where no alarm reaches it
+# seconds without a message: the process hangs in code that an alarm does not interrupt
+_SILENT = 240
 _EXAMPLES = {"wrong": 8}
-"""The most findings of one signature that are shrunk: of a wrong value it says little."""
+"""Limit of findings of one signature that are shrunk; a wrong value's signature says little."""
 
 
 @dataclass
@@ -37,12 +38,12 @@ class _Job:
 
     @property
     def rule(self) -> Path:
-        """Holds the rule that it is at."""
+        """Return the path of the file with the rule that the job is running."""
         return self.folder / "rule.txt"
 
 
 class Run:
-    """A run of the command: jobs, counts and what was found."""
+    """A run of the command: jobs, counts and findings."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self.asked = asked
@@ -75,7 +76,7 @@ class Run:
         return 1 if self.tally.ends else 0
 
     def goes_on(self) -> bool:
-        """Tell whether to draw more."""
+        """Tell whether to draw more rules."""
         seconds = time.monotonic() - self.started
         return seconds < self.asked.seconds and self.drawn < self.asked.rules
 
@@ -97,20 +98,20 @@ class Run:
         self.jobs.append(job)
 
     def work(self, seeds: list[str], said: Connection, folder: Path) -> None:
-        """In the forked process: hunt, shrink what is new, and tell."""
+        """Hunt in the forked process, shrink new findings, and send them."""
         os.environ["OPTGEN_CACHE_DIR"] = str(folder)
         _share_libraries(folder)
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         try:
             self.told(seeds, said, folder)
         except Exception:
-            said.send(traceback.format_exc())  # the tool's own fault
+            said.send(traceback.format_exc())  # a fault of this tool
         said.send(None)
         said.close()
         os._exit(0)
 
     def told(self, seeds: list[str], said: Connection, folder: Path) -> None:
-        """Hunt, and send what comes of it."""
+        """Hunt, and send the counts and findings."""
         tally, findings = hunt(seeds, (folder / "rule.txt").write_text, self.lowerings)
         said.send(tally)
         for finding in sorted(findings, key=lambda each: CLASSES.index(each.kind)):
@@ -122,7 +123,7 @@ class Run:
             said.send(finding if self.asked.no_shrink else shrunk(finding))
 
     def gather(self) -> None:
-        """Take what jobs tell, and see whether any has died or hangs."""
+        """Receive what jobs send, and check whether any has died or hangs."""
         wait([job.said for job in self.jobs], timeout=5)
         for job in list(self.jobs):
             told: Tally | Finding | str | None = None
@@ -144,7 +145,7 @@ class Run:
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def take(self, told: Tally | Finding | str) -> None:
-        """Count a job's results in, or write down what is new."""
+        """Add a job's counts, or write a new finding to a file."""
         if isinstance(told, str):
             raise RuntimeError(f"the tool failed:\n{told}")
         if isinstance(told, Tally):
@@ -162,7 +163,7 @@ class Run:
         print(f"{finding.kind}: {finding.lowering}: {finding.message[:200]}\n  {path}", flush=True)
 
     def died(self, job: _Job) -> None:
-        """A rule took its process along."""
+        """Record the rule that ended its process."""
         text = job.rule.read_text() if job.rule.exists() else ""
         code = job.process.exitcode
         if text:
@@ -190,7 +191,7 @@ def _silent(job: _Job) -> bool:
 
 
 def _share_libraries(folder: Path) -> None:
-    """The libraries that every rule needs are built once; generated text ends with the job."""
+    """Link the libraries that every rule needs; the job's other files are removed with the job."""
     shared = Path(__file__).parents[2] / "build" / "fuzz-cache"
     for path in shared.glob("*.so*") if shared.is_dir() else ():
         if path.name.startswith(("sweeps", "tensor")):

@@ -1,4 +1,4 @@
-"""Make the text of a finding short: the rule that is left is still found, in the same way."""
+"""Shorten a finding's text: the rule that is left still fails in the same way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Check = Callable[[str, Setting | None], bool]
 
 
 def shrunk(finding: Finding, seconds: float = 15.0) -> Finding:
-    """The same finding of a rule as short as can be found in some time of the processor's."""
+    """Return the finding with the shortest rule found in some seconds of processor time."""
 
     def fails(text: str, setting: Setting | None) -> bool:
         again = refound(replace(finding, text=text, setting=setting))
@@ -64,7 +64,7 @@ def _refound(finding: Finding) -> Finding | None:
 
 
 def _spent() -> float:
-    """Seconds that this process and its compilers have computed."""
+    """Return the seconds that this process and its compilers have computed."""
     return sum(os.times()[:4])
 
 
@@ -76,13 +76,13 @@ class Shrinker:
         self.seen: set[str] = set()
 
     def run(self) -> tuple[str, Setting | None]:
-        """The shortest text and setting found."""
+        """Return the shortest text and setting found."""
         while self.once() and _spent() < self.until:
             pass
         return self.text, self.setting
 
     def once(self) -> bool:
-        """Try all that can be left out, one after the other; say whether anything could be."""
+        """Try to leave out each part, one after the other; tell whether any could be left out."""
         place, found = 0, False
         while _spent() < self.until:
             candidate = self.candidate(place)
@@ -104,7 +104,7 @@ class Shrinker:
         return True
 
     def candidate(self, place: int) -> tuple[str, Setting | None] | None:
-        """A shorter one, if there are so many: those that leave most out come first."""
+        """Return a shorter candidate; None if there are not so many. Larger cuts come first."""
         settings = list(_settings(self.setting))
         if place < len(settings):
             return self.text, settings[place]
@@ -126,9 +126,9 @@ def _settings(setting: Setting | None) -> Iterator[Setting]:
 
 
 def shorter(text: str, place: int) -> str | None:
-    """The text with one part left out or put simpler, and what nothing needs then left out too.
+    """Return the text with one part left out or simplified, and then without what nothing needs.
 
-    Nothing where the place is none; "" where it is not shorter.
+    Return None if there are fewer places, and "" if the text did not get shorter.
     """
     tree = ast.parse(text)
     change = next(itertools.islice(_changes(tree), place, None), None)
@@ -140,7 +140,7 @@ def shorter(text: str, place: int) -> str | None:
 
 
 def rule_of(tree: ast.Module) -> ast.FunctionDef:
-    """The decorated function."""
+    """Return the decorated function."""
     return next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.decorator_list)
 
 
@@ -158,7 +158,7 @@ def _changes(tree: ast.Module) -> Iterator[Callable[[], None]]:
 
 
 def _of_blocks(rule: ast.FunctionDef) -> Iterator[Callable[[], None]]:
-    """Statements left out; one arm of a branch in its place."""
+    """Yield changes that leave out statements, or put one arm of a branch in its place."""
     for owner in ast.walk(rule):
         for name in ("body", "orelse"):
             block = getattr(owner, name, None)
@@ -195,7 +195,7 @@ def _size(node: ast.AST) -> int:
 
 
 def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, int | None]]:
-    """Every expression of the rule, and where it stands."""
+    """Yield every expression of the rule, and its place."""
     for statement in rule.body:
         for parent in ast.walk(statement):
             for name, value in ast.iter_fields(parent):
@@ -209,7 +209,7 @@ def _parents(rule: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.AST, str, in
 def _of_expression(
     node: ast.expr, parent: ast.AST, name: str, place: int | None
 ) -> Iterator[Callable[[], None]]:
-    """A part of an expression, or a plain name or number, in its place."""
+    """Yield changes that replace an expression by a part of it, or by a plain name or number."""
     if isinstance(parent, ast.Call) and name == "func":
         return
     several = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple)
@@ -237,7 +237,7 @@ def _of_expression(
 
 
 def tidied(tree: ast.Module) -> str:
-    """The text without what nothing reads; "" if nothing is left of the rule."""
+    """Return the text without unread names; "" if nothing is left of the rule."""
     rule = rule_of(tree)
     for owner in ast.walk(rule):
         if isinstance(owner, ast.If) and not owner.body:

@@ -1,4 +1,4 @@
-"""Statements drawn by lot: assignments, several at once, and what a rule must have."""
+"""Draw random statements: assignments, several at once, and those that a rule must have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = {
     "answers": ("ok", "late_on"),
     "masks": ("big", "low"),
 }
-"""The names of a rule's own, by nature: a name has one throughout."""
+"""Names of a rule's own locals, by nature; a name keeps its nature."""
 
 USES = {
     "tensors": "({x} - {name})",
@@ -27,7 +27,7 @@ USES = {
     "columns": "({x} * {name})",
     "masks": "where({name}, {x}, g)",
 }
-"""The last statement's read of a name that no other reads."""
+"""Forms in which the last statement reads a name that no other statement reads."""
 
 
 @dataclass
@@ -35,19 +35,20 @@ class Statements:
     """Draws the statements of a rule."""
 
     draw: Expressions
-    states: Sequence[tuple[str, str, str]]  # symbol, nature, and when it is there
-    poly: str = ""  # the coefficients of matrix words, if the rule has any
+    # symbol, nature, and the condition under which it exists
+    states: Sequence[tuple[str, str, str]]
+    poly: str = ""  # the coefficients of matrix ops, if the rule has any
     optional: int = 0
     holding: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
     @property
     def known(self) -> Known:
-        """The names that may be read here."""
+        """Return the names that may be read here."""
         return self.draw.known
 
     def rule(self, count: int) -> list[str]:
-        """The whole rule: what is drawn, then what the signature demands."""
+        """Return the whole rule: drawn statements, then those that the signature demands."""
         lines = [line for _ in range(count) for line in self.statement(1, 3)]
         if self.poly:
             lines += self.matrices(1)
@@ -57,7 +58,7 @@ class Statements:
         return lines
 
     def completed(self, state: tuple[str, str, str], text: str) -> list[str]:
-        """Draw statements that read and write a state, where nothing does so far."""
+        """Draw statements that read and write a state, if no statement does so yet."""
         symbol, nature, holds = state
         written = re.search(rf"^ *(\w+, )?{symbol}(, \w+)? =", text, re.M)
         read = re.search(rf"[=(].*\b{symbol}\b|(if|elif) .*\b{symbol}\b", text)
@@ -69,7 +70,7 @@ class Statements:
         return [f"    if {holds}:", "        " + self.changed(symbol, nature, with_axes)]
 
     def changed(self, symbol: str, nature: str, axes: bool = False) -> str:
-        """A state that takes up something new."""
+        """Return an assignment that mixes something new into a state."""
         before = self.draw.axes
         self.draw.axes = axes or before
         value = self.value(nature, 1)
@@ -82,7 +83,7 @@ class Statements:
         )
 
     def update(self, text: str) -> list[str]:
-        """The parameter goes a step along what nothing has read yet, and along the gradient."""
+        """Return the parameter's update by the gradient and by names that nothing has read yet."""
         pick, lines = self.draw.pick, []
         x = self.draw.tensor(2)
         for nature, names in OWN.items():
@@ -112,7 +113,7 @@ class Statements:
         return [*lines, "    " + last]
 
     def statement(self, level: int, depth: int) -> list[str]:
-        """One statement, or a branch with several."""
+        """Return one statement, or a branch with several."""
         indent = "    " * level
         kinds = ["tensor"] * 3 + ["state"] * 4 + ["number"] * 2 + ["pair", "answer", "momentum"]
         kinds += ["branch"] * (2 if depth > 1 else depth > 0)
@@ -129,7 +130,7 @@ class Statements:
         return [indent + line for line in self.simple(kind)]
 
     def simple(self, kind: str) -> list[str]:
-        """One assignment of a kind."""
+        """Return one assignment of a random kind."""
         if kind == "pair":
             return self.pair()
         if kind == "state":
@@ -144,7 +145,7 @@ class Statements:
         return [self.own(nature.get(kind, "columns"))]
 
     def value(self, nature: str, depth: int = 2) -> str:
-        """An expression of a nature."""
+        """Return an expression of a nature."""
         if nature == "tensors":
             return self.draw.tensor(depth + 1)
         if nature == "numbers":
@@ -154,13 +155,13 @@ class Statements:
         return self.draw.row() if nature == "rows" else self.draw.column()
 
     def own(self, nature: str) -> str:
-        """A name of the rule's own, or `g` or `p`, gets a value."""
+        """Return an assignment to one of the rule's own names, or to `g` or `p`."""
         value = self.value(nature)
         extra = ("g", "p") if nature == "tensors" and self.draw.chance(0.4) else ()
         return self.assign(nature, value, *extra)
 
     def assign(self, nature: str, value: str, *names: str) -> str:
-        """An assignment to one of these names, or to one of the nature's."""
+        """Return an assignment to one of these names, or to one of the nature's."""
         name = self.draw.pick(*(names or OWN[nature]))
         return self.assigned(nature, name, value)
 
@@ -172,7 +173,7 @@ class Statements:
         return f"{name} = {value}"
 
     def state(self) -> list[str]:
-        """A state, or the parameter, gets a value."""
+        """Return an assignment to a state or to the parameter."""
         there = [(s, n) for s, n, holds in self.states if self.holds(holds)]
         there = [(s, n) for s, n in there if n not in ("rows", "columns") or self.draw.axes]
         if not there:
@@ -215,7 +216,7 @@ class Statements:
         return [form, follow] if self.draw.chance(0.4) else [form]
 
     def pair(self) -> list[str]:
-        """Two at once: swapped, or of values that read one another."""
+        """Return two assignments in one: swapped names, or values that read one another."""
         nature = self.draw.pick(*["numbers"] * 2, *["tensors"] * 3, *["rows"] * self.draw.axes)
         states = [s for s, n, holds in self.states if n == nature and self.holds(holds)]
         known = getattr(self.known, nature)
@@ -235,7 +236,7 @@ class Statements:
         return [f"{a}, {b} = {self.value(nature, 1)}, {self.value(nature, 1)}"]
 
     def matrices(self, level: int) -> list[str]:
-        """Matrix words, one after the other or one inside the other."""
+        """Return matrix ops, one after the other or one inside the other."""
         indent = "    " * level
         if not self.draw.axes:
             return []
@@ -246,5 +247,5 @@ class Statements:
         return [indent + self.assign("tensors", word, "x", "y", "z", "g")]
 
     def branching(self, kind: str, level: int, depth: int) -> list[str]:
-        """A statement that holds others."""
+        """Return a statement that holds others."""
         raise NotImplementedError

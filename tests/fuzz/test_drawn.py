@@ -1,4 +1,4 @@
-"""Drawn rules, always the same, in every lowering: as `make fuzz` draws any number of others."""
+"""Test a fixed set of drawn rules in every lowering; `make fuzz` draws any number of others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RULES = 32
 
 @pytest.mark.parametrize("seed", ["make test 1", "make test 2", "make test 3"])
 def test_drawn_rules_are_right(seed: str, tmp_path: Path) -> None:
-    """In a process of its own, where Triton's interpreter is chosen before anything is imported."""
+    """The rules run in a process that chooses Triton's interpreter before any import."""
     command = [sys.executable, "-m", "fuzz", "--rules", str(RULES), "--seed", seed]
     options = ["--seconds", "600", "--processes", "1", "--no-shrink", "--out", str(tmp_path)]
     paths = [str(ROOT / "tests"), str(ROOT)]

@@ -1,4 +1,4 @@
-"""Each file of found/ is a rule that once failed: now it is right in every lowering."""
+"""Test the files of found/: rules that once failed, and must be right in every lowering."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("path", sorted(FOUND.glob("*.py")), ids=lambda path: path.stem)
 def test_it_can_be_read(path: Path) -> None:
-    """Its header is what the replay needs."""
+    """The file's header has everything that the replay needs."""
     assert read(path).lowering
 
 
 def test_all_are_right_now() -> None:
-    """In one process: their C++ is one compilation, and the interpreter is warm."""
+    """One process replays all: their C++ is one compilation, and the interpreter is warm."""
     paths = [str(ROOT / "tests"), str(ROOT)]
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", "--replay", str(FOUND)],

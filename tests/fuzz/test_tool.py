@@ -1,4 +1,4 @@
-"""The tool itself: it draws the whole language, notices faults, and shrinks what it finds."""
+"""Test the tool itself: it draws the whole language, notices faults, and shrinks its findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def Random(
 
 @pytest.fixture(scope="module")
 def drawn() -> list[str]:
-    """Some rules."""
+    """Return some drawn rules."""
     return [draw(f"tool/{i}")[0] for i in range(600)]
 
 
@@ -141,7 +141,7 @@ FAULTS = {
 
 
 def planted(text: str, file: str, old: str, new: str) -> built.Built:
-    """A rule with a fault in the text of a lowering."""
+    """Return a rule with a fault planted in the text of a lowering."""
     render = emit.render
 
     def rendered(algorithm: Any, lowering: Any, *rest: Any, **more: Any) -> str:
@@ -157,14 +157,14 @@ def planted(text: str, file: str, old: str, new: str) -> built.Built:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generated text with faults is nobody else's."""
+    """Use a cache of the test's own, because generated texts have faults."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
 
 
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("lowering", FAULTS)
 def test_a_fault_is_noticed(lowering: str) -> None:
-    """One that is planted in the text of a lowering, and small."""
+    """A small fault is planted in the text of a lowering."""
     text = RULE + f"# {lowering} with a fault\n"
     rule = planted(text, FAULTS[lowering], "0.25", "0.25000001")
     built.compile_together([rule])
@@ -175,7 +175,7 @@ def test_a_fault_is_noticed(lowering: str) -> None:
 
 @pytest.mark.usefixtures("own_cache")
 def test_what_does_not_compile_is_told_apart() -> None:
-    """One of several rules in a compilation: the others are built."""
+    """If one of several rules in a compilation does not compile, the others are built."""
     rules = [
         built.load(RULE + "# first\n"),
         planted(RULE + "# broken\n", "fused_cpu.cpp", "double step_size", "int* step_size"),
@@ -188,7 +188,7 @@ def test_what_does_not_compile_is_told_apart() -> None:
 
 
 def test_a_rule_is_shrunk() -> None:
-    """To what makes it fail, here any root: the branch, the state and the settings go."""
+    """Only what makes the rule fail is left, here any root; branch, state and settings go."""
     text, setting = shrink.Shrinker(
         RULE, SETTINGS[-1], lambda text, _: "sqrt(" in text and _reads(text), 10**9
     ).run()

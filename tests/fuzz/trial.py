@@ -94,7 +94,7 @@ class _Trial:
     def step(
         self, name: str, one: _Run, grads: list[Tensor], right: list[Step], number: int
     ) -> bool:
-        """Take a step; say whether the lowering can go on."""
+        """Take a step; tell whether the lowering can go on."""
         before = len(self.findings)
         with self.noting(name):
             one.step(grads)
@@ -129,7 +129,7 @@ class _Trial:
     def next(
         self, hypers: Mapping[str, Any], before: tuple[Tensor, Any], right: Step
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Values to go on from: those of the rule, or new ones where these went astray."""
+        """Return values to go on from: those of the rule, or new ones if these became extreme."""
         param = before[0]
         taken = {key: each.value for key, each in right.values.items()}
         if not right.moderate():
@@ -158,7 +158,7 @@ class _Trial:
         return Finding(kind, name, what, self.rule.text, self.setting)
 
     def drawn(self, shape: Sequence[int]) -> Tensor:
-        """Normally distributed numbers, a few of them 0, in the type of the setting."""
+        """Return normally distributed numbers, a few of them 0, in the dtype of the setting."""
         made = torch.randn(tuple(shape), generator=self.generator, dtype=torch.float64)
         rare = torch.rand(tuple(shape), generator=self.generator) < 0.04
         return made.masked_fill(rare, 0.0).to(self.dtype)
@@ -190,7 +190,7 @@ class _Run:
         return {PARAM: param, **{key: torch.as_tensor(value) for key, value in state.items()}}
 
     def become(self, values: list[tuple[Tensor, dict[str, Any]]]) -> None:
-        """Go on from these values."""
+        """Set parameters and states to these values."""
         for param, (value, state) in zip(self.params, values, strict=True):
             with torch.no_grad():
                 param.copy_(value)
@@ -201,7 +201,7 @@ class _Run:
 
 @contextlib.contextmanager
 def in_parts(rule: Built, axis: int) -> Iterator[None]:
-    """Steps in lists are taken by two ranks that hold parts, where the rule has a form for it."""
+    """Let two ranks with shards take the steps over lists, if the rule has a form for it."""
 
     def load(package: str, module: str, function: str) -> Any:
         lists = import_module(f"{package}.{module}")
@@ -215,7 +215,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
             step_in_parts(asking, axis % first.dim(), shapes, columns, **given)
 
         def asking(*columns: list[Tensor], **given: Any) -> Iterator[Any]:
-            yield from update(*columns, **given) or ()  # without phases it asks for nothing
+            yield from update(*columns, **given) or ()  # without phases there is no request
 
         def fits(*columns: list[Tensor], **given: Any) -> None:
             whole = columns[0][0].dim() == 0
@@ -229,7 +229,7 @@ def in_parts(rule: Built, axis: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _types(dtype: str) -> Iterator[None]:
-    """Scalar state is as wide as the parameters, or float32."""
+    """Make scalar state float64 with float64 parameters, and float32 otherwise."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if dtype == "float64" else torch.float32)
     try:

@@ -1,6 +1,6 @@
-"""Rules whose names mean something to some printer, or collide in what it makes of them; choices.
+"""Rules whose names collide with names in printed code, and rules with choices.
 
-Read by tests, never executed.
+Tests read them and never run them.
 """
 
 from optgen.spec import (

@@ -1,4 +1,4 @@
-"""Steps as a graph capture sees them, on the CPU: nobody looks at a number of a tensor."""
+"""Run steps as a graph capture sees them, on the CPU: nothing may read a tensor's number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Blind(TorchDispatchMode):
-    """Raises where a tensor's number would come to the host, which no graph can hold."""
+    """Raises an error where a tensor's number would come to the host; no graph can hold that."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -24,7 +24,7 @@ class Blind(TorchDispatchMode):
 
 @contextmanager
 def captured(blind: bool = True) -> Iterator[None]:
-    """Let CPU tensors be captured: what is wrong there is torch's check of devices alone."""
+    """Let CPU tensors be captured; only torch's check of devices stands against it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "optgen.runtime.eager.functional_checks.capturable_devices", lambda: ["cpu", "cuda"]

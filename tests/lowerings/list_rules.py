@@ -1,4 +1,4 @@
-"""Functions over lists that the catalogue has none of, and how a test comes by a function."""
+"""Functions over lists that are not in the catalogue, and helpers that generate them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ COUNT = itertools.count()
 
 
 def functions(folder: Path) -> dict[str, Callable[..., None]]:
-    """The functions of the text, generated into a package and imported from there."""
+    """Return the functions of the text, generated into a package and imported from there."""
     package = f"lists_{next(COUNT)}"
     for algorithm in ALGORITHMS.values():
         for name, text in render_all(algorithm, None).items():
@@ -78,5 +78,5 @@ def functions(folder: Path) -> dict[str, Callable[..., None]]:
 
 
 def settings_of(algorithm: Algorithm, given: dict[str, object]) -> dict[str, object]:
-    """Every hyperparameter's value."""
+    """Return every hyperparameter's value."""
     return {h.name: h.default for h in algorithm.hypers} | given

@@ -1,5 +1,6 @@
-"""What a step moves and what it allocates: read from the operations that torch dispatches, and from
-its allocator."""
+"""Measure a step's memory traffic and allocations: by the operations that torch dispatches, and by
+torch's allocator.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ WRITE_ONLY = ("copy_", "fill_", "zero_")
 class Traffic(TorchDispatchMode):
     """Counts `_foreach_` calls, and what all operations read and write, in words of four bytes.
 
-    An operand that is passed twice is read once; single numbers, as step counts are, are free.
+    An operand that is passed twice is read once. Tensors with one number, such as step counts, are
+    free.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,8 @@ class Traffic(TorchDispatchMode):
         unread = changed if name.endswith(WRITE_ONLY) else {}
         sizes = {key: words(tensor) for key, tensor in (given | made).items()}
         masked = any(tensor.dtype is torch.bool for tensor in given.values())
-        if name.startswith("aten::index") and not masked:  # as much of a table as it gets or gives
+        # an indexed table counts as much as the rows that are read or written
+        if name.startswith("aten::index") and not masked:
             part = next(iter(made), id(args[-1]))
             sizes |= {key: sizes.get(part, 0) for key in first}
         if rows := [words(tensor) for tensor in given.values() if tensor.is_sparse]:
@@ -51,13 +54,13 @@ class Traffic(TorchDispatchMode):
 
 
 def words(tensor: Tensor) -> float:
-    """In memory; of a sparse tensor what it holds."""
+    """Return a tensor's size in words of four bytes; a sparse tensor counts indices and values."""
     parts = (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
     return sum(part.numel() * part.itemsize for part in parts) / 4
 
 
 def peak(function: Callable[[], Any]) -> int:
-    """The most bytes that were alive at once of all that a call allocated, in kernels too."""
+    """Return the peak of a call's allocated bytes, those of kernels included."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         function()
     events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
@@ -70,6 +73,6 @@ def peak(function: Callable[[], Any]) -> int:
 
 
 def tensors(values: Any) -> dict[int, Tensor]:
-    """The tensors in nested arguments, each once, but for those that are single numbers."""
+    """Return the tensors in nested arguments, each once, without those that hold one number."""
     found = (v for v in tree_leaves(values) if isinstance(v, Tensor))
     return {id(tensor): tensor for tensor in found if tensor.numel() != 1}

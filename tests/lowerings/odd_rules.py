@@ -1,4 +1,4 @@
-"""Rules that ask printers for what the catalogue does not: read by tests, never executed."""
+"""Rules that need from printers what the catalogue does not; tests read them and never run them."""
 
 from optgen.spec import (
     abs,

@@ -1,4 +1,4 @@
-"""Rules with phases as classes that have one lowering only: Triton's."""
+"""Rules with phases as classes that have only the Triton lowering."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def Ragged(
 
 
 def algorithm_of(name: str) -> Algorithm:
-    """The rule of a class of this name."""
+    """Return the rule of a class of this name."""
     if name != "Ragged":
         paths = [folder / f"{name.lower()}.py" for folder in SPECS]
         (algorithm,) = read_spec(next(path for path in paths if path.exists()))
@@ -64,7 +64,7 @@ def algorithm_of(name: str) -> Algorithm:
 
 
 def module_of(name: str, folder: Path) -> ModuleType:
-    """A package with the class and its kernels, written to a folder and imported from there."""
+    """Write a package with the class and its kernels to a folder, and import it."""
     algorithm = algorithm_of(name)
     for lowering in LOWERINGS:
         if lowering.name in ("optimizer", "fused_triton"):
@@ -87,7 +87,7 @@ def class_of(name: str, folder: Path) -> Any:
 
 
 class Oracle:
-    """The same parameters, stepped by the rule run plainly in float64."""
+    """Steps copies of the parameters by the rule, run plainly in float64."""
 
     def __init__(self, name: str, params: list[Tensor]) -> None:
         self._algorithm = add_maximize(algorithm_of(name))
@@ -103,7 +103,7 @@ class Oracle:
                 )
 
     def worst(self, params: list[Tensor], optimizer: Any) -> float:
-        """The largest error of a parameter or of a state."""
+        """Return the largest error of a parameter or of a state."""
         errors = [0.0]
         for param, value, states in zip(params, self.values, self.states, strict=True):
             kept = optimizer.state.get(param, {})

@@ -1,4 +1,4 @@
-"""Small rules, each for one thing that the Python lowerings do; and the text they become."""
+"""Small rules, each for one feature of the Python lowerings, and the code printed for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RULES = {
 
 
 def spec(rule: str) -> str:
-    """A spec that declares what the rule names, and nothing else."""
+    """Return a spec that declares the names of the rule, and nothing else."""
     if ";" in rule:
         rule = "\n".join(rule.split("; "))
     body = textwrap.indent(textwrap.dedent(rule).strip(), "    ")
@@ -94,7 +94,9 @@ def read(rule: str) -> Algorithm:
 
 
 def function(rule: str, lowering: Lowering, name: str) -> str:
-    """One function's body as the lowering prints it, without the signature and its docstring."""
+    """Return one function's body as the lowering prints it, without the signature and its
+    docstring.
+    """
     text = emit.render(read(rule), lowering, emit.require_ruff())
     (found,) = re.findall(rf'^def {name}\(.*?"""\n(.*?)(?=^\S|\Z)', text, re.M | re.S)
     return textwrap.dedent(found)

@@ -1,4 +1,4 @@
-"""States that a rule only reads: every lowering leaves them as they began."""
+"""Test states that a rule only reads: every lowering leaves them as they began."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def stepped(text: str, form: str, steps: int = 3, dtype: torch.dtype = torch.flo
     params = [torch.nn.Parameter(value) for value in drawn(0, dtype)]
     optimizer = loaded(text)(params, differentiable=form == "functional")
     for param in params if form == "functional" else ():
-        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     take(optimizer, params, form, range(1, steps + 1))
     return params, optimizer
 
@@ -257,7 +257,7 @@ def test_its_letter_has_no_time() -> None:
 @outside
 @pytest.mark.parametrize("form", FORMS)
 def test_a_parameter_that_does_not_change(form: str) -> None:
-    """Its own value is no assignment either, where the rule has several sweeps."""
+    """Assigning the parameter its own value changes nothing, also in a rule with several sweeps."""
     body = ("p = 1 * p", "m = m + lr * g * norm(g)")
     params, optimizer = stepped(spec(*body, states='m=state("m")', hypers="lr=hyper(0.1)"), form)
     for param, value in zip(params, drawn(0), strict=True):
@@ -269,7 +269,7 @@ def test_a_parameter_that_does_not_change(form: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_narrow_rows_and_16_bits(lowering: str, dtype: torch.dtype) -> None:
-    """The copy of an anchor is not written back when rows are updated in copies."""
+    """Rows may be updated in copies; then the copy of an anchor is not written back."""
     weights = torch.randn(6, 3, dtype=dtype)
     param = torch.nn.Parameter(weights.clone())
     optimizer = loaded(RULES["a copy"])([param])

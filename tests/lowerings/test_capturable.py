@@ -1,4 +1,4 @@
-"""Every branch in the form that a graph can hold: it does what the branch does, without looking."""
+"""Test branches in the form for graph capture: their results are equal, and no number is read."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def trained(cls: Any, lowering: str, options: dict[str, Any]) -> list[torch.Tens
     for step in range(7):
         for index, param in enumerate(params):
             grad = torch.randn(param.shape, dtype=torch.float64, generator=generator)
-            param.grad = None if step + index == 2 else grad  # the counts differ from then on
+            param.grad = None if step + index == 2 else grad  # step counts differ from here on
         with use_lowering(lowering):
             if options.get("capturable"):
                 with captured():
@@ -157,7 +157,7 @@ def test_a_captured_step_is_the_same_step(name: str, lowering: str) -> None:
     known = cls([torch.nn.Parameter(torch.ones(1))]).defaults
     bound = (
         1e-6 if any(state.shape == "scalar" for state in cls.rule.states) else 1e-12
-    )  # a state in float32 rounds elsewhere
+    )  # a float32 state is rounded at other places
     every = {tuple((k, v) for k, v in flags.items() if k in known) for flags in FLAGS}
     for options in map(dict, sorted(every)):
         plain = trained(cls, "forloop", options)

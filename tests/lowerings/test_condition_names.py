@@ -22,8 +22,8 @@ WEIGHT_DECAY = Call("truth", (Ref("weight_decay"),))
     [
         (MAXIMIZE, True),
         (Call("truth", (MAXIMIZE,)), True),
-        (DECOUPLED, False),  # it is on unless somebody says otherwise
-        (WEIGHT_DECAY, False),  # a number may be anything
+        (DECOUPLED, False),  # it is on by default
+        (WEIGHT_DECAY, False),  # a number may have any value
         (Call("not", (MAXIMIZE,)), False),
         (Call("and", (WEIGHT_DECAY, MAXIMIZE)), True),
         (Call("and", (WEIGHT_DECAY, DECOUPLED)), False),

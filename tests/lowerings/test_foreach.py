@@ -1,4 +1,4 @@
-"""foreach: what its text looks like. What it costs is in test_foreach_costs.py."""
+"""Test the text of foreach. test_foreach_costs.py tests its calls, traffic and memory."""
 
 from __future__ import annotations
 

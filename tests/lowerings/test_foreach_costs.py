@@ -1,4 +1,4 @@
-"""foreach: fewest calls, least traffic, and little extra memory whatever the size of a model."""
+"""Test that foreach has few calls, little traffic, and little extra memory for any model size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ({"maximize": True}, (12, 29), (11, 27)),
     ],
     "Adafactor": [
-        ({}, (12, 19.471), (27, 16.114)),  # calls: a bucket has one shape, and there are three
+        # many calls, because a bucket has one shape and there are three
+        ({}, (12, 19.471), (27, 16.114)),
         ({"weight_decay": 0.1}, (13, 21.471), (30, 18.114)),
     ],
     "Adagrad": [
@@ -62,7 +63,7 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ({"centered": True, "momentum": 0.9, "weight_decay": 0.1}, (10, 27), (10, 27)),
     ],
     "Rprop": [
-        # and 5 calls for each tensor where torch has 11
+        # and 5 calls for each tensor, where torch has 11
         ({}, (5, 31 if HAS_2_15 else 34), (7, 24.417)),
         ({"maximize": True}, (7, 35 if HAS_2_15 else 38), (8, 26.417)),
     ],
@@ -79,15 +80,17 @@ TRAFFIC: dict[str, list[tuple[dict[str, Any], Cost, Cost]]] = {
         ),
     ],
 }
-"""`_foreach_` calls, and words read and written for each element of a parameter: torch's foreach
-(Muon's only loop), then ours."""
+"""`_foreach_` calls, and words read and written for each element of a parameter.
+
+The first pair is torch's foreach (for Muon its only loop), the second is ours.
+"""
 DENSE = [name for name in NAMES if name not in (*SPARSE, *CLOSURE)]
 SHAPES: list[tuple[int, ...]] = [(100,), (300,), (200,)]
 MATRIX_SHAPES: list[tuple[int, ...]] = [(64, 48), (20, 30), (10, 20)]
 
 
 def traffic(optimizer: Optimizer) -> Cost:
-    """Of one step late enough for RAdam to be rectified; calls on step counts alone left out."""
+    """Return calls and traffic of a step so late that RAdam is rectified; step counts are free."""
     params = optimizer.param_groups[0]["params"]
     for _ in range(8):
         for param in params:
@@ -123,7 +126,7 @@ def test_calls_and_traffic(name: str, options: dict[str, Any], theirs: Cost, our
 
 
 def of_sparse(module: Any) -> float:
-    """What a step of SparseAdam moves for each element of the touched rows, not through C++."""
+    """Return the words that SparseAdam moves for each element of touched rows, not in fused C++."""
     table = torch.nn.Parameter(torch.ones(1000, 8))
     optimizer = module.SparseAdam([table], **({} if module is torch.optim else {"fused": False}))
     rows = torch.tensor([[1, 5, 9, 5, 700, 3]])
@@ -137,7 +140,7 @@ def of_sparse(module: Any) -> float:
 
 
 def of_lbfgs(module: Any, options: dict[str, Any]) -> float:
-    """What 10 iterations move for each element, of an ill-conditioned parabola."""
+    """Return the words that 10 iterations move for each element of an ill-conditioned parabola."""
     param = torch.nn.Parameter(torch.linspace(-1, 1, 1000))
     weights = torch.linspace(1, 100, 1000)
     optimizer = module.LBFGS([param], max_iter=10, **options)
@@ -164,7 +167,7 @@ def test_traffic_of_lbfgs(options: dict[str, Any]) -> None:
 
 
 def test_most_classes_move_less_than_torchs() -> None:
-    """What stands in the table is measured above; the others move what torch's move."""
+    """Tests above measure the table's figures; the other classes move as much as torch's."""
     fewer = [name for name in DENSE if all(ours[1] < t[1] for _, t, ours in TRAFFIC[name])]
 
     assert len([*fewer, *SPARSE, *CLOSURE]) > len(NAMES) / 2
@@ -186,12 +189,13 @@ EVERYTHING: dict[str, dict[str, Any]] = {
     "Rprop": {"maximize": True},
     "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True},
 }
-"""Every option that could want another temporary."""
-LIMITED = [name for name in DENSE if name not in MATRICES]  # a matrix word takes what it takes
+"""Every option that may need another temporary."""
+# the memory of a matrix op has no limit here
+LIMITED = [name for name in DENSE if name not in MATRICES]
 
 
 def extra(optimizer: Optimizer) -> int:
-    """Bytes a second step needs beside parameters, gradients and state."""
+    """Return the bytes that a second step needs beside parameters, gradients and state."""
     for param in optimizer.param_groups[0]["params"]:
         param.grad = torch.ones_like(param)
     optimizer.step()
@@ -199,7 +203,7 @@ def extra(optimizer: Optimizer) -> int:
 
 
 SIZES = [2**23 + 8, 2**22 - 8, 2**21, *[2**20] * 5, *[1000] * 50]
-"""80 MB in tensors of every size: one that must be sliced, and many that are taken in parts."""
+"""80 MB in tensors of every size: one is sliced, and many are taken in chunks."""
 
 
 def large() -> list[torch.Tensor]:
@@ -209,7 +213,7 @@ def large() -> list[torch.Tensor]:
 @pytest.mark.parametrize("piece", ["CPU", "GPU"])
 @pytest.mark.parametrize("name", LIMITED)
 def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the pieces of a CPU, and with the larger ones that are right for a GPU."""
+    """The limit holds for the slices of a CPU, and for the larger ones of a GPU."""
     if piece == "GPU":
         monkeypatch.setattr(slices, "_limit", slices.device_limit)
         monkeypatch.setattr(blocks, "CPU_ELEMENTS", slices.DEVICE_BYTES // blocks.ALIVE)
@@ -243,7 +247,9 @@ def test_extra_memory_is_limited_whatever_the_strides(name: str) -> None:
 
 
 def test_the_limit_is_not_met_by_whole_lists() -> None:
-    """Torch's foreach takes the list at once: what is measured above would show it."""
+    """Torch's foreach takes the whole list at once and exceeds the limit, so the test above can
+    fail.
+    """
     reference = torch.optim.Adam(large(), foreach=True, **EVERYTHING["Adam"])
 
     assert extra(reference) > LIMIT

@@ -1,4 +1,4 @@
-"""The for-loop's text, and that its two forms compute the same."""
+"""Test the for-loop's text, and that its two forms compute the same."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_both_forms_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_functional_form_writes_at_its_end_only(name: str) -> None:
-    """Autograd and graph capture need the values it read."""
+    """Autograd and graph capture need the values that the function has read."""
     lines = function(RULES[name], FORLOOP, "update_functional").splitlines()
     writes = [number for number, line in enumerate(lines) if ".copy_(" in line]
     ending = [line for line in lines[writes[0] :] if line.strip()]

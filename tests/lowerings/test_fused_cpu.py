@@ -1,4 +1,4 @@
-"""The C++ that the fused CPU lowering prints: its text, and what compilers make of it."""
+"""Test the C++ that the fused CPU lowering prints: its text, and what compilers make of it."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ ALGORITHMS = [a for a in read_specs(sorted(SPECS.glob("[!_]*.py"))) if a.base is
 
 VECTORIZED = r"loop vectorized using (\d+) byte"
 REGISTER = {16: "xmm", 32: "ymm", 64: "zmm"}
-# Arithmetic on one float; a subtraction of 0 spreads a number over a vector.
+# Arithmetic on one float. Subtractions are left out: `x - 0` spreads a number over a vector.
 SINGLE = re.compile(r"\bv?(add|mul|div|sqrt|max|min)ss\b")
 
 EVERYTHING = '''
@@ -76,7 +76,7 @@ def printed(source: str, name: str) -> str:
 
 
 def build(source: str, folder: Path, *flags: str) -> str:
-    """Compile a generated source with the runtime's flags; what the compiler says."""
+    """Compile a generated source with the runtime's flags; return the compiler's output."""
     command = compiler.find()
     assert command is not None
     path = folder / "kernel.cpp"
@@ -92,7 +92,7 @@ def build(source: str, folder: Path, *flags: str) -> str:
 
 
 def widest(folder: Path) -> int:
-    """The bytes of this machine's vectors, as the compiler uses them where it is easy."""
+    """Return the bytes of this machine's vectors, as the compiler uses them in a simple loop."""
     loop = "void scale(float* x, long n) { for (long i = 0; i < n; ++i) x[i] *= 2; }"
     return max(map(int, re.findall(VECTORIZED, build(loop, folder, "-fopt-info-vec-optimized"))))
 
@@ -122,7 +122,8 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
     lines = inline_includes(text.partition("#ifndef OPTGEN_SPARSE")[0]).splitlines()
     head = re.compile(r"for \(i64 i = \w+; i < (n|end); (\+\+i|i \+= LANES<C>)\) \{")
     loop = max(i for i, line in enumerate(lines, 1) if head.search(line))
-    variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2  # float and double; one is a type
+    # float and double; a match in a decltype is no loop
+    variants = 2 * len(re.findall("sweep<[SC], ", text)) or 2
     found = re.findall(rf":{loop}:\d+: optimized: {VECTORIZED}", report).count(str(width))
     assert found >= variants - 2 * ("decltype" in text), report
     if "elementwise_kernel.h" in text:
@@ -135,7 +136,7 @@ def test_published_rules_compile_without_a_warning_and_vectorise(
 
 
 def compiled(assembly: str, stored: str) -> list[str]:
-    """What became of a rule's sweeps over a type."""
+    """Return the assembly of a rule's sweeps over a dtype."""
     name = rf"_ZN\w+5sweepINS_{len(stored)}{stored}E\w+"
     return re.findall(rf"^{name}:\n(.*?)\.size", assembly, flags=re.M | re.S)
 
@@ -157,7 +158,7 @@ def test_names_that_mean_something_in_cpp_step_aside() -> None:
 
 @pytest.mark.parametrize("ending", ["\\\\", "\\\\ "])
 def test_a_comment_ends_with_its_line(ending: str, tmp_path: Path) -> None:
-    """A backslash at its end would make a comment of the line below."""
+    """A backslash at the comment's end would make the next line a comment."""
     text = printed(EVERYTHING.replace("leave out.", f"leave out {ending}"), "Everything")
 
     assert "leave out\n" in text

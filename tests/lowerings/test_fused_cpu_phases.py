@@ -1,4 +1,4 @@
-"""Rules with phases in C++: which steps run together, and what compilers make of the loops."""
+"""Test rules with phases in C++: which steps share a pass, and what compilers make of the loops."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_runs_together(path: str, golden: Golden) -> None:
 
 
 def test_a_state_that_changes_where_it_is_read_is_never_read_back() -> None:
-    """Its writer runs in both passes, and would take the new value for the old one."""
+    """The state's writer runs in both passes, and would read the new value for the old one."""
     rows = {"row": Axes.ROW, "param": Axes.TENSOR}
     steps = [
         Step("rows1", Axes.ROW, 0, reads=("row",), writes=("row", "factor")),

@@ -1,4 +1,4 @@
-"""Every generated kernel, compiled without a GPU for three of them, and what the assembly says.
+"""Test every generated kernel: compiled without a GPU for three GPUs, and checked in assembly.
 
 With TRITON_INTERPRET set nothing compiles: the interpreter's tests run in processes of their own.
 """
@@ -32,19 +32,19 @@ from benchmarks.triton_aot_compile import (
 
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
 WITH_REDUCTIONS = ("Adafactor", "RowWiseAdagrad")
-IN_FEW = ("RowWiseAdagrad",)  # which shares its templates with Adafactor
+IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafactor
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder for Triton's files: no kernel of an earlier run, and nothing left behind."""
+    """Return a folder for Triton's files, without kernels of an earlier run; it is removed."""
     return str(tmp_path_factory.mktemp("triton"))
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
-    """All cases for Hopper; for the others, flags and gradient scaler only both or neither.
+    """Yield all cases for Hopper; for the others only all flags with a gradient scaler, or neither.
 
-    Where a step has many kernels, fewer. `python benchmarks/triton_aot.py` compiles all.
+    If a step has many kernels, yield fewer. `python benchmarks/triton_aot.py` compiles all.
     """
     kind = classes()[name]
     for case in cases(kind, target):
@@ -61,9 +61,10 @@ def chosen(name: str, target: str) -> Iterator[Case]:
 
 
 def assert_lean(found: dict[str, Figures], case: Case) -> None:
-    """Exact arithmetic, whole blocks in accesses of 16 bytes, and nothing spilled.
+    """Check that arithmetic is exact, whole blocks are accessed by 16 bytes, and nothing is
+    spilled.
 
-    The last by the Triton that the record was made with; 3.9 spills 16 bytes of one Adafactor.
+    Spills are checked with the Triton version of the record; 3.9 spills 16 bytes of one Adafactor.
     """
     for kernel, figures in found.items():
         assert (kernel, figures.inexact) == (kernel, ())
@@ -122,6 +123,6 @@ def test_literals_of_a_rule_are_float64(cache: str) -> None:
         step(optgen.optim.NAdam, Case("sm_90", "float64", scaled=True))
     text = seen[0].compiled.asm["ttir"]
     literals = [float(x) for x in re.findall(r"arith\.constant (-0\S+) : f64", text)]
-    assert literals == [math.log2(0.96)]  # of a 0.96 in float32 it would be -0.0588937126
+    assert literals == [math.log2(0.96)]  # log2 of a float32 0.96 would be -0.0588937126
     literals = re.findall(r"arith\.constant (\S+) : f32", text)
-    assert set(literals) <= {"0.000000e+00"}  # found_inf's; a rule's numbers are float64
+    assert set(literals) <= {"0.000000e+00"}  # of found_inf; a rule's numbers are float64

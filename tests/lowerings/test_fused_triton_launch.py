@@ -1,4 +1,4 @@
-"""The way to a launch without a GPU: a driver that only says which one there would be.
+"""Test fused Triton up to the launch, without a GPU: a driver records each launch.
 
 Buckets, arguments and options go through Triton's own wrapper and compile; nothing is launched.
 """
@@ -23,7 +23,7 @@ Launches = list[Launch]
 
 @pytest.fixture
 def launches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launches]:
-    """Every launch with its grid and its kernel, compiled and not run."""
+    """Return every launch with its grid and its kernel, compiled and not run."""
     with compiling_for("sm_90", str(tmp_path_factory.getbasetemp() / "triton")) as seen:
         yield seen
 
@@ -52,7 +52,7 @@ def test_two_launches_for_every_set_of_types(launches: Launches) -> None:
 
 @pytest.mark.parametrize("name", classes())
 def test_no_value_compiles_anew(name: str, launches: Launches) -> None:
-    """Neither other numbers of tensors nor other hyperparameters, nor further steps."""
+    """Neither other numbers of tensors nor other hyperparameters nor further steps compile anew."""
     kind = classes()[name]
     for count in (1, 3, 16, 64):
         params = parameters(*[(5, 20)] * count)

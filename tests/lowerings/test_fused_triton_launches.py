@@ -1,4 +1,4 @@
-"""How many kernels a step launches, of every algorithm: counted in the interpreter."""
+"""Test how many kernels a step launches, for every algorithm, counted in the interpreter."""
 
 from typing import Any
 
@@ -17,16 +17,16 @@ from benchmarks.triton_aot import classes
 
 SHAPES = [(5, 40), (300,), (), (3, 2, 3, 3), (20, 130), (8, 4, 1, 1), (7,), (40, 3)]
 ELEMENTWISE = ["scalars", "step"]
-"""The numbers of every tensor, then the elements of every tensor."""
+"""The scalar program of every tensor, then the elements of every tensor."""
 FACTORED = ["scalars", "step1", "finish1", "step2", "finish2", "step3"]
-"""After the first sweep rows, columns and the step size; after the second the update's size."""
+"""The first sweep gives rows, columns and the step size; the second gives the update's size."""
 NOT_FACTORED = ["scalars", "step1", "finish1", "step2"]
-"""Both sizes are known after the first sweep."""
+"""The first sweep gives both sizes."""
 LAUNCHES = {
     **dict.fromkeys(classes(), ELEMENTWISE),
     "Adafactor": [*FACTORED, *NOT_FACTORED],
     "RowWiseAdagrad": ["scalars", "step1", "finish1", "step2"],
-    "Muon": ["scalars", "step1", "step2"],  # and between the two a matrix word's products
+    "Muon": ["scalars", "step1", "step2"],  # between the two are the matrix op's products
 }
 
 
@@ -39,7 +39,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_step_launches(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often for many tensors of all shapes, in two groups, as for one of each."""
+    """Many tensors of all shapes in two groups need as many launches as one tensor of each kind."""
     launched: list[str] = []
     finding = InterpretedFunction.__getitem__
 

@@ -1,4 +1,4 @@
-"""Tensors past 2**31 elements, in the interpreter: only their last block, where it would lie."""
+"""Test tensors past 2**31 elements in the interpreter, which computes only their last block."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 @pytest.mark.parametrize("numel", [BLOCK, BLOCK - 24])
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps as it does alone, though its tensor says that so many elements are before it."""
+    """The block steps as it does alone, though the table puts 2**31 elements before it."""
     whole = Table.point
 
     def point_far(table: Table, streams: Sequence[Sequence[Tensor]]) -> None:
@@ -59,18 +59,18 @@ def test_a_block_of_elements(name: str, numel: int, monkeypatch: pytest.MonkeyPa
 
 
 def table(*rows: int) -> Tensor:
-    """A table of one tensor."""
+    """Return a table of one tensor."""
     return torch.tensor(rows, dtype=torch.int64).view(-1, 1)
 
 
 @inside
 def test_a_tile_of_a_matrix() -> None:
-    """The last 16 rows of 128, at the end of 2**31 elements before them."""
+    """The tile is the last 16 rows of 128 elements, after 2**31 elements."""
     before = FAR // 128
     height = before + 16
     param, grad = torch.randn(16, 128), torch.randn(16, 128)
     row, column = torch.rand(16), torch.rand(128)
-    values = torch.empty(3 * height + 2 * 128)  # of which hardly a page is touched
+    values = torch.empty(3 * height + 2 * 128)  # hardly a page is touched
     values[height + before : 2 * height] = row
     values[3 * height + 128 :] = column
     scalars = torch.zeros(adafactor.SCALARS.value, dtype=torch.float64)
@@ -96,7 +96,7 @@ def test_a_tile_of_a_matrix() -> None:
 
 
 def test_a_tile_never_spans_so_many_elements() -> None:
-    """Within a tile kernels count elements in 32 bits."""
+    """Kernels count the elements within a tile in 32 bits."""
     for shape in (Shape(1, 16, 2**28), Shape(1, 3, 2**30), Shape(1, 5, 2**40), Shape(1, 2**40, 1)):
         tile = Tile.of(shape)
         assert tile.matrices * tile.rows * tile.columns == 2048

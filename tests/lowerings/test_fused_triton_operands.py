@@ -1,5 +1,8 @@
-"""Every word as Triton prints it of tensors, single numbers and constants, for every type, in the
-plain interpreter, against what the word means; and that all of it compiles for devices."""
+"""Test every op as Triton prints it, on tensors, numbers and constants of every dtype.
+
+The plain interpreter's results are compared with the op's meaning, and all kernels compile for
+devices.
+"""
 
 import importlib.util
 from collections.abc import Callable
@@ -27,7 +30,7 @@ CONSTANTS = {"x": 2, "y": 1.5, "z": 3}
 EXPONENTS = (-9, -3, -1.5, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 3, 9)
 X, Y, Z = (Ref(name) for name in "xyz")
 VALUES = [0.0, 0.25, 1.0, 1.5, 2.0, 3.75, -0.0, -0.5, -1.0, -2.25, torch.inf, -torch.inf, torch.nan]
-FIRSTS = 3  # how many values single numbers take
+FIRSTS = 3  # how many values a number operand takes
 
 HEADER = """import triton
 import triton.language as tl
@@ -51,12 +54,12 @@ def nothing(expr: Expr) -> None:
 
 
 def replaced(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The expression with each part of it changed, the innermost first."""
+    """Return the expression with every part changed, the innermost first."""
     return change(rebuild(expr, lambda part: replaced(part, change)))
 
 
 def mixed(expr: Expr, kinds: dict[str, str]) -> Expr:
-    """The expression with constants where its kinds say so."""
+    """Return the expression with constants for the names whose kind is "constant"."""
 
     def constant(part: Expr) -> Expr:
         known = isinstance(part, Ref) and kinds[part.name] == "constant"
@@ -66,7 +69,7 @@ def mixed(expr: Expr, kinds: dict[str, str]) -> Expr:
 
 
 def cases(word: str) -> list[tuple[Expr, dict[str, str]]]:
-    """A word's sentences, with the kind of each of its names."""
+    """Return an op's expressions, with the kind of each of their names."""
     found = []
     names = "xyz"[: max(2, len(sentence(word).args))] if word != "neg" else "x"  # type: ignore
     for chosen in product(("tensor", "number", "constant"), repeat=len(names)):
@@ -91,7 +94,7 @@ def kernel(name: str, expr: Expr, kinds: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module with a kernel for each case of each word."""
+    """Return a module with a kernel for each case of each op."""
     parts = [HEADER]
     for position, word in enumerate(WRITTEN):
         for i, case in enumerate(CASES[word.name]):
@@ -112,7 +115,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 def operands(word: str, dtype: torch.dtype) -> list[Tensor]:
-    """Values of which some are special; where a word is not defined for all, those it is for."""
+    """Return values, some of them special; for `%` and `clamp` only where these are defined."""
     generator = torch.Generator().manual_seed(0)
     picked = torch.tensor(VALUES, dtype=dtype)[torch.randint(13, (3, 64), generator=generator)]
     x, y, z = picked

@@ -1,4 +1,4 @@
-"""Rules with phases through Triton, in its interpreter, against the rule run plainly."""
+"""Test rules with phases through Triton, in its interpreter, against the rule run plainly."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def test_computes_in_float32_for_float32(name: str, tmp_path: Path) -> None:
 
 @inside
 def test_layouts_of_all_kinds(tmp_path: Path) -> None:
-    """What does not lie in the order of its indices, and what is not aligned."""
+    """Tensors may have memory that is not in the order of their indices, or not aligned."""
     held = [draw((20, 6), 0).t(), draw((9, 14), 1)[:, ::2], draw((31,), 2)[1:].view(5, 6)]
     held.append(draw((2, 4, 5, 6), 3).to(memory_format=torch.channels_last))
     params = [tensor.detach().requires_grad_() for tensor in held]
@@ -86,7 +86,7 @@ def test_layouts_of_all_kinds(tmp_path: Path) -> None:
 
 @inside
 def test_a_tensor_steps_alike_whatever_is_beside_it(tmp_path: Path) -> None:
-    """To the last bit: sums are made in an order that is the tensor's own."""
+    """The bits are equal: the order of a tensor's sums depends on this tensor only."""
     kind = class_of("Adafactor", tmp_path)
     alone = parameters(torch.float32, [(30, 150)])
     among = [

@@ -1,4 +1,4 @@
-"""Rules outside the catalogue through Triton, in its interpreter, against the rule run plainly."""
+"""Test rules outside the catalogue through Triton, in its interpreter, against the plain rule."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def Maybe(p, g, /, *, lr=hyper(0.5), clip=hyper(None, optional=True)):
     ("clip", "moved"), [(None, 1.0), (0.25, 0.125), (0, 0.5), (torch.nan, torch.nan), (NONE, 1.0)]
 )
 def test_nan_is_a_number(clip: float | None, moved: float) -> None:
-    """None among the hyperparameters of a kernel is one NaN of many, known by its bits."""
+    """In a kernel's hyperparameters, None is one particular NaN, known by its bits."""
     param = torch.zeros(3, requires_grad=True)
     optimizer = optgen.load(Spec("Maybe", MAYBE, "<maybe>", 1))([param])
     optimizer.param_groups[0]["clip"] = clip

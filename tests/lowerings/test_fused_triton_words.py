@@ -1,4 +1,4 @@
-"""Every word as Triton prints it, on tensors and on scalars, against what the word means."""
+"""Test every op as Triton prints it, on tensors and on scalars, against the op's meaning."""
 
 import importlib.util
 from collections.abc import Callable
@@ -69,7 +69,7 @@ TENSORS, SCALARS = (
 
 
 def sentence(word: str) -> Expr:
-    """The word with as many arguments as it takes; logic gets comparisons."""
+    """Return a call of the op with as many arguments as it takes; logic gets comparisons."""
     if word == "where":
         return Call("where", (Call("<", (X, Y)), Y, Z))
     if OPS[word].category == "logic":
@@ -90,7 +90,7 @@ def meaning(expr: Expr, values: dict[str, Tensor]) -> Any:
 
 
 def arguments(word: str, dtype: torch.dtype) -> list[Tensor]:
-    """Every triple of special values; positive bases for powers, bounds in order for clamp."""
+    """Return all triples of special values; bases of powers are positive, bounds in order."""
     grid = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * 3).T.contiguous()
     x, y, z = (row.clone() for row in grid)
     if word == "**":
@@ -105,7 +105,7 @@ def arguments(word: str, dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module with two kernels a word, printed."""
+    """Return a module with two printed kernels for each op."""
     parts = [
         "import triton\nimport triton.language as tl\n"
         "from optgen.runtime.fused_triton.device_functions import *\n"

@@ -102,7 +102,7 @@ def test_momentum(statement: str, expected: str) -> None:
     [("v = lerp(v, g**2, 0.1)", ""), ("v = lerp(v, g**2, 1 - beta)", LARGEST)],
 )
 def test_amsgrad(state: str, expected: str) -> None:
-    """The flag brings the largest second moment into being."""
+    """The flag creates the state of the largest second moment."""
     algorithm = read(
         spec(
             state,

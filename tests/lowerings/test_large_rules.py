@@ -1,4 +1,4 @@
-"""A rule with many reductions, one after another, in fused C++."""
+"""Test a rule with many reductions, one after another, in fused C++."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 12
 
 
 def test_more_than_32_steps_and_values() -> None:
-    """Each round reduces rows of what the one before has made."""
+    """Each round reduces rows of the previous round's result."""
     rounds = [
         line
         for n in range(1, ROUNDS + 1)

@@ -1,4 +1,4 @@
-"""Functions over lists through every lowering, against the rule run plainly in float64."""
+"""Test functions over lists through every lowering, against the rule run plainly in float64."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
 def columns(
     names: tuple[str, ...], dtype: torch.dtype, sizes: Any = SIZES
 ) -> dict[str, list[Tensor]]:
-    """A list for each name, of tensors of all sizes."""
+    """Return a list for each name, of tensors of all sizes."""
     generator = torch.Generator().manual_seed(0)
     return {
         name: [torch.randn(size, generator=generator).to(dtype) for size in sizes] for name in names
@@ -52,7 +52,7 @@ def columns(
 def check(
     function: Function, algorithm: Any, given: dict[str, Any], dtype: torch.dtype, times: int = 3
 ) -> None:
-    """Each step from the values that the step before has left."""
+    """Check several calls; each starts from the values that the previous call left."""
     lists = columns(algorithm.lists, dtype)
     for _ in range(times):
         rows = zip(*lists.values(), strict=True)
@@ -109,7 +109,7 @@ def test_a_tensor_that_is_cut_into_pieces(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "foreach"])
 def test_a_list_that_is_only_read_is_not_written(lowering: str, made: dict[str, Function]) -> None:
-    """Not even with what it holds: here one element stands for all."""
+    """The lists are not even rewritten with their own values: here one element stands for all."""
     area = [torch.zeros(6, 5, dtype=torch.float16)]
     low, high = [torch.tensor(1.0).expand(6, 5)], [torch.tensor(3.0).half().expand(6, 5)]
     versions = (low[0]._version, high[0]._version, area[0]._version)
@@ -131,7 +131,7 @@ def test_autograd_hears_of_every_list_that_is_written(
     lowering: str, made: dict[str, Function]
 ) -> None:
     slow, fast, momentum = ([torch.ones(3)] for _ in range(3))
-    for _ in range(2):  # the second call may know the tables of the first
+    for _ in range(2):  # the second call may use the tables of the first
         before = [column[0]._version for column in (slow, fast, momentum)]
         with use_lowering(lowering):
             made["look_ahead"](slow, fast, momentum)

@@ -1,4 +1,4 @@
-"""The kernels of functions over lists, compiled without a GPU for three of them."""
+"""Test the kernels of functions over lists, compiled without a GPU for three GPUs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +19,9 @@ from benchmarks.triton_aot_compile import TARGETS, compiling_for
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_kernels(target: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Nothing spilled, exact arithmetic, and whole blocks in accesses of 16 bytes."""
+    """Nothing is spilled, arithmetic is exact, and whole blocks are accessed by 16 bytes."""
     functions: list[Callable[..., None]] = [generated_ema.ema, generated_swa.swa]
-    backend("fused_triton")._calls.clear()  # made for another target
+    backend("fused_triton")._calls.clear()  # these were made for another target
     with compiling_for(target, str(tmp_path)) as seen:
         for function in functions:
             function([torch.ones(4096, dtype=dtype)], [torch.ones(4096, dtype=dtype)])

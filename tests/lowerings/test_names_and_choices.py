@@ -1,4 +1,4 @@
-"""Whatever a rule calls its things, and whatever it chooses among: every lowering is the rule."""
+"""Test rules with any names and any choices: every lowering agrees with the rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = [
 
 
 def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
-    """Five steps of a lowering against the rule run plainly; a choice changes on the way."""
+    """Compare five steps of a lowering with the rule run plainly; a choice changes on the way."""
     generator = torch.Generator().manual_seed(0)
     values = [torch.randn(n, generator=generator, dtype=torch.float64) for n in (5, 1025)]
     functional = lowering == "functional"
@@ -38,7 +38,7 @@ def agree(name: str, settings: dict[str, Any], lowering: str) -> None:
     cls = optgen.load(getattr(awkward_rules, name))
     optimizer = cls(params, **settings, differentiable=functional)
     for param in params if functional else ():
-        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     group = optimizer.param_groups[0]
     states: list[dict[str, Any]] = [{}, {}]
     for step in range(5):

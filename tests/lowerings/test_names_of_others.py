@@ -1,4 +1,4 @@
-"""Names that mean something to Python, to a compiler, or to the generated package itself."""
+"""Test names that mean something to Python, to a compiler, or to the generated package itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_name_of_python_s_own_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["forloop", "fused_cpu", "fused_triton"])
 def test_a_class_is_not_called_as_a_module_beside_it(name: str) -> None:
-    """Its first step would put the module in its place."""
+    """The import at the first step would put the module in the class's place."""
     for text in (
         spec().replace("Made(", f"{name}("),
         FUNCTION.format(name=name, other="a", number="b"),
@@ -62,7 +62,7 @@ def test_a_function_does_not_hide_what_it_calls() -> None:
     "names", [MACROS[:3], MACROS[3:], OTHERS], ids=["small", "macros", "others"]
 )
 def test_names_that_mean_something_to_a_compiler(names: list[str]) -> None:
-    """As hyperparameters, as values on the way and as states, whose numbers are capitals."""
+    """The names are hyperparameters, locals, and states, whose numbers have upper-case names."""
     hypers = "".join(f", {name}=hyper(0.5)" for name in names)
     states = ", ".join(f'{name}=state("key{i}")' for i, name in enumerate(names))
     for text in (

@@ -1,4 +1,4 @@
-"""Conditions with one answer for a whole parameter, in `where` and in `if`."""
+"""Test conditions with one answer for a whole parameter, in `where` and in `if`."""
 
 from __future__ import annotations
 
@@ -159,14 +159,14 @@ def drawn(seed: int) -> list[torch.Tensor]:
 
 
 def agree(text: str, options: dict[str, Any], lowering: str) -> None:
-    """Three steps of a lowering, against the rule run plainly."""
+    """Compare three steps of a lowering with the rule run plainly."""
     algorithm = add_maximize(read(text))
     cls: Any = optgen.load(Spec("Made", text, "made.py", 1))
     params = [torch.nn.Parameter(value) for value in drawn(0)]
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
     for param in params if functional else ():
-        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     expected: list[Any] = [(value, {}) for value in drawn(0)]
     for step in range(1, 4):
         for i, (param, grad) in enumerate(zip(params, drawn(step), strict=True)):

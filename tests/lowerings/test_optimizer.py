@@ -1,4 +1,4 @@
-"""Generated classes of specs that torch has no class for: constructor, checks, docstring, rule."""
+"""Test generated classes of specs that torch has no class for: constructor, checks, docstring."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def Bold(
 
 
 def text_of(source: str, name: str) -> str:
-    """The file of a spec's class, formatted."""
+    """Return the file of a spec's class, formatted."""
     (algorithm,) = read_spec(Spec(name, source, "spec.py", 1))
     base = read_base(algorithm, ROOT / "specs")
     return emit.render(algorithm, OPTIMIZER, emit.require_ruff(), base)
 
 
 def build(folder: Path, source: str = SPEC, name: str = "Example") -> Any:
-    """The class of a spec, imported from a folder of its own."""
+    """Return the class of a spec, imported from a folder of its own."""
     path = folder / "__init__.py"
     path.write_text(text_of(source, name))
     found = importlib.util.spec_from_file_location(f"made_{next(COUNT)}", path)
@@ -101,14 +101,14 @@ def example(tmp_path: Path) -> Any:
 
 
 def refused(cls: Any, **kwargs: Any) -> str:
-    """The message of the ValueError that a constructor raises."""
+    """Return the message of the ValueError that a constructor raises."""
     with pytest.raises(ValueError) as caught:
         cls([Parameter(torch.ones(2))], **kwargs)
     return str(caught.value)
 
 
 def test_signature(example: Any) -> None:
-    """The spec's hyperparameters in its order, then the generator's own, keyword-only."""
+    """The spec's hyperparameters come in its order, then the generator's own, keyword-only."""
     positional, keyword_only = [], []
     for argument in list(inspect.signature(example).parameters.values())[1:]:
         kind = positional if argument.kind is argument.POSITIONAL_OR_KEYWORD else keyword_only
@@ -134,7 +134,7 @@ def test_signature(example: Any) -> None:
 
 
 def test_group(example: Any) -> None:
-    """Every hyperparameter, a fixed one too, and the generator's own last."""
+    """The group has every hyperparameter, also fixed ones, and the generator's own last."""
     group = example([Parameter(torch.ones(2))], 0.5, norm=None).param_groups[0]
 
     assert " ".join(group) == (
@@ -211,7 +211,7 @@ def test_a_requirement_tells_the_values(tmp_path: Path) -> None:
 
 
 def test_docstring(example: Any) -> None:
-    """What a reader looks for: rule, arguments with type, range and default, states, the paper."""
+    """The docstring has the rule, arguments with type, range and default, states, the paper."""
     text = inspect.getdoc(example)
     assert text is not None
     words = " ".join(text.split())
@@ -273,7 +273,7 @@ def test_derived(tmp_path: Path) -> None:
 
 
 def test_keywords_place_what_they_name(tmp_path: Path) -> None:
-    """What else the generator adds follows keyword-only."""
+    """The generator's other arguments follow, keyword-only."""
     names = ("scale", "lr", "foreach", "*", "fused", "shift", "limit", "rates", "beta", "careful")
     cls = build(tmp_path, SPEC.replace('/paper"', f'/paper", keywords={(*names, "norm")}'))
     arguments = list(inspect.signature(cls).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Values as text of a generated constructor."""
+"""Test the literals in the text of a generated constructor."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ from optgen.lowerings.python.literals import literal
     ],
 )
 def test_literal(value: object, text: str) -> None:
-    """As people write numbers; and it is the same number."""
+    """The literal is written as people write numbers, and is the same number."""
     assert literal(value) == text
     assert eval(text) == value

@@ -1,4 +1,4 @@
-"""Classes of rules that look at a parameter as a whole: what they check, say, and remember."""
+"""Test classes of rules that look at whole parameters: checks, messages and states."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_torchs_errors(name: str) -> None:
 
 
 def _step(cls: Any, given: Any) -> None:
-    """Some of the errors are those of a step."""
+    """Take a step; some of the errors come in the step."""
     optimizer = cls(given.params, **given.kwargs)
     for param in given.params:
         param.grad = torch.ones_like(param)
@@ -83,7 +83,10 @@ def test_torchs_messages(name: str, wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2)])
 def test_muon_takes_matrices_only(shape: tuple[int, ...]) -> None:
-    """torch looks at the first groups only; ours at those added later, which are then left out."""
+    """Torch checks the first groups only.
+
+    Ours checks groups added later too, and leaves them out.
+    """
     other = Parameter(torch.ones(shape))
     with pytest.raises(ValueError) as theirs:
         torch.optim.Muon([other])
@@ -119,7 +122,7 @@ def test_rules() -> None:
 
 
 def test_states_as_torchs() -> None:
-    """Keys, shapes and dtypes of parameters of any number of axes."""
+    """States have torch's keys, shapes and dtypes, for parameters of any number of axes."""
     shapes, dtypes = [(), (3,), (2, 3), (2, 3, 4, 5), (4, 0)], (torch.float64, torch.bfloat16)
     params = [Parameter(torch.ones(s, dtype=d)) for s in shapes for d in dtypes]
     ours, theirs = CLASSES["Adafactor"](params), torch.optim.Adafactor(params)
@@ -151,7 +154,7 @@ def test_parameters_that_differ_in_a_fact_share_no_call() -> None:
     optimizer = CLASSES["Adafactor"](params)
     for param in params:
         param.grad = torch.ones_like(param)
-    for _ in range(2):  # states are made, states are found
+    for _ in range(2):  # the first round makes the states, the second finds them
         found = {batch.dispatch_key.facts: batch for batch in batches(optimizer)}
         flat, factored = found[(False,)], found[(True,)]
         assert [p.shape for p in factored.params] == [(2, 3), (4, 2)]

@@ -1,4 +1,4 @@
-"""A tuple whose first number may be None: what the class says of its numbers."""
+"""Test the class of a rule with a tuple whose first number may be None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules with reductions and matrix words, as the for-loop and foreach run them: one bucket each."""
+"""Test rules with reductions and matrix ops in the for-loop and foreach, one bucket each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGES: tuple[dict[str, Any], ...] = ({}, {"weight_decay": 0.3, "maximize": Tru
     ids=["CAME-foreach", "LAMB-forloop", "LARS-foreach"],
 )
 def test_text(name: str, lowering: Lowering, golden: Golden) -> None:
-    """Of rules that are no specs of the catalogue; those stand in generated/."""
+    """These rules are not in the catalogue; the catalogue's text is in generated/."""
     golden.check(emit.render(CUT[name], lowering, emit.find_ruff()))
 
 
@@ -55,14 +55,15 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     algorithm = CUT[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES
-    shapes = shapes[:-1] if form == "functional" else shapes  # no empty one there
+    # the functional form has no empty tensors
+    shapes = shapes[:-1] if form == "functional" else shapes
     for shape in shapes[1:] if form == "parts" and not algorithm.requires else shapes:
         for change in CHANGES:
             compare(algorithm, module, FORMS[form][1], shape, change)
 
 
 def imported(algorithm: Algorithm, lowering: Lowering) -> dict[str, Any]:
-    """The functions of a generated file; matrix words in the precision of their tensors."""
+    """Return the functions of a generated file; matrix ops keep the precision of their tensors."""
     module: dict[str, Any] = {}
     exec(compile(emit.render(algorithm, lowering, None), lowering.filename, "exec"), module)
     if "orthogonalize" in module:
@@ -85,7 +86,7 @@ def compare(
     shape: tuple[int, ...],
     change: dict[str, Any],
 ) -> None:
-    """Four steps of three parameters of one shape, as a bucket and by the rule."""
+    """Compare four steps of a bucket of three parameters of one shape with the rule."""
     generator = torch.Generator().manual_seed(len(shape))
 
     def random() -> list[Tensor]:
@@ -129,7 +130,7 @@ def compare(
 
 
 def initial(shape: str, param: Tensor) -> Tensor:
-    """What a state is before the first step."""
+    """Return a state before the first step."""
     assert shape in ("like", "row", "col")
     sizes = list(param.shape)
     if shape != "like":

@@ -1,6 +1,6 @@
-"""Scalar state rounds where torch's for-loop rounds it, through every lowering to the last bit.
+"""Test that scalar state rounds where torch's for-loop rounds it, in every lowering, to the bit.
 
-It is kept in double precision, unless the spec says otherwise.
+Scalar state is float64, unless the spec says otherwise.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_every_lowering_keeps_the_same_bits(dtype: str, name: str, lowering: str
 
 
 def test_rounding_differs_from_computing_in_double() -> None:
-    """Else the test above could not fail."""
+    """If the two were equal, the test above could not fail."""
     s = 1.0
     for step in range(1, STEPS + 1):
         s = 0.5 * (s * 0.7312345678901 + 0.2198765432109) + step * 0.1
@@ -174,7 +174,7 @@ def test_other_states_are_of_their_parameters_type() -> None:
 
 @outside
 def test_a_captured_step_reads_doubles() -> None:
-    """As a graph would capture it: tensors only, and double precision."""
+    """The step computes as a graph would capture it: with tensors only, in float64."""
     param = torch.nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=False)
     expected = trained("", torch.float64)[0].detach()
     optimizer: Any = optgen.load(spec(RULES["deep"]))([param], differentiable=True)

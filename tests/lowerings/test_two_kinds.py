@@ -1,4 +1,4 @@
-"""One rule with a matrix word for matrices, and Adam for the rest, through every lowering."""
+"""Test a rule with a matrix op for matrices and Adam for the rest, through every lowering."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPES = ((4, 3), (3,), (3, 5), (), (2, 3, 4), (4, 3), (7,))
 
 
 def compare(states: str, lowering: str) -> None:
-    """Three steps; the word itself computes in bfloat16."""
+    """Compare three steps; the matrix op itself computes in bfloat16."""
     text = HYBRID.replace("{states}", STATES[states])
     spec = Spec("Hybrid", text, "hybrid.py", 1)
     (algorithm,) = read_spec(spec)

@@ -37,7 +37,7 @@ def made(*lines: str) -> Spec:
 
 
 def compare(rule: str, lowering: str) -> None:
-    """Three steps of two shapes; the word itself computes in bfloat16."""
+    """Compare three steps of two shapes; the matrix op itself computes in bfloat16."""
     orthogonalized = "o = orthogonalize(m, k, 4, 1e-7)"
     spec = made(orthogonalized, "r = lerp(r, row_mean(g**2), 0.5)", rule)
     (algorithm,) = read_spec(spec)

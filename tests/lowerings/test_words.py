@@ -1,7 +1,7 @@
-"""Every word through every lowering: with the word's own meaning, on every kind of number.
+"""Test every op through every lowering against the op's own meaning, on every kind of number.
 
-A row of the table is a spec whose states each hold one use of the word, on tensors, on a tensor and
-a scalar, and in the scalar program. `p` and `g` run through all pairs of special values.
+A row of the table becomes a spec. Each of its states holds one use of the op: on tensors, on a
+tensor and a scalar, or in the scalar program. `p` and `g` run through all pairs of special values.
 """
 
 from __future__ import annotations
@@ -81,16 +81,18 @@ SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0)
 EXTREME = (1e-300, -1e300)
 SCALARS = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
 UNSIGNED_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
-"""Words of which not even torch's own implementations agree on the sign of a zero."""
+"""Ops for which torch's own implementations do not agree on the sign of a zero."""
 MODERATE = {"%", "lerp"}
-"""Words of which they do not agree on any figure where operands are 1e300 and 1e-300."""
+"""Ops for which they do not agree on any digit if operands are 1e300 and 1e-300."""
 FINITE_ONLY = {"lerp"}
-"""Words that lowerings may compute in another form: where an operand is infinite, the result must
-not be finite, but whether it is infinite or no number is not promised."""
+"""Ops that lowerings may compute in another form.
+
+If an operand is infinite, the result must not be finite. It may be infinite or NaN.
+"""
 
 
 def statements(state: str, use: str) -> list[str]:
-    """One use as the rule's text: an expression, or a choice between two."""
+    """Return one use as the rule's text: an expression, or an `if` with two arms."""
     value, _, rest = use.partition(" if ")
     if not rest:
         return [f"    {state} = {use}"]
@@ -104,20 +106,22 @@ def statements(state: str, use: str) -> list[str]:
 
 
 def states_of(word: str) -> dict[str, str]:
-    """A state for every use of a word: what the rule calls it, its key too. SELF is that state."""
+    """Return a state for every use of an op, by its name and key; SELF becomes the state's name."""
     number = list(USES).index(word)
     states = {f"r{number}_{index}": use for index, use in enumerate(USES[word])}
     return {state: use.replace("SELF", state) for state, use in states.items()}
 
 
 def read(words: Iterable[str]) -> list[str]:
-    """The hyperparameters that the uses read; a spec may declare no other."""
+    """Return the hyperparameters that the uses read; a spec may declare no other."""
     text = " ".join(use for word in words for use in USES[word])
     return [name for name in HYPERS if re.search(rf"\b{name}\b", text)]
 
 
 def spec(words: Iterable[str]) -> str:
-    """A spec of all uses; it reads every state, and changes the parameter after they are stored."""
+    """Return a spec of all uses; it reads every state, and changes the parameter after storing
+    them.
+    """
     uses = {state: use for word in words for state, use in states_of(word).items()}
     states = [f'    {state}=state("{state}"),' for state in uses]
     hypers = [f"    {name}={HYPERS[name]}," for name in read(words)]
@@ -129,7 +133,7 @@ def spec(words: Iterable[str]) -> str:
 
 
 def families() -> Iterator[list[str]]:
-    """Words that share a spec, so that fewer kernels are built; one takes 16 streams at most."""
+    """Yield ops that share a spec, so that few kernels are built; a spec has up to 16 streams."""
     words: list[str] = []
     for word in USES:
         if sum(len(USES[name]) for name in [*words, word]) > 14:
@@ -144,14 +148,14 @@ FAMILY = {word: tuple(words) for words in families() for word in words}
 
 @functools.cache
 def loaded(words: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
-    """The generated class and the rule of a family."""
+    """Return the generated class and the rule of a family."""
     written = Spec("Word", spec(words), f"<{' '.join(words)}>", 1)
     (algorithm,) = read_spec(written)
     return optgen.load(written), add_maximize(algorithm)
 
 
 def pairs(word: str) -> tuple[Tensor, Tensor]:
-    """Every special value with every other."""
+    """Return every pair of special values."""
     numbers = SPECIAL if word in MODERATE else SPECIAL + EXTREME
     p, g = zip(*itertools.product(numbers, numbers), strict=True)
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
@@ -186,7 +190,7 @@ def test_a_word_means_what_it_says(word: str, lowering: str) -> None:
 
 
 def assert_same(word: str, use: str, found: Tensor, expected: Tensor) -> None:
-    """Equal up to rounding; not a number, infinite and signed zero in the same places."""
+    """Check that results agree up to rounding, with NaN, infinities and signed zeros in place."""
     if word in FINITE_ONLY:
         finite = expected.isfinite()
         assert torch.equal(found.isfinite(), finite), use

@@ -213,8 +213,8 @@ def test_a_forced_lowering_is_forced_in_a_compiled_step(lowering: str) -> None:
     taken = set()
     original = dispatch.choose
 
-    def choose(optimizer: Any, work: Any) -> Any:
-        chosen = original(optimizer, work)
+    def choose(optimizer: Any, batch: Any) -> Any:
+        chosen = original(optimizer, batch)
         taken.add(chosen[0])
         return chosen
 

@@ -1,4 +1,4 @@
-"""The algorithms, and the arguments every lowering of them is compared with torch for."""
+"""The algorithms, and the arguments with which every lowering is compared with torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OWN: dict[str, list[Options]] = {
         {"lr": LR, "betas": (torch.tensor(0.8).double(), torch.tensor(0.9).double())},
     ],
     "Adamax": [
-        {"betas": (0.5, 0.6), "eps": 0.5},  # what eps adds decides which of the two is larger
+        {"betas": (0.5, 0.6), "eps": 0.5},  # eps decides which operand of the maximum is larger
         {"weight_decay": 0.1, "maximize": True},
         {"lr": LR},
     ],
@@ -78,7 +78,7 @@ OWN: dict[str, list[Options]] = {
         {"lr": LR},
     ],
     "RAdam": [
-        {"betas": (0.9, 0.5)},  # rho never exceeds 5: not rectified at any step
+        {"betas": (0.9, 0.5)},  # rho never exceeds 5, so no step is rectified
         {"betas": (0.5, 0.9), "weight_decay": 0.1, "maximize": True},
         {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True, "eps": 1e-3},
         {"lr": LR},
@@ -106,22 +106,22 @@ OWN: dict[str, list[Options]] = {
         {"lr": LR},
     ],
 }
-"""Beside the inputs of torch's own tests: flags together, numbers at the ends of their ranges."""
+"""Our own inputs besides those of torch's tests: several flags at once, numbers at range limits."""
 
 LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_cpu")
-"""Triton's interpreter is for a whole process: test_triton.py starts one for the tests here."""
+"""Lowerings of this process. Triton's interpreter needs a whole process, see test_triton.py."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One class, ours and torch's, with constructor arguments."""
+    """A class, ours and torch's, with constructor arguments."""
 
     name: str
     options: Options = field(default_factory=dict)
 
     @property
     def torchs(self) -> type[Optimizer]:
-        """Torch's class."""
+        """Return torch's class."""
         cls: type[Optimizer] = getattr(torch.optim, self.name)
         return cls
 
@@ -130,14 +130,16 @@ class Case:
         return optimizer
 
     def theirs(self, params: Any, **more: Any) -> Optimizer:
-        """Torch's for-loop, unless `more` says otherwise."""
+        """Make torch's optimizer with its for-loop, unless `more` says otherwise."""
         if has(self.name, "foreach") and not more.get("fused"):
             more = {"foreach": False, **more}
         return self.torchs(params, **self.options, **more)  # type: ignore[arg-type]
 
     def in_double(self) -> Case:
-        """Lowerings that are asked for read a float32 tensor as a number, and torch's for-loop
-        rounds: test_unfused.py.
+        """Return the case with float64 tensors as arguments.
+
+        A forced lowering reads a float32 tensor as a number, while torch's for-loop rounds with it.
+        test_unfused.py tests this difference.
         """
         tensors = [value for value in self.options.values() if isinstance(value, torch.Tensor)]
         if all(tensor.dtype == torch.float64 for tensor in tensors):
@@ -181,9 +183,9 @@ _FULL: dict[str, Options] = {
     "SparseAdam": {},
 }
 EVERY = {name: Case(name, _FULL[name]) for name in NAMES}
-"""One case a class, with every state it can have."""
+"""One case for each class, with every state that it can have."""
 FULL = {name: EVERY[name] for name in PLAIN}
-"""Those of them that take a dense gradient of any shape."""
+"""The cases of classes that take a dense gradient of any shape."""
 
 _GIVEN = [
     *(case for name in NAMES for case in _of_torchs_tests(name)),
@@ -191,18 +193,18 @@ _GIVEN = [
     *EVERY.values(),
 ]
 CASES = list({str(case): case for case in _GIVEN}.values())
-"""Every input of torch's own tests, and ours; each once."""
+"""Every input of torch's own tests and of ours, each once."""
 
 
 def lowerings(name: str) -> tuple[str, ...]:
-    """The lowerings that this process can force a class to take its steps through."""
+    """Return the lowerings that this process can force a class to use."""
     if name in CLOSURE:
         return ()
     return tuple(x for x in LOWERINGS if name not in SPARSE or x in ("forloop", "fused_cpu"))
 
 
 def forced(cases: Iterable[Case], *more: None) -> list[Any]:
-    """A test's arguments `case, lowering`: every lowering of every case, and with None its own."""
+    """Return a test's arguments `case, lowering`; the lowering None forces none."""
     return [
         pytest.param(case, lowering, id=f"{case}-{lowering}")
         for case in cases
@@ -211,7 +213,7 @@ def forced(cases: Iterable[Case], *more: None) -> list[Any]:
 
 
 def steps(case: Case) -> int:
-    """How many to compare: fewer where they are dear."""
+    """Return how many steps to compare; fewer if they take long."""
     if case.name in CLOSURE:
-        return 4  # of up to 20 iterations each
+        return 4  # each has up to 20 iterations
     return 10 if INTERPRETED and case.options and case is not EVERY[case.name] else 50

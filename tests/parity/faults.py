@@ -1,7 +1,8 @@
-"""Faults of torch: functions that fail where a class has the fault that docs/differences.md tells.
+"""Test faults of torch that docs/differences.md lists: functions that fail if a class has the
+fault.
 
-Ours must pass. torch's is an expected failure, strictly, up to the version that mends it: the day
-torch mends a fault, its test fails and says so.
+Our classes must pass. Torch's class is a strict expected failure up to the version that mends the
+fault: when torch mends it, the test fails and says so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ expected_of_torch = pytest.mark.xfail(
 
 @dataclass(frozen=True)
 class Fault:
-    """A class, the words of the page, a function that fails, and the torch that mends it."""
+    """A class, the page's words, a function that fails, and the version of torch that mends it."""
 
     name: str
     text: str
@@ -36,12 +37,12 @@ class Fault:
 
     @property
     def installed(self) -> bool:
-        """Whether the installed torch has it."""
+        """Tell whether the installed torch has the fault."""
         return self.mended is None or torch.__version__ < self.mended
 
 
 class Faults(dict[str, Fault]):
-    """Faults by class and text."""
+    """Holds faults by class and text."""
 
     def __call__(self, name: str, mended: Version | None = None) -> Callable[[Check], Check]:
         """Register a fault of a class under the function's docstring, which the page quotes."""
@@ -54,9 +55,10 @@ class Faults(dict[str, Fault]):
         return register
 
     def tests(self, classes: Collection[str] = ()) -> tuple[Callable[..., None], ...]:
-        """A module's tests: ours has none of the faults, torch's has all, and the page tells.
+        """Return a module's tests: our classes lack the faults, torch's have them, and the page
+        says so.
 
-        With classes, only of these the faults are looked for: this torch may lack others.
+        If classes are given, test only their faults: this torch may lack other classes.
         """
         keys = [key for key, fault in self.items() if not classes or fault.name in classes]
         torchs = [
@@ -80,7 +82,9 @@ class Faults(dict[str, Fault]):
 
 
 def _is_told(fault: Fault) -> bool:
-    """Whether one row of the page has the text, the class before it, and who mends it after it."""
+    """Tell whether one row of the page has the text, the class, and the version that mends the
+    fault.
+    """
     text = fault.text
     if fault.mended:
         text += f" (mended in torch {fault.mended[0]}.{fault.mended[1]})"

@@ -1,4 +1,4 @@
-"""What an optimizer's state is, but for its numbers."""
+"""Describe an optimizer's state without its numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Form = list[list[tuple[str, Any]]]
 
 
 def form(optimizer: Optimizer) -> Form:
-    """Of every parameter, in their order: keys, and what stands under them in a checkpoint.
+    """Return every parameter's keys, in order, with a description of the values in a checkpoint.
 
     LBFGS's `t` is a number here; in torch it may be the tensor that holds the learning rate.
     """

@@ -1,4 +1,4 @@
-"""The rule itself, run plainly in float64: what every lowering should compute."""
+"""Run the rule itself plainly in float64: the result that every lowering should compute."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from optgen.spec.read_spec import read_spec
 
 @functools.cache
 def algorithm(module: str) -> Algorithm:
-    """The rule of a generated module, as the lowerings have it; AdamW's is in Adam's spec."""
+    """Return the rule of a generated module, as in its lowerings; AdamW's is in Adam's spec."""
     (found,) = read_spec(Path(str(files("optgen.specs") / f"{module}.py")))
     return add_maximize(found)
 
 
 def oracle(optimizer: Optimizer, param: Tensor, grads: Iterable[Tensor]) -> dict[str, Any]:
-    """The parameter, under "param", and its state after as many steps as there are gradients.
+    """Return the parameter, under "param", and its state after one step for each gradient.
 
-    The optimizer is one of ours; it tells the rule and the numbers, and takes no step.
+    The optimizer is one of ours. It gives the rule and the hyperparameters, and takes no step.
     """
     rule = algorithm(optimizer.rule.name)  # type: ignore[attr-defined]
     group = optimizer.param_groups[0]

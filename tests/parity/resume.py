@@ -31,9 +31,9 @@ def resumed(make: Make, dtype: torch.dtype, path: Path) -> Run:
 
 
 def in_two_halves(first: Make, second: Make, dtype: torch.dtype, path: Path) -> Run:
-    """10 steps, a file, and 10 more; around it every gradient is there and none is.
+    """Take 10 steps, write a file, and take 10 more; some parameters lack gradients in some steps.
 
-    Of LBFGS two, each of which iterates: it is to be in the middle of its way.
+    LBFGS takes two and two steps, because each iterates and it must not have converged yet.
     """
     before = fresh(first, dtype)
     steps = 2 if before.name in CLOSURE else 10

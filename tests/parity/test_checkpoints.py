@@ -1,4 +1,4 @@
-"""Checkpoints go both ways in the middle of a training, through files, for every lowering."""
+"""Test that checkpoints go both ways in mid-training, through files, in every lowering."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from parity.resume import fresh, in_two_halves, resumed, saved
 from parity.trajectories import assert_close, through, train
 
 BOUNDS = {torch.float64: None, torch.float32: 1e-5, torch.bfloat16: 0.05}
-"""A state that was lost or read wrongly is an error of 0.1 and more, see the last test."""
+"""Bounds. A state that was lost or misread gives an error of at least 0.1; see the last test."""
 CASES = [case for case in EVERY.values() if case.name not in CLOSURE]
-"""But LBFGS, whose numbers amplify every rounding: test_optim_db.py, optim/test_lbfgs*.py."""
+"""All classes but LBFGS, which amplifies every rounding. test_optim_db.py and optim/test_lbfgs*.py
+test LBFGS.
+"""
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)

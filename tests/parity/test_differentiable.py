@@ -1,4 +1,4 @@
-"""Autograd through a step: by finite differences, and as torch's own differentiable classes do."""
+"""Test autograd through a step: by finite differences, and against torch's own classes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DIFFERENTIABLE = [
 ]
 LEARNT = [case for case in FULL.values() if has(case.name, "differentiable")]
 FOLLOWED = [c for c in DIFFERENTIABLE if c.name != "ASGD" or c.options.get("t0", 1e6) > 10]
-"""Torch's ASGD changes mu in place before autograd has read it, as soon as it averages."""
+"""Cases without ASGD's averaging: then torch changes mu in place before autograd has read it."""
 
 
 def states(case: Case) -> dict[str, Tensor]:
-    """A state in the middle of a training, every tensor of it an input."""
+    """Return a state from the middle of a training; every tensor is an input of autograd."""
     param = torch.nn.Parameter(torch.ones(6, dtype=torch.float64))
     optimizer = case.theirs([param])
     for grad in values([(6,)] * 7, torch.float64, 3):
@@ -31,13 +31,14 @@ def states(case: Case) -> dict[str, Tensor]:
     for value in made.values():
         value[value == 0] = 0.5  # Rprop's sign jumps at 0
     return {
-        key: value.detach().clone().requires_grad_(value.dim() > 0)  # but counts and schedules
+        # not counts and schedules, which are 0-dim
+        key: value.detach().clone().requires_grad_(value.dim() > 0)
         for key, value in made.items()
     }
 
 
 def step(make: Any, state: dict[str, Tensor], param: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-    """One step as a function: the new parameter, and what is differentiable of the new state."""
+    """Take a step as a function: return the new parameter, and the differentiable new states."""
     param = param.clone()
     param.grad = grad
     optimizer = make([param], differentiable=True)
@@ -65,7 +66,7 @@ def test_finite_differences(case: Case) -> None:
 
 @pytest.fixture
 def exact_steps() -> Iterator[None]:
-    """Torch computes with the step count's tensor here, and its dtype is the default one."""
+    """Make float64 the default dtype: torch computes with the step count's tensor, which has it."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -90,8 +91,10 @@ def test_gradients_are_torchs(case: Case) -> None:
 
 @pytest.mark.parametrize("case", LEARNT, ids=str)
 def test_a_learning_rate_that_is_learnt(case: Case) -> None:
-    """A loss after three steps as a function of lr. Torch's own classes cannot follow it in Adam,
-    RMSprop and NAdam: there they change in place what autograd still needs."""
+    """Differentiate a loss after three steps by lr.
+
+    Torch's Adam, RMSprop and NAdam cannot do this: they change in place what autograd still needs.
+    """
 
     def loss_after_three_steps(lr: Tensor) -> Tensor:
         param = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_().clone()

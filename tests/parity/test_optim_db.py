@@ -1,6 +1,8 @@
-"""Every input of torch's own tests of its fifteen classes, every error, and every way to step.
+"""Test every input and every error of torch's own tests of its fifteen classes, in every way to
+step.
 
-Trajectories in float64, state, checkpoints in both directions through files, error messages.
+The tests compare trajectories in float64, state, checkpoints in both directions through files, and
+error messages.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def test_a_class_that_is_here_is_not_pending() -> None:
 
 
 def cells() -> Iterator[Any]:
-    """Inputs x ways, but for what torch refuses as well: that is an error input."""
+    """Yield every input with every way to step, except inputs that torch refuses too."""
     for name in NAMES:
         for case in INPUTS[name]:
             for way in WAYS:
@@ -54,7 +56,7 @@ CELLS = list(cells())
 
 
 def test_torchs_list_is_not_short() -> None:
-    """What is read from torch's tests is all of it: a list that became empty would pass."""
+    """The inputs of torch's tests are all read; an empty list would pass the other tests."""
     inputs = [info.optim_inputs_func(device="cpu") for info in INFOS.values()]
     assert len(INFOS) == 15
     assert min(map(len, inputs)) >= 4
@@ -114,7 +116,7 @@ def errors() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "case", "way"), list(errors()))
 def test_errors_are_torchs(name: str, case: Any, way: dict[str, Any]) -> None:
-    """Each where torch has it, in the constructor or in the step, and in torch's very words."""
+    """Each error comes in the constructor or the step, as torch's, with torch's message."""
     given = case.optimizer_error_input
     accepted = {flag: value for flag, value in way.items() if has(name, flag)}
 
@@ -127,7 +129,7 @@ def test_errors_are_torchs(name: str, case: Any, way: dict[str, Any]) -> None:
 
 
 def raised(cls: Any, given: Any, way: dict[str, Any]) -> tuple[str, type, str]:
-    """Where a class fails, and how."""
+    """Return where a class fails, and with which error."""
     params = [torch.nn.Parameter(torch.ones(1, 1))] if given.params is None else given.params
     stage = "constructor"
     try:

@@ -1,7 +1,7 @@
-"""Rounding: how far 50 steps in float32 and in 16 bits end from the same steps in float64.
+"""Test rounding: how far 50 steps in float32 and in 16 bits end from the same steps in float64.
 
-The oracle is the rule itself, run from the same rounded values with the same rounded gradients.
-Torch's for-loop sets the measure.
+The oracle is the rule itself, run from the same rounded values with the same rounded gradients. The
+bound is the error of torch's for-loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Ended = dict[str, Any]  # a parameter, under "param", and its state
 
 
 class Matrix(Case):
-    """A class that takes rows and columns into account, with a parameter that has them."""
+    """A case of a class that uses rows and columns, with a matrix as parameter."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}-matrix"
@@ -47,20 +47,25 @@ CASES = [
     Case("RMSprop", {"momentum": 0.9}),
     Case("RAdam", {"betas": (0.9, 0.99), "decoupled_weight_decay": True, "weight_decay": 0.1}),
     Case("NAdam", {"decoupled_weight_decay": True, "weight_decay": 0.1, "lr": 0.02}),
-    *FACTORED[: 1 if INTERPRETED else 2],  # dear there
+    *FACTORED[: 1 if INTERPRETED else 2],  # these take long in an interpreter
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
 FEW = [*DEFAULTS, *FACTORED] if INTERPRETED else []
-"""What an interpreter is spared in 16 bits: the same streams with less to compute, and 70 rows, of
-which the mean error, too, is chance."""
+"""Cases that the interpreter skips in 16 bits.
+
+They have the same streams and compute less. The interpreter's matrices have few rows, for which
+even the mean error is chance.
+"""
 MANY = ("Adafactor",)
-"""Where the largest error of 20,000 elements is still chance: the interpreter takes more, too."""
+"""Classes that need more elements in the interpreter, because 20,000 leave the largest error to
+chance.
+"""
 HALVES: dict[torch.dtype, dict[str, float]] = {
     torch.bfloat16: {"lr": 0.05},
     torch.float16: {"lr": 0.02, "eps": 1e-4},
 }
-"""Numbers that mean something in 16 bits: steps that move a parameter, an eps that is not 0."""
+"""Options that have an effect in 16 bits: steps that move a parameter, an eps that is not 0."""
 
 
 SHARED = {
@@ -71,14 +76,17 @@ SHARED = {
     (str(Case("Adafactor", {"lr": 0.01})), torch.float16): ["param"],
     **{(str(c), dtype): ["row_var", "col_var"] for c in FACTORED for dtype in HALVES},
 }
-"""With weight decay these are off by what the parameter lost when it was stored, in torch's loop as
-in ours; which of 100,000 such losses is the largest is chance, so their mean square is compared.
-And which of the 300 numbers of a row or a column."""
+"""Tensors for which the mean square of the error is compared instead of the largest error.
+
+With weight decay their errors are what the parameter loses when it is stored, in torch's loop as in
+ours. Which of 100,000 such losses is the largest is chance, and so it is with the 300 numbers of a
+row or a column.
+"""
 
 
 @pytest.fixture(autouse=True)
 def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter takes as long for few elements as for many."""
+    """Use large blocks in the interpreter, which takes as long for few elements as for many."""
     if INTERPRETED:
         given = bucket.options
 
@@ -93,7 +101,7 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shape_of(case: Case) -> tuple[int, ...]:
-    """Of a parameter of enough elements."""
+    """Return the shape of a parameter with enough elements."""
     if isinstance(case, Matrix):
         return (71, 67) if INTERPRETED else (331, 307)
     return (20_003,) if INTERPRETED and case.name not in MANY else (100_003,)
@@ -105,7 +113,7 @@ def gradients(dtype: torch.dtype, shape: tuple[int, ...]) -> list[Tensor]:
 
 
 def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
-    """The parameter and its state after all steps."""
+    """Return the parameter and its state after all steps."""
     (param,) = parameters([shape], dtype)
     optimizer = make([param])
     for grad in gradients(dtype, shape):
@@ -116,7 +124,7 @@ def ended(make: Make, dtype: torch.dtype, shape: tuple[int, ...]) -> Ended:
 
 @functools.cache
 def yardsticks(case: Case, dtype: torch.dtype) -> tuple[Ended, Ended]:
-    """Where the steps should end, and where torch's for-loop ends."""
+    """Return the exact end of the steps, and where torch's for-loop ends."""
     shape = shape_of(case)
     (param,) = parameters([shape], dtype)
     exact = oracle(case.ours([param]), param, gradients(dtype, shape))

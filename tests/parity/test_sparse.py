@@ -1,4 +1,4 @@
-"""Sparse gradients: torch's result where torch has one; its errors are in test_sparse_errors.py."""
+"""Test sparse gradients where torch has a result; test_sparse_errors.py tests torch's errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def numbers(rows: int, seed: int, width: int = 3) -> Tensor:
 
 
 def uncoalesced(rows: list[int], seed: int) -> Tensor:
-    """Some rows of a 6x3 gradient; a row that is named twice counts twice."""
+    """Return some rows of a 6x3 gradient; a row that is named twice counts twice."""
     return torch.sparse_coo_tensor(
         torch.tensor([rows], dtype=torch.int64),
         numbers(len(rows), seed),
@@ -69,14 +69,14 @@ def coalesced(rows: list[int], seed: int) -> Tensor:
 
 
 def with_strides(rows: list[int], seed: int) -> Tensor:
-    """Values that lie in memory column after column, indices with gaps between them."""
+    """Return a gradient with column-major values and strided indices."""
     spread = torch.tensor([rows, rows], dtype=torch.int64).T.contiguous().T[:1]
     values = numbers(len(rows), seed).T.contiguous().T
     return torch.sparse_coo_tensor(spread, values, (6, 3), check_invariants=True)
 
 
 def with_two_indices(rows: list[int], seed: int) -> Tensor:
-    """An index for every element."""
+    """Return a gradient with an index for every element."""
     places = torch.tensor([rows, [row % 3 for row in rows]], dtype=torch.int64)
     values = numbers(len(rows), seed)[:, 0]
     return torch.sparse_coo_tensor(places, values, (6, 3), check_invariants=True)
@@ -92,7 +92,7 @@ def trained(
     dense: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> Run:
-    """Two parameters in one group: both with sparse gradients, or one with dense ones."""
+    """Train two parameters in one group: both have sparse gradients, or one has dense ones."""
     table = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
     other = torch.nn.Parameter(torch.ones(6, 3, dtype=dtype))
     run = Run(make([table, other]), [table, other])
@@ -107,7 +107,7 @@ def trained(
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", SGD, ids=str)
 def test_sgd(case: Case, way: dict[str, Any]) -> None:
-    """Parameters only: our momentum is dense, torch's as sparse as the gradients so far."""
+    """Only parameters are compared: our momentum is dense, torch's as sparse as the gradients."""
     ours = trained(lambda params: case.ours(params, **way), dense=True)
     theirs = trained(case.theirs, dense=True)
 
@@ -120,7 +120,7 @@ def test_sgd(case: Case, way: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", ADAGRAD, ids=str)
 def test_adagrad(case: Case, way: dict[str, Any], gradient: Gradient, dense: bool) -> None:
-    """Also a group where one parameter has sparse gradients, the other dense ones."""
+    """In some groups one parameter has sparse gradients and the other dense ones."""
     ours = trained(lambda params: case.ours(params, **way), gradient, dense)
     theirs = trained(case.theirs, gradient, dense)
 
@@ -151,7 +151,7 @@ def test_rows_without_a_gradient_stay_to_the_last_bit(gradient: Gradient) -> Non
 
 
 def large(make: Any, dtype: torch.dtype) -> list[Tensor]:
-    """50 steps of a table that most rows of are touched often; from equal numbers and gradients."""
+    """Train a table for 50 steps that touch most rows often; numbers and gradients are equal."""
     table = torch.nn.Parameter(numbers(3000, 0, 40).float().to(dtype))
     optimizer = make([table])
     for step in range(50):

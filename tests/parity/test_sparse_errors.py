@@ -1,4 +1,4 @@
-"""What no sparse gradient, or no other, may meet: torch's errors, in its words."""
+"""Test classes that refuse sparse gradients, or take no others: the errors have torch's words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def takes_them(name: str) -> bool:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_them(name)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
-    """Torch's classes that are never fused say it as they are."""
+    """Torch's classes without `fused` are made without it; their error is the same."""
     case = EVERY[name]
     theirs = {flag: value for flag, value in way.items() if has(name, flag)}
     messages = []

@@ -1,4 +1,4 @@
-"""State and groups are torch's: keys, order, dtypes, shapes, devices, values of the groups."""
+"""Test that state and groups are torch's: keys, order, dtypes, shapes, devices, group values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def params_of(case: Case, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def accepted_by_torch(case: Case, way: dict[str, Any]) -> dict[str, Any]:
-    """Torch's own argument, where it has it."""
+    """Return the arguments that torch's class has too."""
     return {key: value for key, value in way.items() if has(case.name, key)}
 
 
@@ -74,7 +74,9 @@ def double_by_default() -> Iterator[None]:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_scalars_follow_the_default_dtype(case: Case, way: dict[str, Any]) -> None:
-    """Not with fused=True, in torch; so not in classes either that are fused only here."""
+    """In torch scalars are float32 with fused=True; so are ours, also in classes without torch's
+    `fused`.
+    """
     if way != accepted_by_torch(case, way):
         pytest.skip("torch has no fused kernel")
     ours, theirs = params_of(case, torch.float32), params_of(case, torch.float32)
@@ -101,7 +103,7 @@ def test_scalars_in_double_precision_advance_as_torchs(case: Case) -> None:
 @pytest.mark.parametrize("case", EVERY.values(), ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
-    """Torch's cast included: 16-bit parameters turn float32 scalars but `step` into their dtype."""
+    """Loading casts as torch does: float32 scalars but `step` get a 16-bit parameter's dtype."""
     if case.name in CLOSURE and dtype.itemsize == 2:
         pytest.skip("of 16-bit parameters ours keeps a history in float32")
     theirs = params_of(case, dtype)
@@ -123,7 +125,7 @@ def test_state_after_a_load_is_torchs(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_groups_are_torchs(case: Case, way: dict[str, Any]) -> None:
-    """Same keys in the same order, same values; what torch lacks stands last."""
+    """Groups have torch's keys, order and values; keys that torch lacks come last."""
     optimizer = case.ours(params_of(case, torch.float32), **way)
     nothing = {"foreach": None} if has(case.name, "foreach") else {}
     reference = case.theirs(

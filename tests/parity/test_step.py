@@ -1,4 +1,4 @@
-"""What a step does beside its arithmetic: closures, hooks, the refusal to capture on a CPU."""
+"""Test a step beyond its arithmetic: closures, hooks, and the refusal to capture on a CPU."""
 
 from __future__ import annotations
 

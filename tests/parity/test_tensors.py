@@ -1,4 +1,4 @@
-"""Tensors of every kind: empty, 0-dim, strided, of several dtypes at once, complex."""
+"""Test tensors of every kind: empty, 0-dim, strided, of several dtypes at once, complex."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 
 
 def gradient(layout: str, param: Tensor, step: int) -> Tensor:
-    """Laid out as the parameter in even steps, and otherwise in odd ones."""
+    """Return a gradient with the parameter's strides in odd steps, and contiguous in even steps."""
     (grad,) = values([tuple(param.shape)], torch.float64, 50 + step)
     if layout == "expanded gradient":
         return grad[:1].expand(param.shape)
@@ -42,7 +42,7 @@ def gradient(layout: str, param: Tensor, step: int) -> Tensor:
 
 
 def strided(make: Any, layout: str) -> Run:
-    """20 steps of one parameter, and beside it a plain one that must not notice."""
+    """Take 20 steps of a strided parameter beside a plain one, which must not be affected."""
     params = [LAYOUTS[layout]().requires_grad_(), torch.ones(3).double().requires_grad_()]
     run = Run(make(params), params)
     for step in range(20):
@@ -88,13 +88,13 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05, torch
 
 
 def large_eps(case: Case) -> dict[str, float]:
-    """Where there is one: by default it is 0 in 16 bits."""
+    """Return a larger eps for classes that have one; the default eps is 0 in 16 bits."""
     default = inspect.signature(case.torchs).parameters.get("eps")
     return {"eps": 1e-3} if default and isinstance(default.default, float) else {}
 
 
 def mixed(make: Any) -> Run:
-    """All dtypes in one group, and again in another with numbers of its own."""
+    """Train all dtypes in one group, and again in a group with another learning rate."""
     dtypes = [*BOUNDS, torch.float32, *reversed(BOUNDS)]
     params = [v.requires_grad_() for i, d in enumerate(dtypes) for v in values([(9, 2)], d, i)]
     run = Run(make([{"params": params[:5]}, {"params": params[5:], "lr": 0.02}]), params)
@@ -155,7 +155,7 @@ def test_complex_parameters_with_fused_asked_for_is_torchs_error(case: Case) -> 
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
 def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
-    """What autograd may hand over for a complex parameter."""
+    """Autograd may give such a gradient for a complex parameter."""
     ours, theirs = (values([(4,)], torch.complex128, 1)[0].requires_grad_() for _ in range(2))
     grad = values([(4,)], torch.complex128, 2)[0].conj()
     assert grad.is_conj()
@@ -172,7 +172,7 @@ def test_a_conjugate_view(case: Case, lowering: str | None) -> None:
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", COMPLEX_CASES, ids=str)
 def test_a_parameter_that_is_a_conjugate_view(case: Case, lowering: str | None) -> None:
-    """An error, as of torch's Adam: the step would change a copy."""
+    """The error is that of torch's Adam: the step would change a copy."""
     param = torch.nn.Parameter(values([(4,)], torch.complex128, 1)[0].conj())
     param.grad = torch.ones(4, dtype=torch.complex128)
 
@@ -188,7 +188,7 @@ ELEMENTWISE = [name for name in FULL if name != "Adafactor"]
     "case", [*map(Case, ELEMENTWISE), *(FULL[name] for name in ELEMENTWISE)], ids=str
 )
 def test_gradients_that_are_no_numbers(case: Case, lowering: str | None) -> None:
-    """One bad gradient in the middle of a training; torch's for-loop tells what becomes of it."""
+    """One gradient in mid-training is bad; torch's for-loop gives the expected result."""
     bad = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e-320, 1e200, -1e200]
     runs = []
     for make in (case.ours, case.theirs):
@@ -241,7 +241,7 @@ def test_gradients_are_only_read(case: Case, lowering: str | None) -> None:
 @pytest.mark.parametrize("lowering", WAYS)
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_large_tensors_beside_small_ones(case: Case, lowering: str | None) -> None:
-    """Past the size at which lists are cut and tensors are sliced."""
+    """The tensors exceed the sizes at which lists are cut and tensors are sliced."""
 
     def trained(make: Any) -> Run:
         shapes = [(5,), (2**18 + 7,), (3, 2**17 + 1), (2,)]
@@ -271,7 +271,7 @@ def test_no_gradient_at_all_is_no_step(case: Case, lowering: str | None) -> None
 
 @pytest.mark.parametrize("case", FULL.values(), ids=str)
 def test_groups_with_flags_of_their_own(case: Case) -> None:
-    """What decides which states there are may differ from group to group."""
+    """Flags that decide which states exist may differ from group to group."""
     flag = {"SGD": "momentum", "Adam": "amsgrad", "AdamW": "amsgrad", "RMSprop": "centered"}
     if case.name not in flag:
         pytest.skip("no such flag")
@@ -283,7 +283,8 @@ def test_groups_with_flags_of_their_own(case: Case) -> None:
         if case.name == "SGD":
             run.optimizer.param_groups[1]["nesterov"] = False
         train(run, 5)
-        if case.name == "SGD":  # switched on later; torch's others find no buffer then
+        # momentum is switched on later; torch's other classes fail without a buffer then
+        if case.name == "SGD":
             run.optimizer.param_groups[1]["momentum"] = 0.5
             train(run, 5, start=5)
         return run

@@ -35,7 +35,7 @@ def fused_momentum_in_16_bits(optim: Any) -> None:
         garbage = torch.full((4096,), torch.nan, dtype=torch.bfloat16)
         param = Parameter(torch.zeros_like(garbage))
         param.grad = torch.ones_like(param)
-        del garbage  # the allocator hands it out again
+        del garbage  # the allocator reuses this memory
         optim.SGD([param], lr=1, momentum=0.9, fused=True).step()
 
         assert (param == -1).all()
@@ -90,7 +90,7 @@ def momentum_without_nesterov(optim: Any) -> None:
 
 
 def step_alone_and_together(make: Callable[[list[Tensor]], Any]) -> tuple[Tensor, Tensor]:
-    """What becomes of a float16 parameter by itself, and behind one of float32."""
+    """Return a float16 parameter after a step by itself, and after a step behind a float32 one."""
     found = []
     for before in ([], [Parameter(torch.ones(4))]):
         params = [*before, Parameter(torch.ones(4, dtype=torch.float16))]
@@ -146,7 +146,8 @@ def copied(name: str) -> Fault:
         """A copy of one with `fused=True` forgets that its steps unscale gradients."""
         made = getattr(optim, name)([Parameter(torch.ones(3))], fused=True)
         for optimizer in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-            assert getattr(optimizer, "_step_supports_amp_scaling", False)  # what GradScaler asks
+            # GradScaler asks for this attribute
+            assert getattr(optimizer, "_step_supports_amp_scaling", False)
 
     return check
 

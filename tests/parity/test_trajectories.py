@@ -1,4 +1,4 @@
-"""50 steps in float64 end where torch's for-loop ends, whichever lowering takes them."""
+"""Test that 50 steps in float64 end where torch's for-loop ends, whichever lowering takes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parity.trajectories import BOUND, Run, assert_close, eventful, through
 
 
 def exact(case: Case) -> float | None:
-    """ASGD's own bound is for what a load does."""
+    """Return the strict bound for ASGD; its wider bound is for loaded checkpoints."""
     return BOUND if case.name == "ASGD" else None
 
 

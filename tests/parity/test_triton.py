@@ -1,4 +1,4 @@
-"""The same tests through fused Triton, in a process with its interpreter."""
+"""Run the same tests through fused Triton, in a process with its interpreter."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The class, as torch calls it."""
+        """Return the class's name in torch."""
         return type(self.optimizer).__name__
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and every state, with names to say which one is wrong."""
+        """Yield parameters and every state, with names for messages."""
         saved: Any = self.optimizer.state_dict()
         members = [p for group in self.optimizer.param_groups for p in group["params"]]
         states = {id(param): saved["state"].get(i, {}) for i, param in enumerate(members)}
@@ -45,9 +45,9 @@ class Run:
 
 
 def _leaves(entry: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """What an entry of a checkpoint holds: tensors, numbers, LBFGS's lists of them.
+    """Yield the tensors and numbers of a checkpoint entry, also those in LBFGS's lists.
 
-    But not LBFGS's `al`, which every iteration writes before it reads it.
+    LBFGS's `al` is left out, because every iteration writes it before reading it.
     """
     if isinstance(entry, Mapping):
         for key, value in entry.items():
@@ -61,7 +61,7 @@ def _leaves(entry: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def values(shapes: Sequence[tuple[int, ...]], dtype: torch.dtype, seed: int) -> list[Tensor]:
-    """Normally distributed numbers; the same ones, rounded, whatever the dtype."""
+    """Return normally distributed numbers; every dtype gets the same ones, rounded."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for shape in shapes:
@@ -80,9 +80,10 @@ def parameters(
 
 
 def train(run: Run, steps: int, start: int = 0, skip: bool = False) -> None:
-    """Take steps with gradients that depend on the step only; with `skip` some have none.
+    """Take steps with gradients that depend on the step only; with `skip` some parameters lack
+    them.
 
-    Where a closure computes them they are a loss's.
+    For classes that take a closure, the gradients are those of a loss.
     """
     shapes = [tuple(param.shape) for param in run.params]
     for step in range(start, start + steps):
@@ -101,7 +102,7 @@ def _absent(step: int, index: int) -> bool:
 
 
 def _gradient(run: Run, param: Tensor, grad: Tensor) -> Tensor:
-    """As the parameter is: complex, strided, of its dtype; or sparse, some of its rows."""
+    """Return a gradient like the parameter: complex, strided, of its dtype, or with sparse rows."""
     if param.is_complex():
         grad = torch.complex(grad, grad.flip(0) if grad.dim() else -grad)
     given = torch.empty_like(param).copy_(grad)
@@ -109,7 +110,7 @@ def _gradient(run: Run, param: Tensor, grad: Tensor) -> Tensor:
 
 
 def sparse_rows(grad: Tensor) -> Tensor:
-    """About half of a gradient's rows, of which one comes twice: its parts are to be added up."""
+    """Return about half of a gradient's rows; one row comes twice, and its values add up."""
     rows = [row for row in range(len(grad)) if grad[row].sum() > 0]
     parts = [grad[row] for row in rows]
     if rows:
@@ -123,9 +124,9 @@ def sparse_rows(grad: Tensor) -> Tensor:
 
 
 def _loss(params: Sequence[Tensor], skip: bool, sign: float) -> Any:
-    """A closure: strictly convex, not quadratic, of different curvature in every direction.
+    """Return a closure: strictly convex, not quadratic, with another curvature in every direction.
 
-    With the sign -1 it has a maximum, else a minimum.
+    With the sign -1 the loss has a maximum, else a minimum.
     """
     targets = values([tuple(param.shape) for param in params], params[0].dtype, 1000)
 
@@ -146,25 +147,25 @@ def _loss(params: Sequence[Tensor], skip: bool, sign: float) -> Any:
 SHAPES = ((3, 4), (), (0,), (2, 3, 2), (17,))
 LATE = ((4, 3), (5,))
 FEW: tuple[tuple[int, ...], ...] = ((515,), ())
-"""Where every block takes an interpreter a millisecond: one block and a bit, and one element."""
+"""Shapes for an interpreter, which takes 1 ms a block: one block and a bit, one element."""
 
 
 def shapes_for(name: str) -> tuple[tuple[int, ...], ...]:
-    """Shapes that a class takes."""
+    """Return shapes that a class takes."""
     if name in MATRICES:
         return ((3, 4), (6, 2), (1, 5), (4, 4))
     if name in (*SPARSE, *CLOSURE):
         return ((3, 4), (6,), (4, 2, 3))
-    if name == "Adafactor":  # torch's divides by the 0 elements of an empty parameter
+    if name == "Adafactor":  # torch divides by the 0 elements of an empty parameter
         return tuple(shape for shape in SHAPES if shape != (0,))
     return FEW if INTERPRETED else SHAPES
 
 
 def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) -> Run:
-    """A training where all that a loop may do happens.
+    """Train with all events that a training loop may have.
 
-    Two groups with different numbers, gradients that are sometimes absent, a group that joins after
-    a fifth of the steps, and learning rates that change after three fifths.
+    There are two groups with different numbers, gradients that are sometimes absent, a group that
+    joins after a fifth of the steps, and learning rates that change after three fifths.
     """
     name = name_of(make)
     params, late = parameters(shapes_for(name), dtype), parameters(_joining(name), dtype, seed=7)
@@ -187,20 +188,20 @@ def eventful(make: Make, steps: int = 50, dtype: torch.dtype = torch.float64) ->
 
 
 def name_of(make: Make) -> str:
-    """The class, as torch calls it."""
+    """Return the class's name in torch."""
     return type(make([torch.nn.Parameter(torch.ones(1, 1))])).__name__
 
 
 def _joining(name: str) -> tuple[tuple[int, ...], ...]:
     if name == "Adagrad" and not HAS_2_12:
-        return ()  # torch's makes no state for parameters that join
+        return ()  # torch makes no state for parameters that join
     if name in MATRICES:
         return LATE[:1]
     return LATE[1:] if INTERPRETED else LATE
 
 
 def _alone(make: Make, params: list[Tensor], steps: int) -> Run:
-    """One group, and a learning rate that changes."""
+    """Train one group, with a learning rate that changes."""
     run = Run(make(params), params)
     train(run, steps // 2, skip=True)
     run.optimizer.param_groups[0]["lr"] = run.optimizer.param_groups[0]["lr"] * 0.3
@@ -216,7 +217,10 @@ def _vary(group: dict[str, Any], factor: float) -> None:
 
 
 def assert_close(found: Run, expected: Run, bound: float | None = None) -> None:
-    """Same tensors by name, and none further from the expected one than the bound, or its own."""
+    """Check that both have the same tensors, and that none differs by more than a bound.
+
+    Without a bound, each tensor has its own.
+    """
     ours, theirs = dict(found.tensors()), dict(expected.tensors())
     assert list(ours) == list(theirs)
     errors = {name: error(ours[name], theirs[name]) for name in ours}
@@ -226,9 +230,9 @@ def assert_close(found: Run, expected: Run, bound: float | None = None) -> None:
 
 
 def _own_bound(run: Run, tensor: str) -> float:
-    """What 50 steps in float64 may differ, where torch's class itself is no better than that."""
+    """Return the bound for 50 steps in float64; wider where torch's class itself is less exact."""
     if run.name == "ASGD" and run.loaded:
-        return 1e-6  # torch makes its eta and mu float64 then, and goes on to round them to float32
+        return 1e-6  # after a load torch's eta and mu are float64, and are still rounded to float32
     if run.name == "Muon" and tensor.startswith("parameter"):
         return 5e-3  # Newton-Schulz in bfloat16
     if run.name == "LBFGS" and not tensor.startswith("parameter"):
@@ -237,7 +241,7 @@ def _own_bound(run: Run, tensor: str) -> float:
 
 
 def error(found: Tensor, expected: Tensor) -> float:
-    """The largest difference, in units of the largest expected element; 0 between empty ones."""
+    """Return the largest difference, in units of the largest expected element; 0 if empty."""
     assert found.shape == expected.shape
     if not expected.numel():
         return 0.0

@@ -1,4 +1,4 @@
-"""Parameters, gradients, and what may change under an optimizer between two of its steps."""
+"""Parameters, gradients, and changes to an optimizer between two of its steps."""
 
 from collections.abc import Callable
 from typing import Any

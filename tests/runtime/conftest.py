@@ -1,4 +1,4 @@
-"""In which ways a step is taken: several lowerings, and how a fused one finds its tensors."""
+"""Fixtures that choose the lowering of a step, and how a fused step finds its tensors."""
 
 import importlib
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from optgen import use_lowering
 
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
-)  # beside a function so called
+)  # a function of the package has the same name
 
 
 @pytest.fixture(params=["read in C++", "gathered in Python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways in which a step can find its tensors."""
+    """Run the test twice: a step's tensors are found by the C++ reader, or by Python."""
     if request.param == "gathered in Python":
         monkeypatch.setattr(repeat, "reader", lambda: None)
     return str(request.param)
@@ -22,6 +22,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["forloop", "fused_cpu"])
 def each_lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is tested here does not depend on the lowering."""
+    """Run the test in two lowerings; its result depends on neither."""
     with use_lowering(request.param):
         yield

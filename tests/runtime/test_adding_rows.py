@@ -1,4 +1,4 @@
-"""Sparse gradients of rules that only add them: values go to their rows one by one."""
+"""Test sparse gradients of rules that only add them: values are added to their rows one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def Counted(p, g, t, /, s=state("s", shape="scalar", init=1.0), *, lr=hyper(0.1)
 
 
 def gradient(size: tuple[int, ...], dtype: torch.dtype, step: int, count: int = 40) -> Tensor:
-    """Values of rows that come several times, in no order."""
+    """Return a sparse gradient; rows come several times, in random order."""
     generator = torch.Generator().manual_seed(step)
     rows = torch.randint(0, size[0], (1, count), generator=generator)
     values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_it_is_torchs_step(lowering: str, dtype: torch.dtype, maximize: bool) ->
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_rule_that_counts(lowering: str) -> None:
-    """Its numbers advance once a step, however many values there are; dense and sparse agree."""
+    """The rule's scalars advance once a step for any number of values; dense and sparse agree."""
     kind = optgen.load(Spec("Counted", COUNTED, "<counted>", 1))
     sparse, dense = tables(torch.float64), tables(torch.float64)
     assert kind.rule.adds
@@ -81,7 +81,7 @@ def test_a_rule_that_counts(lowering: str) -> None:
 
 
 def test_any_number_of_threads_has_the_same_bits() -> None:
-    """Enough values for several threads to take part."""
+    """There are enough values for several threads to take part."""
     found = []
     threads = torch.get_num_threads()
     for count in (1, 2, 3):
@@ -111,7 +111,7 @@ def test_sixteen_bits_are_rounded_once_a_row() -> None:
 
 
 def repeated(**options: Any) -> tuple[SGD, list[Tensor], Any, list[Tensor]]:
-    """Ours and torch's after some steps; ours is known to repeat its own."""
+    """Train our optimizer and torch's; check that ours has a cached step."""
     ours, theirs = tables(), tables()
     optimizer = SGD([{"params": ours[:2]}, {"params": ours[2:], "lr": 0.2}], lr=0.1, **options)
     reference = torch.optim.SGD([{"params": theirs[:2]}, {"params": theirs[2:], "lr": 0.2}], lr=0.1)
@@ -133,7 +133,7 @@ def test_a_rate_that_changes_is_taken_up() -> None:
 
 
 def test_what_changes_is_looked_at_again() -> None:
-    """A dense gradient, none, a parameter that moves, another type, momentum, a group more."""
+    """Dense gradients, none, moved data, another dtype, momentum and a new group are noticed."""
     optimizer, ours, reference, theirs = repeated()
     late = [Parameter(torch.ones(4, 3)), Parameter(torch.ones(4, 3))]
     for each, params, more in ((optimizer, ours, late[0]), (reference, theirs, late[1])):

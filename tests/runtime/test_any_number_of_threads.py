@@ -1,4 +1,4 @@
-"""Any number of threads leaves the same bits, whatever the algorithm and the type."""
+"""Test that any number of threads gives the same bits, for every algorithm and dtype."""
 
 import functools
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def forgotten() -> Iterator[None]:
 
 
 def stepped(name: str, dtype: torch.dtype, count: int) -> list[Tensor]:
-    """Parameters and states after some steps with so many threads."""
+    """Return parameters and states after some steps with the given number of threads."""
     torch.set_num_threads(count)
     assert threads.current().parallel
     assert threads.current().count == count

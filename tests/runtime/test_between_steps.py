@@ -1,4 +1,4 @@
-"""What may change between two steps: the next one must be taken with what there is then."""
+"""Test changes between two steps: the next step must use what is there then."""
 
 import copy
 import re
@@ -21,7 +21,7 @@ LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_
 
 
 def parameters(dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    """Parameters of which nothing keeps a step from being repeated."""
+    """Return parameters that allow a cached step."""
     torch.manual_seed(0)
     return [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in ((3, 4), (7,), (1,))]
 
@@ -130,7 +130,7 @@ def test_a_dtype_without_a_kernel_takes_another_lowering() -> None:
     param.grad = torch.ones(4).to(torch.float8_e5m2)
 
     assert optgen.explain(optimizer) == "group 0: for-loop: no kernel for torch.float8_e5m2"
-    with pytest.raises(NotImplementedError, match="float8_e5m2"):  # nor has torch one
+    with pytest.raises(NotImplementedError, match="float8_e5m2"):  # torch has no kernel either
         optimizer.step()
 
 
@@ -222,7 +222,7 @@ def test_a_state_made_ahead_is_fresh_when_its_parameter_joins(lowering: str) -> 
 
 @pytest.mark.parametrize("lowering", [name for name in LOWERINGS if name != "forloop"])
 def test_states_are_switched_on_and_off(lowering: str) -> None:
-    """As many states of the same kinds as before may still be other states."""
+    """The number and dtypes of the states stay equal, but they are other states."""
 
     def trained(lowering: str) -> list[Tensor]:
         params = parameters()
@@ -260,7 +260,7 @@ def test_a_step_count_of_several_parameters_is_advanced_by_each(lowering: str) -
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_a_step_count_that_is_a_whole_number_goes_on(lowering: str) -> None:
-    """Programs that convert checkpoints write such."""
+    """Programs that convert checkpoints write integer step counts."""
     found = []
     for kind in (Adam, torch.optim.Adam):
         params = parameters()

@@ -1,4 +1,4 @@
-"""Blocks of a tensor cover it once, and what is small goes along with the part it belongs to."""
+"""Test that blocks cover a tensor once, and that small tensors go with the block they belong to."""
 
 from __future__ import annotations
 
@@ -80,8 +80,9 @@ def test_a_number_does_not_widen_what_it_is_computed_with(size: int) -> None:
     assert {n.dtype for _, n in blocks(double, number)} == {torch.float64}
 
 
-def test_portions_go_over_whole_lists_and_add_up_in_place() -> None:
-    for shape in ((5,), (7, 4), (0, 3)):  # several to a share, blocks of one, nothing in them
+def test_chunks_go_over_whole_lists_and_add_up_in_place() -> None:
+    # several tensors in a chunk, blocks of one tensor, tensors without elements
+    for shape in ((5,), (7, 4), (0, 3)):
         params = [torch.randn(shape) for _ in range(5)]
         sums = torch.zeros([5, *[1] * len(shape)], dtype=torch.float64)
         for part, same, numbers in list_chunks(params, params, sums=[sums.unbind()]):

@@ -1,4 +1,4 @@
-"""The cache of compiled libraries, and everything that can go wrong with it."""
+"""Test the cache of compiled libraries, and everything that can go wrong with it."""
 
 import ctypes
 import os
@@ -28,13 +28,13 @@ os.write(1, f"{{path}}\\n".encode())
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of this test."""
+    """Return an empty cache for this test."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """A compiler that runs a line of shell first, and leaves a line in a log."""
+    """Set CXX to a compiler that first runs a shell line and logs its arguments; return the log."""
     real = compiler.find()
     assert real is not None
     path, log = tmp_path / "wrapped-c++", tmp_path / "log"
@@ -54,7 +54,7 @@ def answer(path: Path) -> int:
 
 
 def child(forks: int = 0, **environment: str) -> subprocess.Popen[str]:
-    """A process that asks for a library, or two to the power of `forks` of them."""
+    """Start a process that forks `forks` times; all 2**forks processes ask for a library."""
     return subprocess.Popen(
         [sys.executable, "-c", CHILD, str(forks)],
         env={**os.environ, **environment},
@@ -207,7 +207,7 @@ def test_what_is_built_is_trusted_whatever_the_mask(cache: Path, mask: int) -> N
 def test_what_is_moved_into_place_is_on_the_disk(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The contents before the name, and the name before the next."""
+    """Contents reach the disk before the name, and each name before the next one."""
     done: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -259,7 +259,7 @@ def test_a_killed_build_is_in_nobodys_way(
     while not own.exists():
         time.sleep(0.01)
         assert process.poll() is None
-    process.kill()  # its compiler lives on
+    process.kill()  # the process's compiler lives on
     process.communicate()
     (left,) = cache.glob(".build-*")
 

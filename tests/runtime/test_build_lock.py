@@ -1,4 +1,4 @@
-"""Who waits for whom while something is built, and that nobody waits for good."""
+"""Test which builds wait for which, and that none waits for ever."""
 
 import errno
 import fcntl
@@ -25,14 +25,14 @@ with runpy.run_path(sys.argv[1])["exclusive"](Path(sys.argv[2])):
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is to be built; its lock lies in this test's folder."""
+    """Return the path of a library to build; its lock is in this test's folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path / "library.so"
 
 
 class Another(Thread):
-    """A thread that asks for the lock, and tells when it is past it."""
+    """A thread that takes the lock, and tells when it has had it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -98,7 +98,7 @@ def test_patience_has_an_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         another = Another(path)
         assert not another.is_past(within=0.1)
         assert another.is_past(within=20)
-        assert list(path.parent.iterdir())  # it is not the other's to remove
+        assert list(path.parent.iterdir())  # the lock file is not removed
 
 
 def test_where_there_are_no_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,4 +129,4 @@ def test_another_users_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyP
     with exclusive(path), monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: own + 1)
         assert Another(path).is_past(within=20)
-        assert list(path.parent.iterdir())  # nor is it removed
+        assert list(path.parent.iterdir())  # the lock file is not removed

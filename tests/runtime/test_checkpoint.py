@@ -1,4 +1,4 @@
-"""Checkpoints go both ways between a generated class and torch's, in the middle of training."""
+"""Test that checkpoints go from a generated class to torch's and back in the middle of training."""
 
 import io
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from optgen.optim import Adam
 
 @pytest.fixture(autouse=True, params=["forloop", "fused_cpu"])
 def lowering(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What is tested here does not depend on the lowering."""
+    """Run the test in two lowerings; its result depends on neither."""
     with use_lowering(request.param):
         yield
 
@@ -71,7 +71,7 @@ def test_training_goes_on_after_a_load(kinds: tuple[Any, Any], amsgrad: bool) ->
         for param, value in zip(continued, params, strict=True):
             param.copy_(value)
     other = second(continued)
-    train(other, parameters(), 1)  # state that the load replaces
+    train(other, parameters(), 1)  # creates state that the load replaces
     other.load_state_dict(checkpoint)
     train(optimizer, params, 4, seed=9)
     train(other, continued, 4, seed=9)
@@ -99,9 +99,9 @@ def test_missing_group_keys_get_torchs_values_ours_and_defaults() -> None:
     optimizer.load_state_dict(checkpoint)
 
     group = optimizer.param_groups[0]
-    assert group["maximize"] is False  # as torch: checkpoints without it were made without it
+    assert group["maximize"] is False  # as in torch: a checkpoint without the key means False
     assert group["fused"] is None
-    assert group["eps"] == 1e-4  # what the group had
+    assert group["eps"] == 1e-4  # the group's own value
 
 
 def test_step_counts_of_old_checkpoints_become_tensors() -> None:

@@ -1,11 +1,11 @@
-"""A work is kept from step to step exactly as long as it is true."""
+"""Test that a batch is kept from step to step exactly as long as it is true."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from runtime.works import give_gradients, stepped, the_work
+from runtime.batches import give_gradients, stepped, the_batch
 from torch import Tensor
 
 from optgen import explain
@@ -15,13 +15,13 @@ from optgen.runtime.batch.gradients import Gradients
 from optgen.runtime.batch.make_batch import States, make_batch
 
 
-def test_new_gradients_and_hyperparameters_keep_a_work() -> None:
+def test_new_gradients_and_hyperparameters_keep_a_batch() -> None:
     optimizer, params = stepped()
-    before = the_work(optimizer)
+    before = the_batch(optimizer)
 
     give_gradients(params)
     optimizer.param_groups[0]["lr"] = 0.5
-    after = the_work(optimizer)
+    after = the_batch(optimizer)
 
     assert after is before
     assert all(a is p.grad for a, p in zip(after.grads, params, strict=True))
@@ -78,12 +78,12 @@ def switched_flag(optimizer: Adam, params: list[Tensor]) -> None:
         switched_flag,
     ],
 )
-def test_a_work_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]], None]) -> None:
+def test_a_batch_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]], None]) -> None:
     optimizer, params = stepped()
-    the_work(optimizer)
+    the_batch(optimizer)
 
     change(optimizer, params)
-    after = the_work(optimizer)
+    after = the_batch(optimizer)
 
     members = [p for p in optimizer.param_groups[0]["params"] if p.grad is not None]
     assert [id(p) for p in after.params] == [id(p) for p in members]
@@ -96,18 +96,18 @@ def test_a_work_has_the_tensors_of_the_step(change: Callable[[Adam, list[Tensor]
     assert [id(step) for step in after.steps] == [id(optimizer.state[p]["step"]) for p in members]
 
 
-def test_other_types_make_a_new_work() -> None:
-    """What lowerings remember about the types is not to be taken for true of others."""
+def test_other_types_make_a_new_batch() -> None:
+    """Facts that lowerings cache for some dtypes must not be used for others."""
     optimizer, params = stepped()
-    before = the_work(optimizer)
+    before = the_batch(optimizer)
 
     optimizer.state[params[1]]["exp_avg"] = torch.ones(3, 2, dtype=torch.float64)
-    after = the_work(optimizer)
+    after = the_batch(optimizer)
     params[0].grad = None
     params[0].data = params[0].data.bfloat16()
     params[0].grad = torch.ones(3, 2, dtype=torch.bfloat16)
 
-    assert len({id(batch) for batch in (before, after, the_work(optimizer))}) == 3
+    assert len({id(batch) for batch in (before, after, the_batch(optimizer))}) == 3
 
 
 def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
@@ -116,7 +116,7 @@ def test_a_parameter_of_another_shape_has_its_states_looked_at_again() -> None:
     give_gradients([param])
     optimizer.step()
     param.grad = None
-    param.data = torch.ones(2, 128)  # as many elements, in fewer and longer rows
+    param.data = torch.ones(2, 128)  # the same number of elements, in fewer and longer rows
     give_gradients([param])
 
     with pytest.raises(
@@ -152,14 +152,14 @@ def test_a_state_that_is_none_is_made_again() -> None:
     optimizer, params = stepped()
     optimizer.state[params[0]]["exp_avg"] = None
 
-    the_work(optimizer)
+    the_batch(optimizer)
 
     assert optimizer.state[params[0]]["exp_avg"].tolist() == torch.zeros(3, 2).tolist()
     assert float(optimizer.state[params[0]]["step"]) == 1
 
 
-def test_a_work_knows_its_states_by_name() -> None:
-    """As many states of the same kinds may be others: a kept work of those is not this one."""
+def test_a_batch_knows_its_states_by_name() -> None:
+    """As many states of the same dtypes can be other states; then a cached batch is not reused."""
     param = torch.nn.Parameter(torch.ones(3))
     param.grad = torch.ones(3)
     optimizer = RMSprop([param], momentum=0.5, centered=True)
@@ -175,7 +175,7 @@ def test_a_work_knows_its_states_by_name() -> None:
 
 
 def test_a_parameter_that_comes_to_stand_twice() -> None:
-    """With equal types and no state only the parameters themselves tell."""
+    """Dtypes are equal and there is no state, so only the parameters themselves show the change."""
     params: list[Tensor] = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = SGD(params, lr=1.0)
     give_gradients(params)

@@ -1,11 +1,11 @@
-"""After a step an optimizer keeps no tensor alive."""
+"""Test that an optimizer keeps no tensor alive after a step."""
 
 import weakref
 from collections.abc import Iterator
 
 import pytest
 import torch
-from runtime.works import give_gradients
+from runtime.batches import give_gradients
 from torch import Tensor
 
 from optgen import use_lowering
@@ -15,7 +15,7 @@ from optgen.optim import SGD
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("steps", [1, 3])
 class TestNothingIsKeptAlive:
-    """After a step an optimizer holds what torch's holds: its groups and its state."""
+    """An optimizer holds after a step what torch's holds: its groups and its state."""
 
     @pytest.fixture
     def trained(self, lowering: str, steps: int) -> Iterator[tuple[SGD, list[Tensor]]]:

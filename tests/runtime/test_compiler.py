@@ -1,4 +1,4 @@
-"""The message about a compiler that makes no library says what happened, and the way out."""
+"""Test the message about a compiler that makes no library: the cause, and the way out."""
 
 import os
 import re
@@ -22,13 +22,13 @@ WRONG = 'extern "C" int answer() { return nothing; }\n'
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of this test."""
+    """Return an empty cache for this test."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
-    """A compiler that is a script of a shell; $REAL in it is the real one."""
+    """Set CXX to a shell script; $REAL in the script is the real compiler."""
     path, real = tmp_path / "scripted", compiler.find()
     assert real is not None
     path.write_text(f"#!/bin/sh\nREAL={real[0]}\n{text}\n")
@@ -49,7 +49,7 @@ def log_of(message: str) -> Path:
     return Path(found[1])
 
 
-# The name of a compiler.
+# The compiler's name.
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_path_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_compiler_behind_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the compiler changes, the identity does."""
+    """When the compiler behind `env` changes, its identity changes."""
     path = script(tmp_path, monkeypatch, 'exec $REAL "$@"')
     monkeypatch.setenv("CXX", f"env {path}")
     command = compiler.find()
@@ -120,7 +120,7 @@ def test_a_compiler_that_hangs_is_ended_with_all_it_started(
 
 
 def is_ended(process: int) -> bool:
-    """A killed one may be a zombie until its new parent looks."""
+    """Tell whether a process has ended; a killed one may be a zombie until its new parent waits."""
     for _ in range(100):
         try:
             if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -134,7 +134,7 @@ def is_ended(process: int) -> bool:
 def test_others_wait_no_longer_than_it_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is given back, and in this process it is not tried again."""
+    """The waiting threads get the lock back, and this process does not try the build again."""
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
     begin = time.monotonic()
@@ -183,7 +183,7 @@ def test_an_interrupt_ends_a_compiler_that_starts(
     assert "was killed" in failure()
 
 
-# Room.
+# Disk space.
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_room_in_the_next_folder(
 
 
 def test_files_may_not_grow(cache: Path) -> None:
-    """The system's own limit, on a compiler that works."""
+    """The system limits the size of files; the compiler itself works."""
     code = f"""
 import resource
 from optgen.runtime.fused_cpu.toolchain import library_cache
@@ -242,7 +242,7 @@ except library_cache.CompileError as error:
 def test_temporary_files_of_the_compiler_are_ours(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They end with the build, whatever happens to it."""
+    """The compiler's temporary files end with the build, whether it succeeds or fails."""
     script(tmp_path, monkeypatch, f'echo "$TMPDIR" > {tmp_path}/used; exec $REAL "$@"')
     library_cache.library("answer", SOURCE)
 
@@ -251,7 +251,7 @@ def test_temporary_files_of_the_compiler_are_ours(
     assert not used.exists()
 
 
-# Memory, and what cannot even begin.
+# Memory, and compilers that cannot even start.
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_temporary_files_of_the_compiler_are_ours(
 def test_no_memory(text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
     assert says in failure()
-    assert (tmp_path / "log").read_text() == "\n"  # other flags take as much
+    assert (tmp_path / "log").read_text() == "\n"  # with other flags it takes as much memory
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Mo
     assert "cannot be started (No such file or directory): set CXX to another" in failure()
 
 
-# The source is wrong, or the compiler.
+# An error in the source, or in the compiler.
 
 
 def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_source_that_is_refused_is_a_defect_of_ours(cache: Path) -> None:
     assert "'nothing' was not declared" in log.read_text() or "undeclared" in log.read_text()
     assert log.with_suffix(".cpp").read_text() == WRONG
     assert len(list(cache.iterdir())) == 2
-    assert failure(WRONG).partition("\n")[0] == first  # the same files, not more of them
+    assert failure(WRONG).partition("\n")[0] == first  # the same files, and no additional ones
     assert len(list(cache.iterdir())) == 2
 
 

@@ -1,4 +1,4 @@
-"""Which lowering takes a step, and why."""
+"""Test which lowering takes a step, and why."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The C++ kernel is there, unless the test puts a reason into the answer."""
+    """Pretend that the C++ kernel is there, unless the test adds a reason against it."""
     answer = {"why_not": ""}
     monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: answer["why_not"])
     return answer
@@ -90,7 +90,7 @@ def test_a_group_on_two_devices_takes_two_lowerings() -> None:
     ]
     optimizer.param_groups[0]["foreach"] = False
     for lr in (0.5, 0.25):
-        optimizer.param_groups[0]["lr"] = lr  # parts must see it too
+        optimizer.param_groups[0]["lr"] = lr  # the batch's parts must see the new lr
         optimizer.step()
 
     torch.testing.assert_close(params[2].detach(), torch.full((2,), 0.25))

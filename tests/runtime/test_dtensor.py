@@ -1,4 +1,4 @@
-"""Sharded parameters: lowerings step on local shards, states are sharded as their parameters."""
+"""Test DTensor parameters: lowerings step on local shards, states are sharded as the parameters."""
 
 import gc
 import weakref
@@ -76,11 +76,11 @@ def test_what_is_known_of_a_mesh_does_not_keep_it(mesh: "distributed.DeviceMesh"
 
 
 class TestARepeatedStep:
-    """The C++ reader fetches this process's part, as long as it is shared as in the step before."""
+    """The C++ reader fetches the local shards while the sharding is that of the step before."""
 
     @pytest.fixture
     def pair(self, mesh: "distributed.DeviceMesh") -> "tuple[Any, Any]":
-        """Two parameters, shared and plain, and what is called with gradients for a step."""
+        """Return a sharded and a plain parameter, and a function that takes a step."""
         from torch.distributed.tensor import Shard, distribute_tensor
 
         if reader() is None:
@@ -95,7 +95,7 @@ class TestARepeatedStep:
         def step(*placements: Any) -> None:
             for param in theirs:
                 param.grad = torch.randn(param.shape)
-            # Made from the parameter, as engines do: it is shared by the very same spec.
+            # Made from the parameter, as engines do, so that it has the very same DTensorSpec.
             ours[0].grad = torch.zeros_like(ours[0])
             ours[0].grad.to_local().copy_(theirs[0].grad)
             if placements:

@@ -1,4 +1,4 @@
-"""Functions over lists when they run: which tensors they take, which lowering, and what is kept."""
+"""Test functions over lists at run time: which tensors and lowerings they take, and their cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pair(*sizes: Any, dtype: torch.dtype = torch.float64) -> tuple[list[Tensor],
 
 
 def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> None:
-    """Twice: the first call looks at everything, the next may not."""
+    """Call twice: the first call checks everything, the second may use the cached call."""
     for _ in range(2):
         expected = [
             m + (t.to(m.dtype) - m) * (1 - decay) for m, t in zip(means, tensors, strict=True)
@@ -40,8 +40,8 @@ def check(means: list[Tensor], tensors: list[Tensor], decay: float = 0.9) -> Non
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_types_beside_one_another(lowering: str) -> None:
-    """In one list, and in two lists at one place."""
-    torch.manual_seed(0)  # lowerings round a tensor of another type at different places
+    """Dtypes are mixed in one list, and differ between two lists at one place."""
+    torch.manual_seed(0)  # lowerings round a tensor of another dtype at different places
     means = [torch.randn(5), torch.randn(3, dtype=torch.float64), torch.randn(4).half()]
     tensors = [torch.randn(5).double(), torch.randn(3).bfloat16(), torch.randn(4)]
     with use_lowering(lowering):
@@ -76,7 +76,7 @@ def test_complex_numbers(lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_conjugate_views(lowering: str) -> None:
-    """They can be read; to be written they would have to be copied first, which says torch."""
+    """Conjugate views can be read. To write one a lowering would have to copy it: torch's error."""
     means, tensors = pair(5, dtype=torch.complex128)
     with use_lowering(lowering):
         check(means, [tensors[0].conj()])
@@ -85,13 +85,13 @@ def test_conjugate_views(lowering: str) -> None:
 
 
 def test_one_tensor_twice() -> None:
-    """It is moved twice, and not by two threads at once."""
+    """The tensor is moved twice, and not by two threads at once."""
     mean, (tensors, others) = torch.zeros(1 << 21), pair(1 << 21, 1 << 21, dtype=torch.float32)
     expected = mean.lerp(tensors[0], 0.5).lerp(tensors[1], 0.5)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        ema(others, tensors, decay=0.5)  # after which lists as long need no look
+        ema(others, tensors, decay=0.5)  # later calls with lists as long use the cached call
         ema([mean, mean], tensors, decay=0.5)
     finally:
         torch.set_num_threads(threads)
@@ -117,7 +117,7 @@ def test_what_is_not_taken() -> None:
             ema(ones, wrong)
     with pytest.raises(TypeError, match="ema takes tensors, but lists hold a NoneType"):
         ema(ones, [ones[0], None])
-    ema(ones, ones)  # lists as long, of which the next call knows
+    ema(ones, ones)  # lists as long, which the next call knows
     with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
         ema(ones, [torch.zeros(3, 2), torch.zeros(4)])
     with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
@@ -152,7 +152,7 @@ def test_without_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With other tensors, numbers and types, as long as there are as many; of few lengths."""
+    """The cached call takes other tensors, numbers and dtypes, but not lists of other lengths."""
     if cached_call.reader() is None:
         return
     generated._update._cached.clear()
@@ -177,7 +177,7 @@ def test_few_lengths_are_kept() -> None:
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     generated._update._cached.clear()
-    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, work: "no compiler")
+    monkeypatch.setattr(FusedCpuBackend, "obstacle", lambda self, owner, batch: "no compiler")
     taken: list[str] = []
     load = backend.load
     monkeypatch.setattr(backend, "load", lambda p, m, f: taken.append(m) or load(p, m, f))
@@ -216,7 +216,7 @@ def mesh(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 def test_shards(mesh: Any) -> None:
-    """Of one placement, a sweep over the local shards; of two, torch's operations."""
+    """Equal placements: one sweep over the local shards. Different ones: torch's operations."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     def sharding_of(tensor: Tensor, placement: Any) -> Tensor:
@@ -239,7 +239,7 @@ def test_shards(mesh: Any) -> None:
 
 def test_a_tensor_of_another_class() -> None:
     class Loud(Tensor):
-        """Whose operations are its own."""
+        """A tensor that overrides operations."""
 
         @classmethod
         def __torch_function__(

@@ -1,4 +1,4 @@
-"""A step that raises an error has changed nothing, whatever was wrong and wherever it stood."""
+"""Test that a step that raises an error has changed nothing, whatever was wrong and where."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def through(lowering: str) -> AbstractContextManager[Any]:
 
 
 def made(kind: type[Adam] = Adam, **options: Any) -> Adam:
-    """Three groups of two parameters: what is wrong is wrong with the last of all."""
+    """Return three groups of two parameters; tests spoil the last parameter."""
     torch.manual_seed(0)
     groups = [{"params": [Parameter(torch.randn(5)), Parameter(torch.randn(3, 4))]} for _ in "abc"]
     return kind(groups, lr=0.1, **options)
@@ -44,7 +44,7 @@ def give_gradients(optimizer: Adam) -> None:
 
 
 def bits(value: Any) -> Any:
-    """All there is to know of a value, its memory included."""
+    """Return everything about a value: identity, layout and numbers."""
     if not isinstance(value, Tensor):
         return value if not isinstance(value, list | tuple) else [bits(each) for each in value]
     held = [id(value), value.dtype, value.device, value.shape, value.stride()]
@@ -54,7 +54,7 @@ def bits(value: Any) -> Any:
 
 
 def whole(optimizer: Adam) -> Any:
-    """Parameters, gradients, state and groups, with everything in its order."""
+    """Return parameters, gradients, state and groups, with everything in order."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     state = [
         (id(param), [(key, bits(value)) for key, value in values.items()])
@@ -152,7 +152,7 @@ CASES = [
     ("change", "steps"), [c[1:] for c in CASES], ids=[f"{c[0]}, {c[2]}" for c in CASES]
 )
 def test_a_step_that_fails_changes_nothing(change: Break, steps: int, lowering: str) -> None:
-    """And once it is mended, the optimizer goes on as if nothing had been."""
+    """Once the cause is mended, the optimizer goes on as if no step had failed."""
     optimizer, twin = made(), made()
     group, param = optimizer.param_groups[-1], optimizer.param_groups[-1]["params"][-1]
     with through(lowering):
@@ -200,7 +200,7 @@ def test_a_closure_that_raises(lowering: str) -> None:
 
 @outside
 def test_a_later_group_that_asks_for_what_cannot_be() -> None:
-    """The first groups would go through a lowering of their own."""
+    """The first groups would each go through another lowering."""
     optimizer = made()
     optimizer.param_groups[0]["foreach"] = True
     optimizer.param_groups[1]["foreach"] = False
@@ -217,7 +217,7 @@ def test_a_later_group_that_asks_for_what_cannot_be() -> None:
 
 @outside
 def test_states_made_for_a_step_that_fails_are_taken_back() -> None:
-    """Also those of parameters that have some: `amsgrad` is switched on."""
+    """States of parameters that have some already are removed too: `amsgrad` is switched on."""
     optimizer = made()
     for _ in range(2):
         give_gradients(optimizer)
@@ -263,7 +263,7 @@ def test_a_leaf_in_a_differentiable_step_is_torchs_error() -> None:
 @outside
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam"])
 def test_what_torch_refuses_is_refused(name: str) -> None:
-    """A count of -3 and a decay rate beyond 1: torch's arithmetic raises, ours would make NaN."""
+    """A count of -3 and a decay rate above 1: torch's arithmetic raises, ours would make NaN."""
     param = Parameter(torch.ones(3, 2))
     optimizer = getattr(optgen.optim, name)([param])
     grad = torch.ones(3, 2)

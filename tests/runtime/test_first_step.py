@@ -1,4 +1,4 @@
-"""A first step of ordinary tensors, which the C++ reader looks at at once."""
+"""Test a first step of ordinary tensors, which the C++ reader gathers directly."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 def made(name: str) -> tuple[list[Tensor], Any]:
-    """Contiguous parameters in two groups, and their optimizer."""
+    """Return contiguous parameters in two groups, and their optimizer."""
     params = [param for param in parameters(torch.float32) if param.is_contiguous()]
     groups = [{"params": params[:2], "lr": 0.5}, {"params": params[2:]}]
     return params, getattr(optgen.optim, name)(groups, **RULES.get(name, {}))
@@ -33,7 +33,7 @@ def made(name: str) -> tuple[list[Tensor], Any]:
 @needs_reader
 @pytest.mark.parametrize("name", RULES)
 def test_it_is_the_step_that_python_gathers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where some parameters get their first gradient later."""
+    """The steps also agree if some parameters get their first gradient later."""
     found, optimizer = made(name)
     train(optimizer, found, 1)
     assert optimizer._context.cached is not None
@@ -50,7 +50,7 @@ def test_it_is_the_step_that_python_gathers(name: str, monkeypatch: pytest.Monke
 
 
 def twisted(param: Tensor) -> Tensor:
-    """A gradient that does not lie as its parameter does."""
+    """Return a gradient whose strides are not its parameter's."""
     return torch.ones(param.shape[::-1]).t()
 
 
@@ -103,7 +103,7 @@ def test_a_gradient_that_is_an_error_leaves_no_state(spoil: Any) -> None:
 
 
 def test_states_have_memory_of_their_own() -> None:
-    """A checkpoint of one carries no other."""
+    """A checkpoint of one state saves no other state's memory."""
     params, optimizer = made("Adafactor")
     train(optimizer, params, 1)
 
@@ -115,7 +115,7 @@ def test_states_have_memory_of_their_own() -> None:
 
 @needs_reader
 def test_a_step_size_is_rounded_to_its_parameters_type() -> None:
-    """Rprop's begins at the learning rate, in the type of the parameter."""
+    """Rprop's step size starts as the learning rate, rounded to the parameter's dtype."""
     params = [Parameter(torch.ones(2, 3, dtype=dtype)) for dtype in (torch.bfloat16, torch.float64)]
     optimizer = optgen.optim.Rprop(params, lr=1 / 3)
     optimizer.init_state()

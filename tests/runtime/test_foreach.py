@@ -1,4 +1,4 @@
-"""Scaling a list by one number: exactly, where torch rounds the number first."""
+"""Test `scale_`, which multiplies a list by a number exactly; torch rounds the number first."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_every_product_is_rounded_once(dtype: torch.dtype, shape: tuple[int, ...
 
 
 def test_torchs_own_call_rounds_the_number_first() -> None:
-    """When this fails, `scale_` can go: torch has been put right."""
+    """When this test fails, torch is exact too and `scale_` can go."""
     tensors = [torch.randn(1000).bfloat16()]
     before = tensors[0].clone()
 

@@ -1,4 +1,4 @@
-"""What only some rules ask for: a first step that is different, and gradients by rows."""
+"""Test features of few rules: a different first step, and gradients by rows."""
 
 import copy
 
@@ -41,7 +41,7 @@ def test_without_momentum_there_is_no_state() -> None:
 
 
 def test_the_first_step_is_a_parameters_own() -> None:
-    """Of one that joins late as of one whose buffer an old checkpoint has as None."""
+    """The parameter joins late, or an old checkpoint has None for its buffer."""
     ours, theirs = parameters(), parameters()
     optimizers = [SGD(ours, **OPTIONS), torch.optim.SGD(theirs, foreach=False, **OPTIONS)]
     for optimizer, params in zip(optimizers, (ours, theirs), strict=True):
@@ -96,17 +96,17 @@ def test_a_failing_step_leaves_a_state_fresh() -> None:
 
 
 class TestSparse:
-    """Sparse gradients change the rows they touch, whatever is asked for."""
+    """Sparse gradients change the rows they touch, with any options."""
 
     @pytest.fixture(autouse=True)
     def lowering(self) -> None:
-        """Nothing is forced here."""
+        """Force no lowering."""
 
     @pytest.mark.parametrize(
         "options", [{}, {"foreach": True}, {"fused": True}, {"maximize": True}]
     )
     def test_rows_are_updated_as_torch_updates_them(self, options: dict[str, bool]) -> None:
-        """Torch's is not fused, which refuses."""
+        """Torch's class is made without `fused`, which refuses sparse gradients."""
         ours, theirs = embedding(sparse=True), embedding(sparse=True)
         optimizer = SGD(ours.parameters(), lr=0.1, **options)
         maximize = options.get("maximize", False)

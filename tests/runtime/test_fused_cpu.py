@@ -1,4 +1,4 @@
-"""Fused C++ steps: what they repeat, what they leave alone, and in which processes."""
+"""Test fused C++ steps: cached steps, what they leave alone, and in which processes they run."""
 
 import subprocess
 import sys
@@ -45,7 +45,8 @@ def test_autograd_sees_that_parameters_change() -> None:
 
 
 def test_a_long_tensor_has_the_bits_of_its_parts() -> None:
-    elements, part = (1 << 21) + 77, 1 << 20  # in strips from 2**21 on, the last one shorter
+    # strips begin at 2**21 elements; the last one is shorter
+    elements, part = (1 << 21) + 77, 1 << 20
     first = torch.linspace(-1, 1, elements)
     grad = first.flip(0) * 3
     whole = [first.clone().requires_grad_()]
@@ -92,11 +93,11 @@ def test_an_overflow_in_the_first_step_leaves_momentum_fresh() -> None:
         optimizer.found_inf = torch.tensor(found)
         optimizer.step()
 
-    assert param.tolist() == [-1.0] * 3  # dampening does not apply to the first
+    assert param.tolist() == [-1.0] * 3  # the first step is not dampened
 
 
 def test_infinities_stay_where_they_are() -> None:
-    """What a hyperparameter of 0 switches off must not be multiplied by 0."""
+    """A term that a hyperparameter of 0 switches off must not be multiplied by 0."""
     param = torch.nn.Parameter(torch.tensor([float("inf"), 1.0]))
     param.grad = torch.ones(2)
     optimizer = SGD([param], lr=0.5)
@@ -153,14 +154,14 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_steps_alone() -> None:
-    """It has none of its parent's threads, and would wait for them for ever."""
+    """The child has none of its parent's threads and would wait for them for ever."""
     run(FORK)
 
 
 def test_a_state_that_the_flags_promise_must_be_there() -> None:
-    """The kernel would follow a null address."""
+    """The kernel would read from a null address."""
     param = torch.nn.Parameter(torch.ones(3))
-    work = SimpleNamespace(
+    batch = SimpleNamespace(
         params=[param],
         grads=[torch.ones(3)],
         states=[[]],
@@ -172,4 +173,4 @@ def test_a_state_that_the_flags_promise_must_be_there() -> None:
     assert not isinstance(kernel, str)
 
     with pytest.raises(RuntimeError, match="sgd needs 'momentum_buffer'"):
-        fill_table(kernel, [work], scaled=False)  # type: ignore[list-item]
+        fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""What becomes of a step whose kernel cannot be built."""
+"""Test steps whose kernel cannot be built."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """Nothing is compiled yet, and nothing is cached."""
+    """Begin without compiled or cached kernels."""
     monkeypatch.setattr(kernels, "_kernels", {})
     monkeypatch.setattr(kernels, "_warned", set())
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path))
@@ -41,14 +41,14 @@ def test_without_a_compiler_steps_are_unfused_and_one_warning_says_what_to_insta
 
 @pytest.mark.usefixtures("no_kernels")
 def test_a_kernel_that_cannot_be_built_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warning has the compiler's words; what explain says is one whole sentence."""
+    """The warning quotes the compiler; `explain` gives the reason in one sentence."""
     monkeypatch.setattr(kernels, "inline_includes", lambda source: "this is no C++\n")
     params = parameters()
     give_gradients(params, 0)
     says = r"not the source .* for `adam`, a defect of optgen: report it .*\(log: [^\n]+\.log\)"
     with pytest.warns(UserWarning, match=rf"(?s)slow: .*{says}\n.*error") as told:
         Adam(params).step()
-    Adam(params).step()  # cannot be built either: the same is not said twice
+    Adam(params).step()  # cannot be built either; the warning is not repeated
 
     assert len(told) == 1
     assert re.fullmatch(rf"group 0: [^:\n]+: \S+ builds .*{says}", optgen.explain(Adam(params)))
@@ -66,7 +66,7 @@ def test_a_step_with_a_compiler_that_is_none(chosen: str, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("no_kernels")
 def test_a_step_with_a_compiler_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It hangs once, whatever has to be built."""
+    """The compiler is tried once, for any number of libraries."""
     hanging = tmp_path / "hanging"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n")
     hanging.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Fused C++ steps see whatever changes between them."""
+"""Test that fused C++ steps see every change between them."""
 
 import itertools
 from typing import Any
@@ -23,14 +23,14 @@ TOLERANCE = 1e-12
 
 
 def pair(cls: Any = Adam, **options: Any) -> tuple[Any, list[Tensor], Any, list[Tensor]]:
-    """An optimizer of ours and torch's for equal parameters."""
+    """Return our optimizer and torch's for equal parameters."""
     ours, theirs = parameters(), parameters()
     reference = getattr(torch.optim, cls.__name__)
     return cls(ours, **options), ours, reference(theirs, **options, foreach=False), theirs
 
 
 def follows(cls: Any, change: Prepare, steps: int = 6, **options: Any) -> None:
-    """Both optimizers go the same way, also when something is changed before the fourth step."""
+    """Check that both optimizers agree, with a change before the fourth step."""
     ours, our_params, torchs, torchs_params = pair(cls, **options)
     for step in range(steps):
         give_gradients(our_params, step)

@@ -1,4 +1,4 @@
-"""The words of the spec language on several numbers at once, against the same on one number."""
+"""Test the spec language's ops on vectors of numbers, against the same ops on one number."""
 
 import ctypes
 import itertools
@@ -80,7 +80,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module", params=MACHINES, ids=lambda flags: flags or "own")
 def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Words:
-    """A word for this machine, and for it without some of its instructions."""
+    """Return an op compiled for this machine, and for it without some of its instructions."""
     library = driver(request.param, tmp_path_factory.mktemp("driver"))
 
     def run(way: str, word: str, operands: list[Tensor]) -> Tensor:
@@ -94,7 +94,7 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def triples(numbers: list[float]) -> list[Tensor]:
-    """Every three of some numbers, and so many of the first as fill the last vectors."""
+    """Return every triple of some numbers, and copies of the first that fill the last vectors."""
     found = torch.tensor(list(itertools.product(numbers, repeat=3)), dtype=torch.float32)
     rest = found[:1].expand(-len(found) % 64, 3)
     return [column.contiguous() for column in torch.cat([found, rest]).unbind(1)]

@@ -1,4 +1,4 @@
-"""16-bit numbers in C++: every code is read, and every number rounded, as torch does."""
+"""Test 16-bit floats in C++: every code is read, and every number rounded, as torch does."""
 
 import ctypes
 import platform
@@ -14,8 +14,8 @@ import optgen.optim
 from optgen.runtime.fused_cpu.toolchain import compiler
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-# Numbers one by one, as tiles are read and written; and several at once, as a sweep does. These do
-# not stand in the order of memory: where each element is, small whole numbers tell.
+# Convert numbers one by one, as tiles do, and several at once, as sweeps do. A vector's elements
+# are not in memory order: small whole numbers tell where each one is.
 DRIVER = """
 #include "optgen/runtime/fused_cpu/include/half_precision.h"
 using namespace optgen;
@@ -88,7 +88,7 @@ def driver(machine: str, folder: Path) -> ctypes.CDLL:
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> ctypes.CDLL:
-    """The conversions for this machine, and for it without some of its instructions."""
+    """Return the conversions for this machine, and for it without some of its instructions."""
     return driver(request.param, tmp_path_factory.mktemp("driver"))
 
 
@@ -111,7 +111,7 @@ def _call(library: ctypes.CDLL, name: str, dtype: torch.dtype, a: Tensor, b: Ten
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
-    """The same numbers, bit by bit; NaN where there is NaN."""
+    """Check that two tensors have the same bits, and NaN in the same places."""
     whole = {2: torch.int16, 4: torch.int32}[actual.element_size()]
     nan = expected.isnan()
     assert torch.equal(actual.isnan(), nan)
@@ -123,7 +123,7 @@ def codes(dtype: torch.dtype) -> Tensor:
 
 
 def numbers(dtype: torch.dtype) -> Tensor:
-    """Every number of the type, what lies half way to the next one and beside that, and others."""
+    """Return every number of the dtype, the midpoints and their neighbours, and random numbers."""
     below = codes(dtype).float()
     above = (codes(dtype).view(torch.int16) + 1).view(dtype).float()
     half = ((below.double() + above.double()) / 2).float()
@@ -156,7 +156,7 @@ def test_numbers_are_rounded_as_torch_does(
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_neighbours_do_not_matter(machine: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Not even for the bits of NaN: a denormal number beside it takes another way."""
+    """Neighbours do not change even the bits of NaN; a denormal neighbour takes a slower path."""
     x = numbers(dtype)
     shift = 37
     moved = stored(machine, "sweep", x.roll(shift), dtype).view(torch.int16).roll(-shift)
@@ -171,7 +171,7 @@ def test_neighbours_do_not_matter(machine: ctypes.CDLL, dtype: torch.dtype) -> N
 def test_an_element_does_not_depend_on_its_place(
     dtype: torch.dtype, name: str, options: dict[str, float]
 ) -> None:
-    """Tensors of every short length at every address, against all of them in one."""
+    """Tensors of every short length at every address get the bits of one long tensor."""
     generator = torch.Generator().manual_seed(0)
     sizes = [*range(71), 257, 1023]
     starts = torch.tensor([0, *sizes]).cumsum(0).tolist()

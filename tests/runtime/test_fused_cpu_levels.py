@@ -1,4 +1,4 @@
-"""Kernels for the types that a model has, and what happens when tensors of others come."""
+"""Test kernels for the dtypes that a model has, and tensors of other dtypes that come later."""
 
 import sys
 from typing import Any
@@ -19,7 +19,7 @@ SHAPES = [(64, 200), (7,), (5, 3, 3, 3), (4, 1, 1)]
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process."""
+    """Forget all loaded kernels, as in a new process."""
     monkeypatch.setattr(kernels, "_kernels", {})
 
 
@@ -33,14 +33,14 @@ def parameters(*dtypes: torch.dtype) -> list[Tensor]:
 
 
 def known(cls: Any = Adafactor) -> set[torch.dtype]:
-    """The types that the kernel in use was built for."""
+    """Return the dtypes that the kernel in use was built for."""
     kernel = kernels.kernel_or_reason(cls)
     assert isinstance(kernel, Kernel)
     return {dtype for dtype, code in CODES.items() if kernel.dtype_bits >> code & 1}
 
 
 def kernel_count(cls: Any = Adafactor) -> int:
-    """How many kernels have been asked for."""
+    """Return how many kernels have been loaded for a class."""
     return len(kernels._kernels[sys.modules[cls.lowerings]])
 
 
@@ -61,12 +61,12 @@ def test_it_is_built_for_what_there_is(dtype: torch.dtype, types: set[torch.dtyp
 
     assert known() == types
     assert kernel_count() == 1
-    assert optimizer._context.cached is not None  # the reader took the step count of float32, too
+    assert optimizer._context.cached is not None  # the reader took the float32 step count, too
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_groups_of_several_types_share_a_library(apart: bool) -> None:
-    """Also where Python looks at them: views of a part of their memory."""
+    """Strided gradients too, which only Python gathers, use the one library."""
     groups = [{"params": parameters(dtype)} for dtype in CODES]
     if apart:
         for group in groups:
@@ -80,7 +80,7 @@ def test_groups_of_several_types_share_a_library(apart: bool) -> None:
 
 
 def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
-    """The kernel without would take its memory for floats."""
+    """A kernel without float64 would read the state's memory as float32."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizer, reference = Adafactor(params), torch.optim.Adafactor(expected)
     with use_lowering("fused_cpu"):
@@ -108,7 +108,7 @@ def test_a_double_that_comes_later_is_computed_with_in_double() -> None:
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("cls", [Adafactor, Muon])
 def test_a_type_alone_and_among_all(cls: Any, dtype: torch.dtype) -> None:
-    """What a tensor becomes has the same bits in a model of one type and beside all others."""
+    """A tensor gets the same bits in a model of one dtype and beside all other dtypes."""
     others = [other for other in CODES if other != dtype]
     alone, mixed = parameters(dtype), parameters(dtype, *others)
     if cls is Muon:
@@ -124,7 +124,7 @@ def test_a_type_alone_and_among_all(cls: Any, dtype: torch.dtype) -> None:
 
 
 def test_a_float32_parameter_that_comes_later() -> None:
-    """The kernel of a model in float64, which reads a step count of float32, cannot take it."""
+    """A kernel of a float64 model reads float32 step counts, but cannot take float32 parameters."""
     params, expected = parameters(torch.float64), parameters(torch.float32)
     optimizer = Adafactor(params)
     with use_lowering("fused_cpu"):
@@ -141,7 +141,7 @@ def test_a_float32_parameter_that_comes_later() -> None:
 
 
 def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
-    """It is read as such, in a step that was to repeat the one before."""
+    """The next cached step reads the gradient in its own dtype."""
     params, expected = parameters(torch.float64), parameters(torch.float64)
     optimizers = [Adafactor(params), Adafactor(expected)]
     with use_lowering("fused_cpu"):
@@ -161,7 +161,7 @@ def test_a_gradient_of_a_lower_type_beside_a_double() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_step_count_of_any_type_builds_nothing() -> None:
-    """And a step that was to repeat the one before does so."""
+    """The cached step stays, and takes the new step count."""
     params, expected = parameters(torch.float32), parameters(torch.float32)
     optimizers = [Adafactor(params), Adafactor(expected)]
     with use_lowering("fused_cpu"):
@@ -194,7 +194,7 @@ def test_a_rule_of_one_sweep_has_one_library() -> None:
 def test_a_cached_library_that_knows_more_serves_as_well(
     monkeypatch: pytest.MonkeyPatch, cached: list[str], expected: str
 ) -> None:
-    """The least of them; and only without any is one built."""
+    """The cached library with the fewest dtypes is used; one is built only if none is cached."""
     single, double = (
         dtype_variants.bits_of_dtypes([dtype]) for dtype in (torch.float32, torch.float64)
     )

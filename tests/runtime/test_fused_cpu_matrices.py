@@ -1,4 +1,4 @@
-"""Fused C++ steps of rules with matrix words."""
+"""Test fused C++ steps of rules with matrix ops."""
 
 from __future__ import annotations
 

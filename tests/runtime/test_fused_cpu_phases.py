@@ -1,4 +1,4 @@
-"""Fused C++ steps of rules with phases: tensors of all shapes and types, divided in all ways."""
+"""Test fused C++ steps of rules with phases: all shapes and dtypes, divided in all ways."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from optgen.spec.read_spec import read_spec
 
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
-)  # beside a function so called
+)  # a function of the package has the same name
 SPECS = Path(__file__).parents[1] / "specs"
 CATALOGUE = Path(__file__).parents[2] / "specs"
 Shape = tuple[int, ...]
@@ -79,7 +79,7 @@ VECTORS = [(), (1,), (1000,), (1025,), (70_001,), (400_000,)]
 
 @functools.cache
 def rule(name: str) -> tuple[Any, Algorithm]:
-    """The class and the algorithm of a spec: of the catalogue, or one of the tests."""
+    """Return the class and the algorithm of a spec, from the catalogue or from the tests."""
     own = SPECS / f"{name}.py"
     (algorithm,) = read_spec(own if own.exists() else CATALOGUE / f"{name}.py")
     cls = optgen.load(own) if own.exists() else getattr(optgen.optim, algorithm.name)
@@ -99,7 +99,7 @@ def grads_of(params: Sequence[Tensor], step: int) -> list[Tensor]:
 
 
 def stepped(optimizer: Any, steps: int = 4) -> list[Tensor]:
-    """The parameters after some steps; all of them in fused C++."""
+    """Return the parameters after some steps, all of them in fused C++."""
     params: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
     for step in range(steps):
         for param, grad in zip(params, grads_of(params, step), strict=True):
@@ -112,7 +112,7 @@ def stepped(optimizer: Any, steps: int = 4) -> list[Tensor]:
 def follow_the_rule(
     made: tuple[Any, Algorithm], shapes: Sequence[Shape], bound: float, **options: Any
 ) -> None:
-    """Parameters and states end where the rule itself, run in float64, takes them."""
+    """Check that parameters and states end where the rule itself takes them in float64."""
     cls, algorithm = made
     start = values(shapes, torch.float64, 0)
     optimizer = cls([Parameter(value.clone()) for value in start], **options)
@@ -171,7 +171,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    """More than one thread is used from 16 MB on, some tensors shared, some whole."""
+    """Several threads are used from 16 MB on; some tensors are divided, some are not."""
     shapes = [*SMALL, *LONG, *LARGE, *LARGE, (3000, 1000), (2, 1003, 2111), *VECTORS, (2_000_000,)]
     ended = []
     for count in (1, 2, 3):
@@ -186,7 +186,7 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_memory_in_another_order_than_the_indices(steps: int) -> None:
-    """Rows and columns are those of the indices, wherever the elements lie."""
+    """Rows and columns follow the indices, not the memory."""
     (start,) = values([(8, 6, 3, 5)], torch.float64, 0)
     plain = Parameter(start.clone())
     moved = Parameter(start.to(memory_format=torch.channels_last))
@@ -211,7 +211,7 @@ def test_tensors_without_elements() -> None:
         optimizer.step()
 
     assert [float(optimizer.state[p]["step"]) for p in params] == [2] * 5
-    assert optimizer.state[params[0]]["row_var"].isnan().all()  # means of nothing
+    assert optimizer.state[params[0]]["row_var"].isnan().all()  # means of no elements
     assert params[4].isfinite().all()
 
 
@@ -235,7 +235,7 @@ def test_gradients_are_unscaled_once() -> None:
 
 
 def unscaled_once(shape: Shape) -> None:
-    """A gradient scaler's factor is taken off once, however often the passes read gradients."""
+    """Check that the gradient scaler's factor is removed once, for any number of passes."""
     plain, scaled = Parameter(torch.ones(shape)), Parameter(torch.ones(shape))
     plain.grad = values([shape], torch.float32, 0)[0]
     scaled.grad = plain.grad * 8
@@ -249,7 +249,7 @@ def unscaled_once(shape: Shape) -> None:
 
 
 def repeats(optimizer: Any) -> bool:
-    """Whether the next step of a group of all shapes will be read in C++."""
+    """Tell whether the next step will be a cached step, read in C++."""
     return optimizer._context.cached is not None
 
 

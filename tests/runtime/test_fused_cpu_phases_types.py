@@ -1,4 +1,4 @@
-"""Fused C++ steps of rules with phases, in 16 bits and in several types at once."""
+"""Test fused C++ steps of rules with phases, in 16 bits and in several dtypes at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optgen.optim import Adafactor
     "shape", [(16, 8, 3, 3), (40, 30, 1, 1), (300, 200), (70, 1100), (1000,)], ids=str
 )
 def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None:
-    """One step in float32 from the same numbers, rounded at its end."""
+    """The result is a float32 step from the same numbers, rounded once at its end."""
     (param,), (grad,) = values([shape], dtype, 1), values([shape], dtype, 2)
     narrow, wide = Parameter(param.clone()), Parameter(param.float())
     narrow.grad, wide.grad = grad.clone(), grad.float()
@@ -25,7 +25,7 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
     for optimizer in optimizers:
         optimizer.step()
 
-    # Sums and products are not those of float32 to the last bit: a tie may go the other way.
+    # Sums and products differ from those of float32 in the last bit: a tie may go the other way.
     of = torch.finfo(dtype)
     half = of.eps / 2 * 2 ** wide.detach().abs().clamp(of.smallest_normal).log2().floor()
     assert ((narrow.float() - wide).abs() <= 1.01 * half).all()
@@ -37,7 +37,7 @@ def test_sixteen_bits_are_rounded_once(shape: Shape, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("shape", [(300, 200), (70, 1100)], ids=str)
 @pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "float16")], ids=str)
 def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str, str]) -> None:
-    """Parameters of 16 bits beside a momentum of 32, and the other way round; rounded once."""
+    """16-bit parameters with float32 momentum, and the other way round, are rounded once."""
     own, of_state = (getattr(torch, name) for name in dtypes)
     cls, _ = rule("came")
     mixed = Parameter(values([shape], own, 1)[0])
@@ -61,7 +61,7 @@ def test_types_may_differ_from_stream_to_stream(shape: Shape, dtypes: tuple[str,
 
 
 def test_bits_do_not_depend_on_what_else_is_stepped() -> None:
-    """Memory is asked for ahead, and tensors are taken in strips, where all exceed the caches."""
+    """If all tensors together exceed the caches, memory is prefetched and tensors go in strips."""
     shapes = [(300, 200), (40, 1500), (16, 8, 3, 3), (1000,)]
     few, many = ([*shapes], [*shapes, (3000, 3000)])
     alone, among = (

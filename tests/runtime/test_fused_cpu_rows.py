@@ -1,4 +1,4 @@
-"""Sparse gradients in the fused C++ lowering: rows of any width and type, any number of threads."""
+"""Test sparse gradients in fused C++: rows of any width and dtype, any number of threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Size = tuple[int, ...]
 
 @pytest.fixture(autouse=True)
 def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No row is taken in Python where a step is fused."""
+    """Fail if a fused step takes rows in Python."""
 
     def refuse(*args: object) -> None:
         raise AssertionError("taken in Python")
@@ -30,7 +30,7 @@ def taken_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Values of rows that are drawn with replacement, in no order."""
+    """Return a sparse gradient; its rows are drawn with replacement and are not sorted."""
     generator = torch.Generator().manual_seed(seed)
     places = torch.randint(0, size[0], (1, count), generator=generator)
     values = torch.randn(count, *size[1:], generator=generator, dtype=torch.float64)
@@ -40,7 +40,7 @@ def gradient(size: Size, count: int, seed: int, dtype: torch.dtype = torch.float
 def stepped(
     size: Size, lowering: str, dtype: torch.dtype = torch.float64, count: int = 40
 ) -> list[Tensor]:
-    """A parameter and its states after some steps."""
+    """Return a parameter and its states after some steps."""
     start = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     param = torch.nn.Parameter(start.to(dtype))
     optimizer = SparseAdam([param], lr=0.1)
@@ -64,7 +64,7 @@ def test_rows_of_any_width_and_number(size: Size) -> None:
 
 
 def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
-    """Each many times, in no order: sorting looks at eleven bits of a number at a time."""
+    """Rows come many times, unsorted; the sort looks at eleven bits of a row number at a time."""
     sparse_rows = torch.tensor(
         [0, 1, 2**11, 2**11 + 1, 2**22, 2**22 + 1, 2**22 + 2**11, 5 * 10**6 - 1]
     )
@@ -87,7 +87,9 @@ def test_rows_whose_numbers_begin_or_end_alike_are_told_apart() -> None:
 @pytest.mark.parametrize("size", [(30, 3), (30, 64), (30, 700)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_narrower_types_are_computed_in_float32(dtype: torch.dtype, size: Size) -> None:
-    """Values of one row are added up unrounded, so one step from equal ones is at most as far."""
+    """The values of a row are added up unrounded, so fused C++ is at least as exact as the
+    for-loop.
+    """
     start = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
     finals = {}
     for name, type_ in (("fused_cpu", dtype), ("forloop", dtype), ("exact", torch.float64)):
@@ -111,7 +113,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size", [(5000, 48), (500_000, 2)], ids=str)
 def test_any_number_of_threads_has_the_same_bits(size: Size) -> None:
-    """Enough values that there are several threads; most rows have more than one."""
+    """There are enough values for several threads; most rows have more than one value."""
     count, finals = 2_000_000 // size[1] // 2, []
     for number in (1, 2, 3):
         torch.set_num_threads(number)
@@ -162,7 +164,7 @@ def test_an_index_that_is_no_row_is_an_error_and_nothing_else(wrong: int) -> Non
 def test_without_a_library_for_rows_they_are_taken_in_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There may be a cached build of the rest, and no compiler."""
+    """The main library may be cached, and there may be no compiler for the one for rows."""
     expected = stepped((30, 3), "forloop")
     taken: list[object] = []
 

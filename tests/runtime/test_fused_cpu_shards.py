@@ -1,4 +1,4 @@
-"""Fused C++ steps of parameters in parts: several ranks in one process, their sums added here."""
+"""Test fused C++ steps of shards: several ranks in one process, whose reductions are added here."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Lie:
-    """A placement: along which axis a dimension of the mesh cuts."""
+    """A placement: the axis that a mesh dimension cuts."""
 
     dim: int
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """A mesh as one rank sees it. Of its group in a dimension the rank knows who else is in it."""
+    """A mesh as one rank sees it; the rank knows which ranks share its group in each dimension."""
 
     shape: tuple[int, ...]
     place: Place
@@ -57,7 +57,7 @@ class Mesh:
 
 
 class Rank:
-    """One rank's parts of parameters, and what it takes steps with."""
+    """One rank's shards of parameters, and everything that its steps need."""
 
     def __init__(self, optimizer: Any, mesh: Mesh, axes: Sequence[int]) -> None:
         self.optimizer, self.group = optimizer, optimizer.param_groups[0]
@@ -67,31 +67,31 @@ class Rank:
         self.states = [self.states_of(p) for p in self.members]
 
     def sharding_of(self, whole: Tensor) -> Sharding:
-        """Where its parts lie; axes count from the last one."""
+        """Return a parameter's sharding; axes count from the last one."""
         return Sharding(self.mesh, tuple(Lie(whole.dim() + axis) for axis in self.axes))
 
     def part(self, whole: Tensor, shape: str = "like") -> Tensor:
-        """What this rank has of a tensor of a parameter's shape, or of its rows or columns."""
+        """Return this rank's shard of a tensor like a parameter, or of its rows or columns."""
         for cut in self.sharding_of(whole).sharded_axes() if shape != "scalar" else ():
             if cut.dim - whole.dim() != {"row": -1, "col": -2}.get(shape):
                 whole = whole.split(cut.sizes(whole.size(cut.dim)), cut.dim)[cut.rank]
         return whole.clone()
 
     def states_of(self, param: Tensor) -> dict[str, Tensor]:
-        """What it should have of a parameter's states."""
+        """Return the expected shards of a parameter's states."""
         shapes = {state.key: state.shape for state in self.optimizer.rule.states}
         own = self.optimizer.state[param].items()
         return {key: self.part(value, shapes.get(key, "scalar")) for key, value in own}
 
     def update(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Update:
-        """A step of all parameters."""
-        batches = list(self._works(kernel, grads))
+        """Step all parameters."""
+        batches = list(self._batches(kernel, grads))
         table, copied = fill_table(kernel, batches, scaled=False)
         assert not copied
         return kernel.update(table, self.optimizer)
 
-    def _works(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
-        """Parameters that lie otherwise, or that other facts hold of, are never in one work."""
+    def _batches(self, kernel: ShardKernel, grads: Sequence[Tensor]) -> Iterator[Batch]:
+        """Yield batches; parameters with other shardings or facts are in other batches."""
         found: dict[DispatchKey, list[int]] = {}
         for place, member in enumerate(self.members):
             facts = tuple(FACTS[fact](member) for fact in kernel.rule.facts)
@@ -132,7 +132,7 @@ def together(updates: Sequence[Update]) -> int:
 
 
 def complete(partials: Sequence[Partial]) -> None:
-    """Put together what all ranks have of one request."""
+    """Complete one reduction: combine what the ranks have, group by group."""
     for level in range(len(partials[0].groups)):
         members: dict[Any, list[Partial]] = {}
         for partial in partials:
@@ -147,7 +147,7 @@ def complete(partials: Sequence[Partial]) -> None:
 def prepared(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
 ) -> tuple[list[Rank], ShardKernel]:
-    """Ranks that have their parts of whole parameters, and of their states after a step."""
+    """Return a kernel, and ranks with shards of parameters and of their states after a step."""
     params = [Parameter(value) for value in values(shapes, torch.float64, 0)]
     optimizer = cls(params, **options)
     step(optimizer, 0)
@@ -162,7 +162,7 @@ def prepared(
 def follow_the_whole(
     cls: Any, shapes: Sequence[Shape], mesh: tuple[int, ...], axes: Sequence[int], **options: Any
 ) -> int:
-    """Parts end where whole parameters do, which are stepped beside them."""
+    """Check that shards end where whole parameters end that step beside them."""
     ranks, kernel = prepared(cls, shapes, mesh, axes, **options)
     rounds = 0
     for number in range(1, STEPS):
@@ -197,7 +197,7 @@ CUTS = [ROWS, COLUMNS, ((3,), (-2,)), ((2, 2), (-2, -1)), ((2, 2), (-2, -2))]
 def test_adafactor(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     cls, _ = rule("adafactor")
     rounds = follow_the_whole(cls, [*MATRICES, *BATCHES], mesh, axes, weight_decay=0.1)
-    # What rows and columns are made of, the mean of all rows, how large the update is.
+    # Reductions of rows and columns, the mean over all rows, the size of the update.
     assert rounds == (3 if -2 in axes else 2)
 
 
@@ -208,7 +208,7 @@ def test_batches_of_matrices(mesh: tuple[int, ...], axes: tuple[int, ...]) -> No
 
 @pytest.mark.parametrize("shapes", [[(3, 3, 3)], [(7, 64, 60), (3, 1, 1)]])
 def test_matrices_that_are_whole_and_small_wait_once(shapes: list[Shape]) -> None:
-    """Their rows and columns are known as soon as their elements are: as in one process."""
+    """Rows and columns are complete on each rank, as on one rank."""
     assert follow_the_whole(rule("adafactor")[0], shapes, (2,), (-3,)) == 1
 
 
@@ -233,7 +233,7 @@ def test_every_reduction(
 
 @pytest.mark.usefixtures("threads")
 def test_the_same_bits_for_any_number_of_threads() -> None:
-    """More than one thread is used from 16 MB on."""
+    """Several threads are used from 16 MB on."""
     ended = []
     for count in (1, 3):
         torch.set_num_threads(count)
@@ -245,7 +245,7 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_a_walk_that_is_not_finished_leaves_nothing_behind() -> None:
-    """Another process may have failed while this one waited."""
+    """Another rank may have failed while this one waited."""
     ranks, kernel = prepared(rule("adafactor")[0], [(5, 7)], *ROWS)
     grads = step(ranks[0].optimizer, 1)
     update = ranks[0].update(kernel, grads)

@@ -1,4 +1,4 @@
-"""The library of sweeps: which kernels have one, and which share one."""
+"""Test the library of sweeps: which kernels have one, and which share one."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,19 +26,19 @@ SINGLE, DOUBLE = (
 
 
 def source(name: str) -> str:
-    """A kernel's source."""
+    """Return a kernel's source."""
     return inline_includes((Path(generated.__file__).parent / name / "fused_cpu.cpp").read_text())
 
 
 def swept_by(source: str, types: int) -> Path | None:
-    """Where the library lies that sweeps for a kernel."""
+    """Return the path of the library that sweeps for a kernel."""
     with ThreadPoolExecutor(1) as beside:
         return sweep_library.start_build(beside, source, types)()
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that would be compiled, where nothing is."""
+    """Compile nothing; return the sources that would be compiled."""
     texts: list[str] = []
 
     def library(name: str, text: str) -> Path:
@@ -58,7 +58,7 @@ def test_rules_share_what_sweeps_their_tensors(asked: list[str]) -> None:
 
 
 def test_what_matrix_words_make_is_swept_too(asked: list[str]) -> None:
-    """They make bfloat16, whatever they take; nothing computes in float32 for it."""
+    """Matrix ops make bfloat16 from any dtype; no float32 computation is compiled for it."""
     swept_by(source("muon"), DOUBLE)
     bits = DOUBLE | dtype_variants.bits_of_dtypes([torch.bfloat16]) & ~SINGLE
 
@@ -99,7 +99,8 @@ def test_a_first_step_builds_each_library_once(
 
     own = [text for text in built if "OPTGEN_TYPES 64" in text]
     assert sorted("optgen_step" in text for text in own) == [False, True]
-    readers = [text for text in built if "optgen_repeat" in text]  # unless a test before built it
+    # unless an earlier test has built the reader
+    readers = [text for text in built if "optgen_repeat" in text]
     assert len(built) == len(own) + len(readers)
 
 
@@ -117,11 +118,11 @@ def test_sweeps_that_cannot_be_built_are_reported(
     with pytest.warns(UserWarning, match=r"(?s)slow: .*could not build.*error"):
         Adafactor(params).step()
 
-    assert (params[0] < 1).all()  # the step is taken all the same
+    assert (params[0] < 1).all()  # the step is taken nevertheless
 
 
 def build(name: str, text: str, folder: Path) -> Path:
-    """Only what a test is about is compiled; other libraries are empty."""
+    """Compile only the library of sweeps; leave other libraries empty."""
     source, target = folder / f"{name}.cpp", folder / f"{name}.so"
     source.write_text(text if name == "sweeps" else "")
     command = compiler.find()

@@ -1,4 +1,4 @@
-"""Fused C++ steps of long thin matrices: memory that does not grow with them, and the rule."""
+"""Test fused C++ steps of long thin matrices: they keep the rule, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CUTS = [((2,), (-2,)), ((2,), (-1,)), ((2, 2), (-2, -1))]
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels to which a hundred rows and columns are many."""
+    """Build kernels that treat a hundred rows or columns as many."""
 
     original = kernels.inline_includes
 
@@ -69,7 +69,7 @@ def test_every_reduction_of_thin_matrices(odd: tuple[Any, Algorithm]) -> None:
 def test_parts_of_thin_matrices(
     name: str, mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]
 ) -> None:
-    """All processes go the same way, those with no element too."""
+    """All ranks go the same way, also those without elements."""
     cls, _ = odd if name == "odd" else rule(name)
     follow_the_whole(cls, [*TALL, *FLAT, (3, 3)], mesh, axes)
 
@@ -77,7 +77,7 @@ def test_parts_of_thin_matrices(
 @pytest.mark.usefixtures("few", "threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
-    """More than one thread is used from 16 MB on."""
+    """Several threads are used from 16 MB on."""
     shapes = [*TALL, *FLAT, (1, 2_000_000), (600_000, 3), (30, 20_000), (20_000, 130)]
     ended = []
     for count in (1, 3):
@@ -97,7 +97,7 @@ def test_gradients_are_unscaled_where_they_lie(shape: Shape) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("shape", [(5000, 1), (1, 5000), (700, 129), (5, 900)], ids=str)
 def test_sixteen_bits_are_rounded_once(shape: Shape) -> None:
-    """One step in float32 from the same numbers, rounded at its end."""
+    """The result is a float32 step from the same numbers, rounded once at its end."""
     (param,), (grad,) = values([shape], torch.bfloat16, 1), values([shape], torch.bfloat16, 2)
     narrow, wide = Parameter(param.clone()), Parameter(param.float())
     narrow.grad, wide.grad = grad.clone(), grad.float()
@@ -113,10 +113,10 @@ def test_sixteen_bits_are_rounded_once(shape: Shape) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1), (3, 1_000_000)], ids=str)
 def test_memory_does_not_grow_with_the_longer_side(shape: Shape, dtype: torch.dtype) -> None:
-    """A state of as many numbers is no extra memory."""
+    """A state with one number for each row is not counted as extra memory."""
     param = Parameter(torch.ones(shape, dtype=dtype))
     param.grad = torch.ones_like(param)
     optimizer = Adafactor([param])
     optimizer.init_state()
-    stepped(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # which builds the kernel
+    stepped(Adafactor([Parameter(torch.ones(3, 3, dtype=dtype))]), 2)  # builds the kernel
     assert peak_memory.peak(optimizer.step, 2) < 4e6

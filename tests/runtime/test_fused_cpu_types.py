@@ -1,4 +1,4 @@
-"""Fused C++ steps read and store every stream in its own type."""
+"""Test that fused C++ steps read and store every stream in its own dtype."""
 
 from types import SimpleNamespace
 
@@ -13,10 +13,10 @@ from optgen.runtime.fused_cpu.kernel.fill_table import fill_table
 
 
 def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
-    """What a momentum buffer of another type holds after its first step: the gradient, stored."""
+    """Return a momentum buffer of another dtype after its first step: the gradient, stored."""
     param = torch.zeros_like(stored, dtype=like)
     buffer = torch.zeros_like(param)
-    work = SimpleNamespace(
+    batch = SimpleNamespace(
         params=[torch.zeros_like(stored)],
         grads=[stored],
         states=[[buffer]],
@@ -28,7 +28,7 @@ def copied_by_a_step(stored: Tensor, like: torch.dtype) -> Tensor:
     )
     kernel = kernels.kernel_or_reason(SGD)
     assert not isinstance(kernel, str)
-    table, _ = fill_table(kernel, [work], scaled=False)  # type: ignore[list-item]
+    table, _ = fill_table(kernel, [batch], scaled=False)  # type: ignore[list-item]
     kernel.run(table, SimpleNamespace())  # type: ignore[arg-type]
     return buffer
 
@@ -59,7 +59,7 @@ def test_numbers_are_rounded_to_a_short_type_as_torch_does(dtype: torch.dtype) -
 
 @pytest.mark.usefixtures("way")
 def test_types_may_be_mixed() -> None:
-    """Each stream is read and stored in its own type."""
+    """Each stream is read and stored in its own dtype."""
     params = parameters(dtype=torch.bfloat16)
     optimizer = SGD(params, lr=0.5, momentum=0.5)
     expected = [torch.zeros(param.shape) for param in params]

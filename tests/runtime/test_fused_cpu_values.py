@@ -1,4 +1,4 @@
-"""What a fused C++ step makes of a group's values, None and NaN among them; oversized rules."""
+"""Test a group's values in fused C++ steps, None and NaN among them, and oversized rules."""
 
 import math
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_tuple_of_the_wrong_length_is_an_error_and_nothing_else(betas: Any) ->
     optimizer.param_groups[1]["betas"] = right
     optimizer.step()
     moved = (before[0] - params[0]).detach()
-    assert moved.tolist() == pytest.approx([0.25] * 3)  # the new lr, not what was known
+    assert moved.tolist() == pytest.approx([0.25] * 3)  # the new lr, not the cached one
     assert torch.equal(params[1], before[1])
 
 

@@ -1,4 +1,4 @@
-"""The fused Triton lowering as it runs, in Triton's interpreter."""
+"""Test the fused Triton lowering as it runs, in Triton's interpreter."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -62,7 +62,7 @@ def test_names_the_package_the_interpreter_lacks(
     )
 
     assert missing in fused_triton.device_obstacle(torch.device("cpu")).lower()
-    needed = missing == "triton"  # a kernel that is compiled needs no numpy
+    needed = missing == "triton"  # a compiled kernel needs no numpy
     assert bool(fused_triton.device_obstacle(torch.device("cuda"))) is needed
 
 
@@ -73,7 +73,7 @@ def through_triton() -> Iterator[None]:
 
 
 def pair(name: str, dtype: torch.dtype, second: Any = None, **settings: Any) -> Any:
-    """Parameters and optimizer, ours and torch's, in two groups of equal values."""
+    """Return parameters and optimizer, ours and torch's, in two groups of equal values."""
     ours, theirs = tensors(dtype), tensors(dtype)
     options = second or {"lr": 3e-3}
     return (
@@ -96,7 +96,7 @@ def train(ours: list[Tensor], optimizer: Any, theirs: list[Tensor], other: Any, 
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_agrees_with_torch_in_float64(name: str, settings: dict[str, Any]) -> None:
     both = pair(name, torch.float64, **settings)
-    train(*both, steps=7)  # RAdam changes its formula in the sixth
+    train(*both, steps=7)  # RAdam changes its formula in the sixth step
     assert worst(*both) < 1e-14
 
 
@@ -129,7 +129,7 @@ def test_mixed_types_in_one_optimizer() -> None:
     for a, b in zip(ours, theirs, strict=True):
         assert error(a, b) < {8: 1e-14, 4: 1e-6, 2: 2e-3}[a.dtype.itemsize]
     plan = backend("fused_triton")._plans[optimizer]
-    assert len(plan._buckets) == 3  # one launch each, whatever the number of tensors
+    assert len(plan._buckets) == 3  # one launch each, for any number of tensors
 
 
 @inside
@@ -188,7 +188,7 @@ def test_unscales_gradients(scale: float) -> None:
         optimizer.found_inf = torch.tensor(0.0)
         optimizer.step()
         other.step()
-        for a, b in zip(ours, theirs, strict=True):  # torch's kernels leave them unscaled too
+        for a, b in zip(ours, theirs, strict=True):  # torch's kernels also leave gradients unscaled
             assert (a.grad is None) == (b.grad is None)
             assert a.grad is None or error(a.grad, b.grad) < 1e-6
     assert worst(*both) < 1e-6
@@ -208,7 +208,7 @@ def test_skips_a_step_with_an_infinity(name: str, settings: dict[str, Any]) -> N
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, start, strict=True))
     optimizer.found_inf = torch.tensor(0.0)
-    train(*both, steps=3)  # as if the first had not been: steps, products, and what is fresh
+    train(*both, steps=3)  # as if there had been no first step: step counts, products, fresh states
     assert worst(*both) < 1e-14
 
 
@@ -276,6 +276,6 @@ def test_a_checkpoint_resumes() -> None:
     _, optimizer, _, other = both
     train(*both, steps=2)
     optimizer.load_state_dict(deepcopy(other.state_dict()))
-    other.load_state_dict(deepcopy(other.state_dict()))  # it, too, changes the type of mu_product
+    other.load_state_dict(deepcopy(other.state_dict()))  # this also changes the dtype of mu_product
     train(*both, steps=2)
     assert worst(*both) < 1e-14

@@ -1,4 +1,4 @@
-"""What may change under a fused Triton step between two of them, in Triton's interpreter."""
+"""Test changes between two fused Triton steps, in Triton's interpreter."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 def holed(tensor: Tensor) -> Tensor:
-    """An equal tensor with as much unused memory as used."""
+    """Return an equal tensor with gaps: as much unused memory as used."""
     memory = torch.full((*tensor.shape, 2), torch.nan, dtype=tensor.dtype)
     memory[..., 0] = tensor
     return memory[..., 0]
@@ -62,7 +62,7 @@ def turn_the_states(optimizer: Any, params: list[Tensor]) -> None:
 
 
 def shrink_a_parameter(optimizer: Any, params: list[Tensor]) -> None:
-    """Everything of it: the state too, as whoever prunes must do."""
+    """Shrink a parameter and its state too, as pruning must do."""
     for tensor in (params[1], *optimizer.state[params[1]].values()):
         if tensor.ndim:
             tensor.data = tensor.data[:7].clone()
@@ -151,7 +151,7 @@ def test_the_same_step_again_keeps_its_buckets() -> None:
 @pytest.mark.parametrize("size", [5, 3000])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> None:
-    """A kernel goes as far as the parameter in all of them."""
+    """A kernel goes over as many elements of each stream as the parameter has."""
     param = torch.nn.Parameter(torch.ones(2000))
     optimizer = optgen.optim.SGD([param], momentum=momentum)
     with use_lowering("fused_triton"):
@@ -168,7 +168,7 @@ def test_streams_of_several_shapes_are_refused(size: int, momentum: float) -> No
 
 @inside
 def test_a_state_on_another_device_is_refused() -> None:
-    """An address of another device's memory would be read as one of this device's."""
+    """An address in another device's memory would be read as one of this device's."""
     param = torch.nn.Parameter(torch.ones(20))
     optimizer = optgen.optim.SGD([param], momentum=0.9)
     with use_lowering("fused_triton"):

@@ -1,4 +1,4 @@
-"""Sparse gradients through fused Triton: the touched rows, against torch's own classes."""
+"""Test sparse gradients through fused Triton: the touched rows, against torch's own classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_in_the_interpreter() -> None:
 
 
 def gradients() -> Iterator[torch.Tensor]:
-    """Rows named more than once, and none at all."""
+    """Yield gradients that name rows more than once, and one without rows."""
     generator = torch.Generator().manual_seed(1)
     for count in (5, 0, 7, 3):
         indices = torch.randint(0, 9, (1, count), generator=generator)
@@ -44,7 +44,7 @@ def test_the_touched_rows(name: str, options: dict[str, Any]) -> None:
     with CHECKED(enable=True):
         for module in (torch.optim, optgen.optim):
             tables = [torch.nn.Parameter(start.clone())]
-            # a dense parameter beside it, where the class takes one
+            # also a dense parameter, if the class takes one
             tables += [torch.nn.Parameter(start[0].clone())] * (name != "SparseAdam")
             optimizer = getattr(module, name)(tables, **options)
             for grad in gradients():

@@ -1,4 +1,4 @@
-"""What kernels read, on CPU tensors: the table, hyperparameters, and which streams are copied."""
+"""Test what kernels read, on CPU tensors: the table, hyperparameters, and copied streams."""
 
 from array import array
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ def test_a_tensor_hyperparameter_is_read_at_every_step(uploads: Uploads) -> None
     hypers.set([lr, 1.0])
     assert hypers.values.tolist() == [[0.25, 1.0]]
     assert uploads == [(1, 2)]
-    hypers.set([0.0, 1.0])  # what a tensor left behind must not stay
+    hypers.set([0.0, 1.0])  # no value of the earlier tensor may stay
     assert hypers.values.tolist() == [[0.0, 1.0]]
 
 

@@ -1,4 +1,4 @@
-"""Tiles of matrices, and the memory that phases share."""
+"""Test the tiles of matrices, and the workspace that phases share."""
 
 import struct
 from array import array
@@ -38,7 +38,7 @@ def test_tiles_fit_the_matrices(size: tuple[int, ...], tile: tuple[int, int, int
     found = Tile.of(shape)
     assert found == tile
     assert found.matrices * found.rows * found.columns == ELEMENTS
-    if found.matrices > 1:  # then a block has whole matrices: what it sums is complete
+    if found.matrices > 1:  # then a block has whole matrices, and its reductions are complete
         assert found.rows >= shape.rows
         assert found.columns >= shape.columns
 

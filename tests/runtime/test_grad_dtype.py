@@ -1,4 +1,4 @@
-"""A gradient of another dtype than its parameter: computed with in the wider, rounded once."""
+"""Test gradients of another dtype than the parameter: computed in the wider one, rounded once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOWERINGS = ("fused_triton",) if INTERPRETED else ("forloop", "foreach", "fused_
 DENSE = [name for name in CLASSES if name not in SPARSE]
 FEW = ("Adam", "Adafactor", "Muon", "Rprop") if INTERPRETED else DENSE
 PLAIN = ("Adagrad", "RMSprop", "Adadelta", "ASGD", "SGD")
-"""Torch's classes that take such gradients, and keep no state of their dtype."""
+"""Torch's classes that take such gradients, and have no state in the gradients' dtype."""
 
 pytestmark = pytest.mark.skipif(
     not hasattr(Tensor, "grad_dtype"), reason="gradients have their parameters' dtype here"
@@ -34,7 +34,7 @@ def test_fused_triton_in_its_interpreter() -> None:
 
 
 def give(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) -> None:
-    """Gradients that bfloat16 holds, in some dtype; every other one if there are several."""
+    """Give gradients in a dtype, by default the parameter's; bfloat16 can hold their values."""
     give_gradients(name, params, step)
     for param in params:
         grad = param.grad
@@ -45,12 +45,12 @@ def give(name: str, params: list[Tensor], dtype: torch.dtype | None, step: int) 
 
 
 def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -> list[Tensor]:
-    """Parameters and states after some steps."""
+    """Return parameters and states after some steps."""
     own, of_gradients = dtypes
     params = parameters(name, own)
     optimizer = kinds(name)[0](params, **options)
     for step in range(4):
-        mixed = of_gradients if step != 2 else own  # they may change from step to step
+        mixed = of_gradients if step != 2 else own  # the dtypes may change from step to step
         give(name, params, mixed, step)
         if step == 1:
             params[0].grad = params[0].grad.to(own)
@@ -63,12 +63,12 @@ def trained(name: str, lowering: str, dtypes: tuple[Any, Any], **options: Any) -
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", FEW)
 def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
-    """A gradient that says the same in the parameter's dtype has the same result, to the bit."""
+    """The result is that of an equal gradient in the parameter's dtype, to the bit."""
     narrow = trained(name, lowering, (torch.float32, torch.bfloat16))
     wide = trained(name, lowering, (torch.float32, torch.float32))
 
     assert [value.dtype for value in narrow] == [value.dtype for value in wide]
-    if lowering.startswith("fused"):  # a loop over other types may add up in another order
+    if lowering.startswith("fused"):  # a loop over other dtypes may add up in another order
         assert error(narrow, wide) < 1e-6
     else:
         assert all(map(torch.equal, narrow, wide))
@@ -77,7 +77,7 @@ def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("name", FEW)
 def test_a_wide_gradient_of_a_narrow_parameter(name: str, lowering: str) -> None:
-    """A stored value is rounded once a step; between, float32 computes."""
+    """A stored value is rounded once a step; everything else is computed in float32."""
     params = parameters(name, torch.bfloat16)
     twins = [torch.nn.Parameter(param.detach().float()) for param in params]
     for each, through in ((params, lowering), (twins, "forloop")):
@@ -120,7 +120,7 @@ def test_a_captured_step(name: str, lowering: str) -> None:
 
 @outside
 def test_a_differentiable_step() -> None:
-    """The gradient of a gradient has its dtype; the numbers are those of float32."""
+    """The gradient's own gradient has its dtype; the numbers are those of float32."""
     found = []
     for dtype in (torch.bfloat16, torch.float32):
         start = torch.linspace(-1, 1, 5, requires_grad=True)

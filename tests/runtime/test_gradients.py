@@ -1,11 +1,11 @@
-"""What a gradient or a parameter looks like decides what is done with it."""
+"""Test gradients and parameters of all layouts and kinds, and what the runtime does with each."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+from runtime.batches import give_gradients, stepped, the_batch
 from runtime.training import error, gradients, parameters, train
-from runtime.works import give_gradients, stepped, the_work
 from torch import Tensor
 
 from optgen import use_lowering
@@ -34,7 +34,7 @@ def test_complex_parameters_are_seen_as_pairs_of_reals() -> None:
     optimizer = Adam(params, foreach=False)
     train(optimizer, params, 2)
     for _ in gradients(params, 1):
-        batch = the_work(optimizer)
+        batch = the_batch(optimizer)
 
     assert not any(
         tensor.is_complex() for tensor in (*batch.params, *batch.grads, *batch.states[0])
@@ -49,12 +49,12 @@ def test_tensors_that_need_different_lowerings_make_parts() -> None:
         optimizer = Adam(twice, foreach=False)
     give_gradients(list(params))
 
-    batch = the_work(optimizer)
+    batch = the_batch(optimizer)
 
     assert [part.indices for part in batch.parts] == [[0, 1, 3], [2]]
     assert [part.dispatch_key.occurrence for part in batch.parts] == [0, 1]
     give_gradients(list(params))
-    assert the_work(optimizer) is batch
+    assert the_batch(optimizer) is batch
     assert all(a is p.grad for a, p in zip(batch.parts[0].grads, params, strict=True))
 
 
@@ -72,14 +72,14 @@ def test_a_parameter_that_stands_twice_is_stepped_twice() -> None:
 
 def test_a_tensor_subclass_is_kept_apart() -> None:
     class Special(torch.Tensor):
-        """Overrides operations: it could be anything."""
+        """A subclass that overrides operations, so its meaning is unknown."""
 
     plain = torch.nn.Parameter(torch.ones(2))
     special = torch.ones(2).as_subclass(Special).requires_grad_()
     plain.grad, special.grad = torch.ones(2), torch.ones(2)
     optimizer = Adam([plain, special])
 
-    batch = the_work(optimizer)
+    batch = the_batch(optimizer)
 
     assert [part.dispatch_key.subclass for part in batch.parts] == ["", "Special"]
 

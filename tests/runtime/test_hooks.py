@@ -1,4 +1,4 @@
-"""What runs around a step: hooks, and the profiler."""
+"""Test what runs around a step: hooks, and the profiler."""
 
 import functools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.works import one_parameter
+from runtime.batches import one_parameter
 from torch.optim import optimizer as torch_optimizer
 
 from optgen.optim import Adam

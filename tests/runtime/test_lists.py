@@ -1,4 +1,4 @@
-"""Lists of tensors that compute like one: every operation as it is on each tensor alone."""
+"""Test lists of tensors that compute like one tensor: an operation on each tensor alone agrees."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_pieces_are_small_and_hold_parameters_whole() -> None:
 
 
 class Counted(TorchDispatchMode):
-    """Counts what torch is asked to compute."""
+    """Counts the operations that torch dispatches."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Matrix words, against their meaning in double precision and against torch's own."""
+"""Test matrix ops against their meaning in double precision and against torch's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class: what torch.optim.Optimizer promises, and every framework counts on."""
+"""Test the base class: what torch.optim.Optimizer promises, and what every framework needs."""
 
 import copy
 import inspect
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from runtime.batches import one_parameter
 from runtime.training import error, gradients, parameters, train
-from runtime.works import one_parameter
 from torch.optim import Optimizer
 
 from optgen import use_lowering
@@ -84,7 +84,7 @@ def test_a_copy_goes_on_by_itself(again: Callable[[Adam], Adam]) -> None:
 
 
 def test_a_class_with_a_copied_dict_goes_on() -> None:
-    """As Lightning makes its own class of any optimizer's."""
+    """Lightning makes such a class of any optimizer's class."""
     ours, theirs = parameters(), parameters()
     optimizer, reference = Adam(ours), torch.optim.Adam(theirs, foreach=False)
     train(optimizer, ours, 2)

@@ -1,4 +1,4 @@
-"""Which folders nobody else can change."""
+"""Test which folders nobody else can change."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ OTHER = 12345
 
 
 def facts(mode: int, user: int | None = None, group: int = OTHER) -> os.stat_result:
-    """Return what the system says of a folder of this user, or of another one."""
+    """Return the stat result of a folder, by default of this user."""
     owner = os.geteuid() if user is None else user
     return os.stat_result((stat.S_IFDIR | mode, 1, 1, 1, owner, group, 0, 0, 0, 0))
 
@@ -37,7 +37,7 @@ def test_modes(mode: int) -> None:
 
 
 def test_the_group_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A umask of 002 gives each user a group, and folders that it may write to."""
+    """With a umask of 002, a user has a private group, and the folders let this group write."""
     grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
     members: list[str] = []
     user = types.SimpleNamespace(pw_name="ada", pw_gid=7)

@@ -1,4 +1,4 @@
-"""Flat partitions: refused where the rule looks at whole parameters, and nothing else is."""
+"""Test flat partitions: rules that look at whole parameters refuse them, and nothing else."""
 
 import copy
 import pickle
@@ -20,7 +20,7 @@ MESSAGE = r"cannot step a flat partition: .* DeepSpeed's stage 0; elementwise ru
 
 @optimizer(paper="https://arxiv.org/abs/1708.03888")
 def Normed(p, g, /, *, lr=hyper(1e-1, ge=0)):
-    """Steps as long as the parameter."""
+    """A rule whose steps are as long as the parameter."""
     p = p - lr * g * norm(p) / norm(g)
 
 
@@ -30,7 +30,7 @@ def model() -> nn.Module:
 
 
 def groups(of: nn.Module) -> list[dict[str, Any]]:
-    """Matrices and vectors apart, as they are for weight decay."""
+    """Return matrices and vectors in two groups, as for weight decay."""
     params = list(of.parameters())
     return [{"params": [p for p in params if (p.ndim > 1) is two]} for two in (True, False)]
 
@@ -42,7 +42,7 @@ def with_gradients(params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def flat(params: Sequence[Tensor], ranks: int = 1) -> nn.Parameter:
-    """What ZeRO makes of a group's parameters: float32, in a vector, this rank's part of it."""
+    """Return this rank's part of a group's parameters as ZeRO has it: a flat float32 vector."""
     whole = torch.cat([param.detach().flatten() for param in params])
     return nn.Parameter(whole[: -(-len(whole) // ranks)])
 
@@ -54,7 +54,7 @@ def exchange(group: dict[str, Any], ranks: int = 1) -> None:
 @pytest.mark.parametrize("kind", [Adafactor, optgen.load(Normed)])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_vector_in_the_place_of_a_model(kind: type[GeneratedOptimizer], ranks: int) -> None:
-    """As ZeRO stages 1 and 2 exchange it, after construction or after a step."""
+    """ZeRO stages 1 and 2 exchange so, after construction or after a step."""
     for steps in (0, 3):
         net = model()
         opt = kind(with_gradients(list(net.parameters())))
@@ -81,7 +81,7 @@ def test_muon_says_it_too() -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_one_group_at_a_time(index: int) -> None:
-    """As ZeRO stage 1 steps: the others are out of sight. Several vectors become one too."""
+    """ZeRO stage 1 steps so: other groups are hidden. Several vectors become one too."""
     opt = Adafactor(groups(model()))
     for group in opt.param_groups:
         exchange(group)
@@ -92,7 +92,7 @@ def test_one_group_at_a_time(index: int) -> None:
 
 
 def test_sub_groups() -> None:
-    """As ZeRO stage 3 steps: all other groups are empty."""
+    """ZeRO stage 3 steps so: all other groups are empty."""
     opt = Adafactor(groups(model()))
     parts = [flat(group["params"]) for group in opt.param_groups]
     for group in opt.param_groups:
@@ -105,7 +105,7 @@ def test_sub_groups() -> None:
 
 
 def test_a_vector_for_each_parameter() -> None:
-    """As Megatron shards: pieces of the parameters, as many as there are parameters."""
+    """Megatron shards so: there are as many pieces as parameters."""
     opt = Adafactor(model().parameters())
     own = [flat([param], ranks=2) for param in opt.param_groups[0]["params"]]
     opt.param_groups[0]["params"] = with_gradients(own)
@@ -148,7 +148,7 @@ def test_elementwise_rules_take_it() -> None:
 
 
 def test_vectors_that_a_group_was_given_are_parameters() -> None:
-    """Biases in a group of their own, one of them alone, some without a gradient."""
+    """Biases in a group of their own, a single bias, and biases without gradients are accepted."""
     net = model()
     opt = Adafactor(groups(net))
     with_gradients(opt.param_groups[1]["params"][1:2])
@@ -160,7 +160,7 @@ def test_vectors_that_a_group_was_given_are_parameters() -> None:
 
 
 def test_parameters_that_are_exchanged_one_for_one() -> None:
-    """A layer that grows, new layers, copies in another precision: their dimensions remain."""
+    """A layer that grows, new layers, and copies in another precision keep their dimensions."""
     net, other = model(), nn.Sequential(nn.Linear(5, 3), nn.LayerNorm(3))
     opt = Adafactor(groups(net))
     opt.param_groups[0]["params"] = with_gradients([nn.Parameter(torch.ones(7, 4))])

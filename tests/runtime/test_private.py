@@ -1,4 +1,4 @@
-"""What optgen assumes of torch's private names."""
+"""Test what optgen assumes of torch's private names."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from optgen.runtime import torch_private
 
 
 class Disabled(torch.nn.Parameter):
-    """As most subclasses of Parameter: it overrides no operation."""
+    """A subclass that overrides no operation, as most subclasses of Parameter."""
 
 
 class Overriding(torch.Tensor):
-    """Its operations could be anything."""
+    """A subclass that may override any operation."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The trial of the C++ reader on a torch that the tests have not run on."""
+"""Test the trial of the C++ reader on a torch that the tests have not run on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.runtime.fused_cpu.reader.tensor_reader import reader
 
 @pytest.fixture(autouse=True)
 def unknown_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A torch of a version not tried, and no verdict about it; the child has the real one."""
+    """Pretend that torch has an untried version without a verdict; the child has the real one."""
     monkeypatch.delenv("OPTGEN_TENSOR_READER", raising=False)
     monkeypatch.setattr(torch, "__version__", "2.130.0")
     monkeypatch.setattr(trial, "folders", lambda: iter([tmp_path]))
@@ -98,7 +98,7 @@ def test_the_trial_fails_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_trial_sees_a_reader_that_reads_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compares with torch, so gradients that are not the step's are found."""
+    """The trial compares with torch, so it finds gradients that are not the step's."""
     monkeypatch.setenv("OPTGEN_TENSOR_READER", "1")
     given = trial._give_gradients
 

@@ -1,4 +1,4 @@
-"""Reductions keep every axis, and stacked tensors are reduced one by one."""
+"""Test that reductions keep every axis, and that stacked tensors are reduced one by one."""
 
 from __future__ import annotations
 

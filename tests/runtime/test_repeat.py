@@ -1,4 +1,4 @@
-"""What keeps a fused step from being repeated: another lowering may be due."""
+"""Test what ends a cached fused step: another lowering may have to take the next one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from optgen.runtime.eager.backend import EagerBackend
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The unfused lowerings that steps went through."""
+    """Return the unfused lowerings that steps went through."""
     names: list[str] = []
     prepare = EagerBackend.prepare
 
@@ -82,7 +82,7 @@ def test_parameters_become_of_higher_precision_than_a_tensor_lr(taken: list[str]
 
 
 def test_a_list_comes_to_have_a_parameter_twice(taken: list[str]) -> None:
-    """Two threads might update it at once. No state tells: this rule has none."""
+    """Two threads might update the parameter at once. This rule has no state that would tell."""
     params = parameters()
     optimizer = SGD(params, lr=0.1)
     train(optimizer, params, 3)

@@ -1,4 +1,4 @@
-"""What other threads, and other processes, may do while a fused C++ step is prepared or runs."""
+"""Test other threads and other processes while a fused C++ step is prepared or runs."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def run(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# The tensors are large enough for their memory to be given back as soon as nobody owns it.
+# The tensors are so large that their memory is returned to the system as soon as it is free.
 OTHERS = """
 import sys, threading, time, torch, optgen.optim
 torch.set_num_threads(1)
@@ -51,8 +51,8 @@ assert param.isfinite().all()
     "what",
     [
         "optimizer.state[param]['momentum_buffer'] = torch.zeros(n)",
-        # torch frees what nobody else owns while param.grad still names it, and lets other threads
-        # run meanwhile: reading param.grad then crashes without us too.
+        # torch frees a tensor that param.grad still names if it has no other owner, and lets other
+        # threads run meanwhile: reading param.grad then crashes without optgen too.
         "kept = param.grad; param.grad = None; kept = None",
         "param.grad = torch.ones(n); optimizer.step()",
     ],
@@ -87,7 +87,7 @@ assert torch._C._storage_Use_Count(storage._cdata) == owned - 1
     )
 
 
-# Each compiler waits for the other to have been started too.
+# Each compiler waits until the other has been started too.
 WAITING = """#!/bin/sh
 touch {folder}/started.$$
 for try in $(seq 100); do

@@ -1,4 +1,4 @@
-"""The rule on the touched rows: any elementwise spec may opt in, and every lowering takes it."""
+"""Test rules on touched rows: any elementwise spec may opt in, and every lowering takes it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def gradient(rows: list[int], seed: int, size: tuple[int, ...] = SIZE) -> Tensor
 
 
 def expected(algorithm: Algorithm, options: dict[str, Any], batches: list[list[int]]) -> Tensor:
-    """The rule on those rows, by its definition."""
+    """Apply the rule to the touched rows, by its definition."""
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     param, state = torch.ones(SIZE, dtype=torch.float64), dict[str, Any]()
     for step, rows in enumerate(batches):
@@ -126,7 +126,7 @@ def test_memory_of_any_order(lowering: str, layout: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_elements_of_their_own_are_rows(lowering: str) -> None:
-    """A gradient with an index for each dimension; a number of its own has no index at all."""
+    """One gradient has an index for each dimension; that of a 0-dim parameter has no index."""
     made, algorithm = kind()
     table, number = (torch.nn.Parameter(torch.ones(s, dtype=torch.float64)) for s in ((6, 3), ()))
     dense = gradient([4, 1], 0).to_dense()

@@ -85,7 +85,7 @@ def test_a_choice_between_two_numbers_is_as_wide_as_the_elements(dtype):
 
 
 def test_autograd_takes_a_bound_as_torchs_clamp_does():
-    """For a value within the bounds; since torch 2.14 for one outside."""
+    """The gradient is that of a value within the bounds; since torch 2.14 that of one outside."""
     x = torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0], requires_grad=True)
     scalars.clamp(x, 1.0, 2.0).sum().backward()
 

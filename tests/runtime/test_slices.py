@@ -49,7 +49,7 @@ def test_parameters_that_require_grad_can_be_changed_through_slices():
 @pytest.mark.parametrize(
     ("param", "sizes"),
     [
-        (torch.zeros(5, 6).T, [6] * 5),  # along the columns: each lies in one piece
+        (torch.zeros(5, 6).T, [6] * 5),  # along the columns: each column is contiguous
         (torch.zeros(3, 2, 3, 4).to(memory_format=torch.channels_last), [8] * 9),
         (torch.zeros(4, 10)[::2, ::3], [8]),
         (torch.zeros(1, 26)[:, ::2], [10, 3]),
@@ -87,7 +87,7 @@ def test_cuts_hold_at_most_one_piece_of_elements():
 
 @pytest.mark.parametrize(("dtype", "elements"), [(torch.float16, 20), (torch.float64, 5)])
 def test_elsewhere_a_piece_has_a_number_of_bytes(dtype, elements):
-    """Of the widest type: a temporary may have it."""
+    """The bytes are those of the widest dtype, because a temporary may have it."""
     params = [torch.zeros(50, dtype=torch.float16, device="meta")]
     states = [torch.zeros(50, dtype=dtype, device="meta")]
 

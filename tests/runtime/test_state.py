@@ -1,4 +1,4 @@
-"""State at first: made by the constructor or by a step, from a number or a hyperparameter."""
+"""Test the first state: made by the constructor or a step, from a number or a hyperparameter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_adagrads_state_is_there_before_a_step_also_of_parameters_that_are_not_t
 
 @adagrad_makes_missing_state
 def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
-    """Not as a group says, nor as the defaults of a group that comes later."""
+    """Neither a group's own value counts, nor the defaults of a group that is added later."""
     for module in BOTH:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
         groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
@@ -88,14 +88,14 @@ def test_memory_is_shared() -> None:
 
 
 def sharding_of(optimizer: Any) -> dict[str, str]:
-    """Where the scalars are that a step on another device would create."""
+    """Return the devices on which a step would create scalar states of a meta parameter."""
     optimizer.init_state()
     state: dict[str, Tensor] = optimizer.state[META]
     return {key: value.device.type for key, value in state.items() if not value.dim()}
 
 
 def test_where_scalars_live() -> None:
-    """Beside the parameter where a graph or a kernel reads them; ASGD's always, as in torch."""
+    """Scalars are on the parameter's device if a graph or a kernel reads them, ASGD's always."""
     META.requires_grad_()
     nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD
 
@@ -119,7 +119,7 @@ def test_old_numbers_become_tensors_where_scalars_live() -> None:
 
 @pytest.fixture
 def collections() -> Iterator[list[str]]:
-    """What the collector of garbage has begun to do since everything was collected."""
+    """Return the garbage collections that begin in this test."""
     begun: list[str] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -142,13 +142,14 @@ def test_creating_many_states_starts_no_search_for_garbage(collections: list[str
     optimizer.init_state()
 
     due = ["start 0", "stop 0"] if sys.version_info >= (3, 12) else []
-    assert collections in ([], due)  # since Python 3.12 one that was due comes a little later
+    # since Python 3.12 a collection that was due comes a little later
+    assert collections in ([], due)
     assert gc.isenabled()
     assert len(optimizer.state) == 1000
 
 
 def test_what_was_frozen_stays_so() -> None:
-    """Before a fork, say."""
+    """Programs freeze objects before a fork, for example."""
     optimizer = optgen.optim.Adam(many())
     gc.freeze()
     try:
@@ -160,7 +161,7 @@ def test_what_was_frozen_stays_so() -> None:
 
 
 def test_each_state_has_memory_of_its_own() -> None:
-    """And the step counts too, although they are made together."""
+    """The step counts too have memory of their own, although they are made together."""
     params = [Parameter(torch.ones(2)) for _ in range(3)]
     optimizer = optgen.optim.Adam(params)
     optimizer.init_state()

@@ -1,4 +1,4 @@
-"""Other parameters and state for a while: torch's context manager, message for message."""
+"""Test temporary parameters and state: as torch's context manager, message for message."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_step_is_that_of_the_one_swapped_in(name: str) -> None:
             list(o.state[p].values()) for o, p in ((twin, param), (expected, group["params"][0]))
         ]
         for found, wanted in zip(*values, strict=True):
-            if isinstance(wanted, Tensor):  # changed in place: in the twin's own state
+            if isinstance(wanted, Tensor):  # changed in place, in the twin's own state
                 assert torch.equal(found, wanted)
     assert all(map(torch.equal, live, kept[0]))
     torch.testing.assert_close(optimizer.state_dict(), kept[1], rtol=0, atol=0)

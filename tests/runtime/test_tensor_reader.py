@@ -1,4 +1,4 @@
-"""The C++ reader: where there is none, and what it must not depend on."""
+"""Test the C++ reader: what happens without it, and what it must not depend on."""
 
 import ctypes
 import importlib
@@ -18,13 +18,13 @@ from optgen.runtime.fused_cpu.toolchain import library_cache
 
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
-)  # beside a function so called
+)  # a function of the package has the same name
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """Every test finds out anew whether there is a reader."""
+    """Forget whether there is a reader, so that the test finds out anew."""
     reader.cache_clear()
     yield
     reader.cache_clear()
@@ -108,7 +108,7 @@ def test_without_a_reader_steps_are_gathered(
 def test_nothing_is_measured_on_a_torch_that_fails_its_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It could end the process."""
+    """Measuring could end the process."""
     another_torch(monkeypatch)
     monkeypatch.setattr(tensor_reader, "measure_layout", lambda: pytest.fail("measure_layout"))
     assert reader() is None
@@ -163,7 +163,7 @@ def test_a_function_that_does_something_else_is_no_reader(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link, other = object_layout._link, ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-    same = other(lambda tensor: HELD)  # for every tensor the same, and nothing is changed
+    same = other(lambda tensor: HELD)  # the same answer for every tensor, and no tensor is changed
 
     def link_another(layout: object_layout.Layout) -> None:
         link(layout)
@@ -190,7 +190,7 @@ def test_the_default_type_does_not_matter(dtype: torch.dtype) -> None:
 
 
 def test_whatever_memory_held_before_the_same_is_measured() -> None:
-    """Padding keeps what stood there, and counters may be equal by chance."""
+    """Padding keeps old bytes, and counters may be equal by chance."""
     kept, found = [], set()
     for size in range(300):
         kept += [torch.zeros(size % 37, dtype=torch.float64).requires_grad_() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""The plain interpreter of Triton: every rule of every type as the C++ kernel has it."""
+"""Test Triton's plain interpreter: every rule in every dtype gives what the C++ kernel gives."""
 
 import threading
 import warnings
@@ -16,12 +16,12 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 pytest.importorskip("triton")
 
 SPECS = Path(__file__).parents[2] / "specs"
-LISTS = ("averaging", "sparse_adam")  # functions; and what no dense gradient suits
+LISTS = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
 RULES = [path.stem for path in sorted(SPECS.glob("[!_]*.py")) if path.stem not in LISTS]
 MATRICES = ("muon", "row_wise_adagrad")
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 SPREAD = 8
-"""How much larger the bound of rules is that iterate in 16 bits."""
+"""Factor of the bound for rules that iterate in 16 bits."""
 
 
 @outside
@@ -30,7 +30,7 @@ def test_in_a_process_with_the_interpreter() -> None:
 
 
 def stepped(name: str, dtype: torch.dtype, lowering: str) -> list[torch.Tensor]:
-    """Parameters and states after two steps."""
+    """Return parameters and states after two steps."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(7, 5), (20, 3)] if name in MATRICES else [(7, 5), (300,), ()]
     params = [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
@@ -59,7 +59,7 @@ def test_a_rule(name: str, dtype: torch.dtype) -> None:
 
 @inside
 def test_factored_variances_in_16_bits_are_not_zero() -> None:
-    """They were, silently: a float64 was stored with the bits of no bfloat16."""
+    """Variances were once silently zero: a float64 was stored with bits that mean no bfloat16."""
     param = torch.ones(8, 4, dtype=torch.bfloat16, requires_grad=True)
     param.grad = torch.ones_like(param)
     optimizer: Any = optgen.load("adafactor")([param])
@@ -101,7 +101,7 @@ def test_other_kernels_find_the_interpreter_as_it_is() -> None:
 
 @inside
 def test_one_thread_after_the_other() -> None:
-    """The interpreter has one state; two threads at once would take each other's program."""
+    """The interpreter has one global state; two threads at once would mix their programs."""
     results: list[list[torch.Tensor]] = []
 
     def take() -> None:

@@ -1,4 +1,4 @@
-"""The for-loop and foreach lowerings against torch's for-loop, through the whole runtime."""
+"""Test for-loop and foreach against torch's for-loop, through the whole runtime."""
 
 from typing import Any
 
@@ -129,9 +129,9 @@ def test_equal_steps_share_a_bucket_and_a_parameter_that_joins_late_has_its_own(
         for param in params[:2] if late is None else params:
             param.grad = torch.ones(2)
         optimizer.step()
-    (work,) = gather_batches(optimizer)
+    (batch,) = gather_batches(optimizer)
 
-    found = [len(columns[0]) for columns, _, _ in buckets(optimizer.rule, work, by_value=True)]
+    found = [len(columns[0]) for columns, _, _ in buckets(optimizer.rule, batch, by_value=True)]
 
     assert found == [2, 1]
     assert [float(optimizer.state[p]["step"]) for p in params] == [2, 2, 1]
@@ -143,9 +143,9 @@ def test_mixed_dtypes_make_buckets() -> None:
     optimizer = Adam(params, foreach=True)
     for _ in gradients(params, 1):
         optimizer.step()
-    (work,) = gather_batches(optimizer)
+    (batch,) = gather_batches(optimizer)
 
-    found = [columns[0] for columns, _, _ in buckets(optimizer.rule, work, by_value=True)]
+    found = [columns[0] for columns, _, _ in buckets(optimizer.rule, batch, by_value=True)]
 
     assert [[p.dtype for p in bucket] for bucket in found] == [
         [torch.float32, torch.float32],

@@ -1,4 +1,4 @@
-"""A wish for one lowering: as a statement, as a context, as a decorator."""
+"""Test `use_lowering`: as a statement, as a context, as a decorator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters and gradients that two optimizers can be given alike."""
+"""Equal parameters and gradients for two optimizers."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ SHAPES = ((3, 4), (), (0,), (2, 3, 2), (1,))
 
 
 def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
-    """Parameters of several shapes: 0-dim, empty, and one that is not contiguous."""
+    """Return parameters of several shapes: 0-dim, empty, and one that is not contiguous."""
     torch.manual_seed(seed)
     params = [torch.nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
     transposed = torch.randn(5, 4, dtype=dtype).T
@@ -18,7 +18,7 @@ def parameters(dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor
 
 
 def gradients(params: list[Tensor], steps: int, seed: int = 1) -> Iterator[int]:
-    """Give the parameters gradients, step by step; some get none now and then."""
+    """Give the parameters gradients, step by step; some parameters have none in some steps."""
     generator = torch.Generator().manual_seed(seed)
     for step in range(steps):
         for index, param in enumerate(params):
@@ -36,11 +36,11 @@ def train(optimizer: Optimizer, params: list[Tensor], steps: int, seed: int = 1)
 
 
 def error(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest deviation of a tensor, in units of its largest element."""
+    """Return the largest deviation of a tensor, in units of its largest element."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.numel()]
     return max((((a - b).abs().max() / b.abs().max()).item() for a, b in pairs), default=0.0)
 
 
 def states(optimizer: Optimizer) -> list[Tensor]:
-    """All tensors of an optimizer's state, in order."""
+    """Return all tensors of an optimizer's state, in order."""
     return [value for entry in optimizer.state.values() for value in entry.values()]

@@ -1,4 +1,4 @@
-"""What a fused kernel must take: sizes around its block, and layouts of all kinds."""
+"""Tensors that a fused kernel must take: sizes around its block, and layouts of all kinds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ SIZES = ((0,), (), (1,), (15,), (17,), (1024,), (1025,), (6, 7, 2))
 
 
 def tensors(dtype: torch.dtype, seed: int = 0) -> list[Tensor]:
-    """Parameters: empty, 0-dim, whole and ragged blocks, unaligned, transposed, with holes."""
+    """Return parameters: empty, 0-dim, whole and ragged blocks, unaligned, transposed, gaps."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -38,7 +38,7 @@ def two_groups(params: list[Tensor], second: dict[str, Any]) -> list[dict[str, A
 
 
 def error(found: Tensor, expected: Tensor) -> float:
-    """The largest deviation, in units of the largest element."""
+    """Return the largest deviation, in units of the largest element."""
     if not found.numel():
         return 0.0
     a, b = found.detach().double(), expected.detach().double()
@@ -46,7 +46,7 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 def worst(params: list[Tensor], optimizer: Any, others: list[Tensor], other: Any) -> float:
-    """The largest error of a parameter or of a state, whose keys and types must be equal."""
+    """Return the largest error of a parameter or state; keys and dtypes must be equal."""
     errors = []
     for a, b in zip(params, others, strict=True):
         errors.append(error(a, b))

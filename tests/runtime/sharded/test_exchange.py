@@ -1,4 +1,4 @@
-"""Matrices travel whole to one rank each and their parts come back, however they are cut."""
+"""Test that whole matrices go to one rank each and their shards come back, however they are cut."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from optgen.runtime.tensors.sharding import ShardedAxis, Sharding
 
 GRID = (2, 3)
 CUTS = {
-    "rows": ((0, 0),),  # dimension of the grid, axis of the tensor: first cut first
+    "rows": ((0, 0),),  # mesh dimension, tensor axis; in the order of the cuts
     "columns": ((1, 1),),
     "both": ((0, 0), (1, 1)),
     "both, the other way round": ((0, 1), (1, 0)),
     "rows twice": ((0, 0), (1, 0)),
     "rows twice, as FSDP2 and tensor parallel": ((1, 0), (0, 0)),
 }
-SHAPES = ((7, 5), (1, 4), (6, 6), (2, 9))  # the first leaves unequal parts, the second empty ones
+SHAPES = ((7, 5), (1, 4), (6, 6), (2, 9))  # the first leaves unequal shards, the second empty ones
 
 
 class _Lane:
-    """One row or column of the grid of ranks, which are threads here."""
+    """One row or column of the grid of ranks. The ranks are threads here."""
 
     def __init__(self, size: int) -> None:
         self.barrier, self.sent = threading.Barrier(size), [Tensor()] * size
@@ -36,7 +36,7 @@ class _Lane:
 
 
 class _Member:
-    """A rank's view of its lane: what stands for a process group."""
+    """A rank's view of its lane; takes the place of a process group."""
 
     def __init__(self, lane: _Lane, own: int) -> None:
         self.lane, self.own = lane, own
@@ -58,7 +58,7 @@ def _all_to_all_single(
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[_Member]:
-    """The collectives that were called, between threads."""
+    """Return the groups of all collectives that were called; they run between threads."""
     made: list[_Member] = []
 
     class Distributed:
@@ -84,7 +84,7 @@ def _part(tensor: Tensor, cuts: tuple[ShardedAxis, ...]) -> Tensor:
 
 
 def _on_grid(function: Any) -> list[Any]:
-    """Call it on every rank: with its place, and its member of a lane along each dimension."""
+    """Call a function on every rank with its place and its lane along each dimension."""
     lanes = [{at: _Lane(GRID[dim]) for at in range(GRID[1 - dim])} for dim in range(2)]
     places = list(product(*map(range, GRID)))
     with ThreadPoolExecutor(len(places)) as pool:
@@ -125,7 +125,7 @@ def test_matrices_come_whole_and_their_parts_go_back(calls: list[_Member]) -> No
 
     for name, shape in whole:
         ranks = torch.tensor(GRID)[[dim for dim, _ in CUTS[name]]].prod().item()
-        copies = len(owned) // ranks  # of lanes that hold parts of the same
+        copies = len(owned) // ranks  # lanes that hold shards of the same matrices
         assert sum(of[name, shape] for of in owned) == 5 * copies
     # The first cut and the second, along two dimensions each, there and back.
     assert len(calls) == len(owned) * 2 * 2 * 2

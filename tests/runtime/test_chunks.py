@@ -1,4 +1,4 @@
-"""Tensors that no kernel can walk where they lie are copied, a few at a time."""
+"""Test tensors that a kernel cannot walk in place: they are copied, a chunk at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +17,13 @@ Copies = list[list[int]]
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    """The sizes of what is copied, call by call; at most ten elements, or one tensor, each."""
+    """Return the sizes of the copies, call by call; each chunk has ten elements or one tensor."""
     sizes: Copies = []
 
-    def gathered(kernel: Any, works: Any, scaled: bool, copies: bool = False) -> Any:
+    def gathered(kernel: Any, batches: Any, scaled: bool, copies: bool = False) -> Any:
         if copies:
-            sizes.append([param.numel() for work in works for param in work.params])
-        return fill_table(kernel, works, scaled, copies)
+            sizes.append([param.numel() for batch in batches for param in batch.params])
+        return fill_table(kernel, batches, scaled, copies)
 
     monkeypatch.setattr(chunks, "_ELEMENTS", 10)
     monkeypatch.setattr(prepare, "fill_table", gathered)
@@ -43,7 +43,7 @@ def negated(like: Tensor) -> Tensor:
 def test_a_few_at_a_time(
     options: dict[str, Any], of: Callable[[Tensor], Tensor], copies: Copies
 ) -> None:
-    """And whatever lies as its parameter does is not copied."""
+    """A tensor with its parameter's strides is not copied."""
     torch.manual_seed(0)
     starts = [torch.randn(2, n, dtype=torch.float64) for n in (2, 3, 2, 3, 30, 2)]
     grads = [of(start) for start in starts]
@@ -65,7 +65,7 @@ def test_a_few_at_a_time(
 
 @pytest.mark.parametrize("key", ["param", "exp_avg"])
 def test_whatever_is_kept_as_its_negative_is_copied(key: str, copies: Copies) -> None:
-    """Memory then holds the opposite of what the tensor is."""
+    """The memory of a negative view holds the opposite of the tensor's values."""
     torch.manual_seed(0)
     start, grad = torch.randn(2, 3, 7, dtype=torch.float64)
     found = []
@@ -86,7 +86,7 @@ def test_whatever_is_kept_as_its_negative_is_copied(key: str, copies: Copies) ->
 
 
 def test_what_the_kernel_changes_in_a_copy_comes_back(copies: Copies) -> None:
-    """A rule by matrix goes over no weight that lies in another order than its indices."""
+    """A rule with matrices copies parameters whose memory order is not that of their indices."""
     torch.manual_seed(0)
     starts = [torch.randn(2, 3, 2, n, dtype=torch.float64) for n in (1, 2, 3)]
     plain = [Parameter(start.clone()) for start in starts]

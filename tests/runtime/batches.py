@@ -1,4 +1,4 @@
-"""A parameter, an optimizer that has taken a step, and the work of its next one."""
+"""A parameter, an optimizer that has taken a step, and the batch of its next step."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ def stepped() -> tuple[Adam, list[Tensor]]:
     return optimizer, params
 
 
-def the_work(optimizer: Adam) -> Batch:
+def the_batch(optimizer: Adam) -> Batch:
     (batch,) = gather_batches(optimizer)
     return batch
 
