@@ -10,7 +10,7 @@ from optim.lbfgs_problems import distance, quadratic, rosenbrock, run, start
 from torch import Tensor
 
 from optgen.optim import LBFGS
-from optgen.optim.lbfgs import compiled, inverse_hessian
+from optgen.optim.lbfgs import cpu_kernels, inverse_hessian
 from optgen.optim.lbfgs.flat_parameters import largest
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.runtime.fused_cpu.toolchain import library_cache
@@ -135,7 +135,7 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     expected = run(LBFGS, rosenbrock(5), start(5)).steps(1)[0][2]
     monkeypatch.setattr(library_cache, "library", library)
-    caches = compiled._library, compiled._built
+    caches = cpu_kernels._library, cpu_kernels._built
     for cache in caches:
         cache.cache_clear()
     try:
