@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 _ELEMENTWISE = "ASGD Adadelta Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD"
 TOLERANCE: dict[str, float] = dict.fromkeys(_ELEMENTWISE.split(), 0.0)
-"""How far two ranks may be from one process: an elementwise rule computes the same bits."""
+"""Bounds on the difference between two ranks and one process. Elementwise rules have equal bits."""
 
 SHARED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
     ((8, 4), Shard(0)),
@@ -24,14 +24,14 @@ SHARED: tuple[tuple[tuple[int, ...], Placement | None], ...] = (
     ((7,), Shard(0)),
     ((2, 3), Replicate()),
     ((), Replicate()),
-    ((4, 3), None),  # a plain tensor among them
+    ((4, 3), None),  # a plain tensor among DTensors
     ((33, 70), Shard(0)),
 )
 """Shapes, and how two ranks share them."""
 
 
 def cases(name: str) -> list[Case]:
-    """What is given to the constructor: every flag and state, but no tensors."""
+    """Return constructor arguments: every flag and state, but no tensors."""
     own = [case for case in CASES if case.name == name and case.options in OWN[name]]
     return [EVERY[name], *(case for case in own if not _tensors(case.options))]
 
@@ -42,9 +42,9 @@ def _tensors(options: Any) -> bool:
 
 
 def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tensor:
-    """What every process has whole, as they share it: on the mesh's last dimension only.
+    """Shard a whole tensor along the mesh's last dimension.
 
-    A plain tensor where they do not share it.
+    Without a placement, return a plain copy.
     """
     if placement is None:
         return tensor.clone()
@@ -53,7 +53,7 @@ def share(tensor: Tensor, placement: Placement | None, mesh: DeviceMesh) -> Tens
 
 
 def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
-    """A gradient for each shape that depends on the step only; none now and then."""
+    """Return a gradient for each shape that depends on the step only; some are None."""
     generator = torch.Generator().manual_seed(1000 + step)
     for index, (shape, _) in enumerate(SHARED):
         grad = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -63,9 +63,9 @@ def gradients(step: int, dtype: torch.dtype) -> Iterator[Tensor | None]:
 
 
 def difference(found: Any, expected: Any) -> float:
-    """The largest deviation, in units of the largest element; infinite where one has no number.
+    """Return the largest deviation, in units of the largest element; infinite if one side has NaN.
 
-    Of a shared tensor this process compares its part with the same part of what is expected.
+    For a DTensor, each rank compares its shard with the same shard of the expected tensor.
     """
     a, b = torch.as_tensor(found), torch.as_tensor(expected)
     assert (a.shape, a.dtype) == (b.shape, b.dtype)

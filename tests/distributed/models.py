@@ -12,24 +12,26 @@ from torch.optim import Optimizer
 
 STEPS = 4
 BOUND = 1e-12
-"""In double precision: halves of a batch are added up in another order than the whole of it."""
+"""In float64 not zero, because halves of a batch are added up in another order than the whole."""
 
 
 def model() -> nn.Sequential:
-    """Layers that two ranks share evenly, unevenly (5 rows) and so that one has nothing (1 row)."""
+    """Return layers that two ranks share evenly, unevenly (5 rows), and with an empty shard (1
+    row).
+    """
     torch.manual_seed(1)
     layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 1)]
     return nn.Sequential(*layers).double()
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets for both ranks."""
+    """Return inputs and targets for both ranks."""
     generator = torch.Generator().manual_seed(100 + step)
     return tuple(torch.randn(8, n, generator=generator, dtype=torch.float64) for n in (6, 1))
 
 
 def half(rank: int, whole: Tensor) -> Tensor:
-    """A rank's part of a batch."""
+    """Return a rank's part of a batch."""
     return whole[4 * rank : 4 * rank + 4]
 
 
@@ -50,7 +52,7 @@ def train(
 def differences(
     ours: tuple[nn.Module, Optimizer], alone: tuple[nn.Module, Optimizer]
 ) -> dict[str, float]:
-    """Where parameters and states are not equal."""
+    """Return the differences of parameters and states that exceed the bound, by name."""
     found = {}
     params = zip(ours[0].parameters(), alone[0].named_parameters(), strict=True)
     for param, (name, expected) in params:

@@ -1,8 +1,8 @@
-"""Two gloo processes for tests: `run` calls a function in both and returns what they returned.
+"""Two gloo processes for tests: `run` calls a function in both and returns their results.
 
-They are started by the first call and kept, since that takes seconds: a test of two ranks costs
-what its function costs. After an error, a death or a time-out both are killed, and the next call
-starts new ones; so nothing that one test leaves behind reaches another.
+The first call starts them, and later calls reuse them, because starting takes seconds: a test of
+two ranks costs what its function costs. After an error, a death or a time-out both are killed, and
+the next call starts new ones. So no test affects another.
 """
 
 import atexit
@@ -24,20 +24,20 @@ from typing import Any, Final
 
 RANKS: Final = 2
 _START: Final = 120.0  # seconds that two processes may need to import torch and to meet
-_GRACE: Final = 2.0  # seconds that a rank gets to speak after the other has failed, or too late
+_GRACE: Final = 2.0  # seconds for a rank to answer after the other has failed, or after the limit
 
 Function = Callable[..., Any]  # of a module, so that a new process finds it: (rank, *args)
 
 
 class RankError(Exception):
-    """What went wrong in a rank, with its traceback, or with the stacks of both."""
+    """A rank's error with its traceback; after a time-out, the stacks of both ranks."""
 
 
 def run(function: Function, *args: Any, limit: float = 60.0) -> list[Any]:
     """Call `function(rank, *args)` in two processes and return what rank 0 and rank 1 returned.
 
     The default process group is gloo's, of both; random numbers begin with the same seed. Arguments
-    and results are pickled: hand over plain tensors, no DTensor.
+    and results are pickled: pass plain tensors, no DTensor.
 
     Raises:
         RankError: a rank raised an error or died, or it took longer than `limit` seconds.
@@ -100,7 +100,7 @@ class _Pair:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _answers(self, seconds: float) -> list[Any]:
-        """What every rank answers within so many seconds."""
+        """Return every rank's answer; raise an error if one is late."""
         __tracebackhide__ = True
         end = time.monotonic() + seconds
         results: dict[int, Any] = {}
@@ -142,7 +142,7 @@ def _stacks_of(folder: Path, rank: int) -> Path:
 
 
 def _serve(rank: int, pipe: Connection, folder: Path) -> None:
-    """What each process does: meet the other, then answer calls until the parent hangs up."""
+    """Run in each process: meet the other rank, then answer calls until the parent hangs up."""
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     with _stacks_of(folder, rank).open("w") as stacks:
         try:
@@ -169,7 +169,7 @@ def _failure() -> bytes:
 
 
 def _end_with_the_parent() -> None:
-    """Let no rank outlive the process that asked for it, wherever it may hang."""
+    """End this rank when its parent ends, even if the rank hangs."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -181,7 +181,7 @@ def _meet(rank: int, folder: Path) -> None:
     from torch import distributed
 
     if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine is called
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whatever the machine's host name is
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), RANKS)
     limit = timedelta(seconds=10 * _START)

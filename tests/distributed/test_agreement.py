@@ -1,4 +1,4 @@
-"""Two ranks step parts of the same parameters, or neither of them does: nobody waits for good."""
+"""Test that both ranks step a sharded parameter or neither does, and that none waits for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.optim import Adafactor, Muon
 
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
-Spoil = Callable[[Any, Any], None]  # what one rank does to the optimizer and its parameter
+Spoil = Callable[[Any, Any], None]  # changes one rank's optimizer or parameter
 
 
 def _no_gradient(optimizer: Any, param: Any) -> None:
@@ -58,7 +58,7 @@ def _sharded(shape: tuple[int, ...] = (5, 3), axis: int = 0) -> Any:
 
 
 def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
-    """The error of a step that rank 1 spoils; then both take one that it leaves alone."""
+    """Return the error of a step that rank 1 spoils; then take a step that is not spoilt."""
     param, other = _sharded(), _sharded((4,))
     optimizer = Adafactor([param, other], foreach=not fused, fused=fused)
     optimizer.step()
@@ -81,7 +81,9 @@ def _spoilt(rank: int, spoil: Spoil, fused: bool) -> str:
 
 
 def _nearly_the_same(rank: int) -> str:
-    """Learning rates that are tensors, and differ after the digits that their texts have."""
+    """Return the error of learning rates that are tensors and differ only beyond the printed
+    digits.
+    """
     lrs = torch.tensor([0.01, 0.010001])
     assert repr(lrs[0]) == repr(lrs[1])
     optimizer = Adafactor([_sharded()], lr=lrs[rank], fused=True)
@@ -91,7 +93,7 @@ def _nearly_the_same(rank: int) -> str:
 
 
 def _overflowed(rank: int, fused: bool) -> list[float]:
-    """A gradient scaler found an infinity on one rank: then neither steps; next time both do."""
+    """Let a gradient scaler find an infinity on one rank: neither rank steps; next time both do."""
     param = _sharded()
     optimizer: Any = Adafactor([param], foreach=not fused, fused=fused)
     optimizer.step()
@@ -106,7 +108,7 @@ def _overflowed(rank: int, fused: bool) -> list[float]:
 
 
 def _others(rank: int) -> list[str]:
-    """One rank has parameters of its own besides; these need no agreement."""
+    """Give one rank parameters that are not sharded; they need no agreement."""
     param, alone = _sharded(), nn.Parameter(torch.ones(3, 2))
     optimizer = Muon([param, alone] if rank else [param], foreach=True)
     alone.grad = torch.ones(3, 2)
@@ -117,7 +119,7 @@ def _others(rank: int) -> list[str]:
 
 
 def _not_a_number(rank: int) -> list[bool]:
-    """The largest magnitude of all ranks is not a number if that of one is not."""
+    """Complete the largest magnitude of all ranks, with NaN on one of them: it is NaN on both."""
     from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
     values = torch.tensor([torch.nan if rank == 0 else 1.0, torch.nan if rank else 1.0, rank + 1.0])
@@ -157,7 +159,7 @@ def test_gradients_that_overflow_on_one_rank_stop_both(fused: bool) -> None:
 def test_ranks_may_have_other_parameters_of_their_own() -> None:
     one, two = pair.run(_others)
 
-    assert len(one) == len(two) == 1  # only what is in parts has a gradient
+    assert len(one) == len(two) == 1  # only the sharded parameter has a gradient
     assert "the other shards" in one[0]
     assert one == two
 

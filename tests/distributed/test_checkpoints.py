@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: what one or two ranks saved goes on in one or two, as if never."""
+"""Test torch.distributed.checkpoint: training saved on one or two ranks goes on on one or two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import optgen.optim
 pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch.distributed")
 
 ALONE = ("Adafactor", "Rprop")
-"""Those whose class of torch's works on one rank only."""
+"""Classes for which torch's own class works on one rank only."""
 SPEC = '''
 from optgen.spec import hyper, optimizer, state
 
@@ -32,7 +32,7 @@ def Precise(p, g, t, /, m=state("mean", dtype="float32"), *, lr=hyper(0.1), deca
 
 
 class _Engine:
-    """A network on one rank or on two, of an optimizer's class, ours or torch's."""
+    """A network on one rank or on two, with an optimizer of ours or of torch's."""
 
     def __init__(self, rank: int, ranks: int, make: Any, reverse: bool = False) -> None:
         from torch.distributed.fsdp import fully_shard
@@ -84,7 +84,7 @@ class _Engine:
 def _resumed(
     rank: int, name: str, folder: str, kinds: tuple[str, str], reverse: bool = False
 ) -> dict[str, float]:
-    """Train, save, load, and go on, on 2 and 1, 1 and 2, 2 and 2 ranks where torch's class can."""
+    """Train, save, load, and go on: on 2 and 1, 1 and 2, 2 and 2 ranks, if torch's class can."""
     found = {}
     makes = [getattr(EVERY[name], kind) for kind in kinds]
     alone = _Engine(rank, 1, makes[0])
@@ -110,7 +110,7 @@ def _resumed(
 
 
 def _asked_for(rank: int, folder: str) -> bool:
-    """A checkpoint of torch's SGD, which has no `capturable`, for ours, which was asked for it."""
+    """Load a checkpoint of torch's SGD, without `capturable`, into ours with capturable=True."""
     from torch.distributed.checkpoint import CheckpointException, DefaultLoadPlanner
 
     makes = (
@@ -133,7 +133,7 @@ def _asked_for(rank: int, folder: str) -> bool:
 
 
 def _fresh(rank: int, name: str, ranks: int) -> dict[str, float]:
-    """Asked for its state before the first step, it trains as if nobody had asked."""
+    """Ask for the state before the first step; training must not change by this."""
     from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
     asked, alone = _Engine(rank, ranks, FULL[name].ours), _Engine(rank, 1, FULL[name].ours)
@@ -157,7 +157,7 @@ def _local(tensor: Any) -> Any:
 
 
 def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, float]:
-    """States with flat keys, through files; or whole ones, from rank 0."""
+    """Save and load states with flat keys through files, or whole states from rank 0."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint import state_dict
 
@@ -192,7 +192,7 @@ def _in_another_form(rank: int, name: str, form: str, folder: str) -> dict[str, 
 
 
 def _declared(rank: int, text: str, folder: str) -> list[Any]:
-    """A float32 state of bfloat16 parameters, through a checkpoint, and before the first step."""
+    """Save and load a float32 state of bfloat16 parameters, also before the first step."""
     kind: Any = optgen.load(text)
     engines = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Clipping on two ranks: the norm of one process, whoever holds which part of the gradients."""
+"""Test clipping on two ranks: the norm is that of one process, however gradients are sharded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _still(params: list[nn.Parameter], **given: Any) -> GradientClippingOptimize
 
 
 def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[Any]]:
-    """Parameters that two ranks share in every way and the same of one process, with gradients."""
+    """Return parameters sharded in every way, and the same of one process, with gradients."""
     ours, alone = [], []
     for (shape, placement), grad in zip(SHARED, gradients(step, torch.float32), strict=True):
         whole = torch.zeros(shape)
@@ -38,7 +38,7 @@ def _filled(mesh: Any, step: int, scale: float = 3.0) -> tuple[list[Any], list[A
 
 
 def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, int]:
-    """The largest difference to torch in one process, and how many times the ranks talked."""
+    """Return the largest difference to torch on one process, and the number of all_reduce calls."""
     device_mesh = distributed.init_device_mesh("cpu", mesh)
     worst, calls = 0.0, 0
     for step, limit in enumerate((0.5, 4.0, 1e6)):
@@ -58,9 +58,9 @@ def _as_one(rank: int, mesh: tuple[int, ...], norm_type: float) -> tuple[float, 
 @pytest.mark.parametrize("norm_type", [2.0, 3.0, torch.inf])
 @pytest.mark.parametrize("mesh", [(2,), (1, 2), (2, 1)], ids=str)
 def test_as_one_process(mesh: tuple[int, ...], norm_type: float) -> None:
-    """Even, uneven, empty and replicated shards, a plain tensor, by at most one all_reduce.
+    """Shards are even, uneven, empty and replicated, one tensor is plain; at most one all_reduce.
 
-    Tensors are cut along the last dimension of the mesh: where one rank is all of it, none is due.
+    Tensors are cut along the last dimension of the mesh. If its size is one, none is needed.
     """
     for worst, calls in pair.run(_as_one, mesh, norm_type):
         assert worst < 1e-6
@@ -80,7 +80,7 @@ def test_shards_are_clipped_by_value() -> None:
 
 
 def _one_has_none(rank: int, norm_type: float) -> Any:
-    """Plain parameters of which each rank has its own; rank 1 has no gradient at all."""
+    """Clip plain parameters, of which each rank has its own; rank 1 has no gradient at all."""
     mine = nn.Parameter(torch.zeros(2))
     whole = nn.Parameter(torch.zeros(1))
     if rank == 0:
@@ -100,7 +100,7 @@ def _one_has_none(rank: int, norm_type: float) -> Any:
 
 
 def test_a_rank_without_gradients_keeps_none_waiting() -> None:
-    """torchrec raises an error there, before the collective that the other rank is in."""
+    """torchrec raises an error on this rank, before the collective that the other rank is in."""
     for norm_type, total in ((2.0, 13.0), (torch.inf, 12.0)):
         (first, mine, whole), (second, none, other) = pair.run(_one_has_none, norm_type)
         assert first == second == total
@@ -110,7 +110,7 @@ def test_a_rank_without_gradients_keeps_none_waiting() -> None:
 
 
 def _grouped(rank: int) -> Any:
-    """Each rank has a table, and half of a matrix on a DTensor: what the mapping says counts."""
+    """Clip a table of each rank and a DTensor; the mapping says which ranks' gradients count."""
     from torch.distributed.tensor import DTensor, Replicate
 
     table = nn.Parameter(torch.zeros(2))
@@ -135,7 +135,7 @@ def test_groups_of_ranks_are_heeded_if_asked_for() -> None:
 
 
 def _unfinished(rank: int) -> Any:
-    """A gradient whose summands the ranks have still to add up."""
+    """Clip a gradient whose summands the ranks have not added up yet."""
     from torch.distributed.tensor import DTensor, Partial, Shard
 
     mesh = distributed.init_device_mesh("cpu", (2,))

@@ -1,4 +1,4 @@
-"""DDP, and ZeRO-1 on top of it: a network of which every rank has all trains as one process."""
+"""Test DDP, and ZeRO-1 on top of it: a replicated network trains as on one process."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _zero(rank: int, case: Case) -> dict[str, float]:
 
 
 def _muon(rank: int) -> dict[str, float]:
-    """Muon trains the matrices alone; under ZeRO-1 each rank some of them."""
+    """Train the matrices alone with Muon; under ZeRO-1 each rank steps some of them."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def matrices(module: nn.Module) -> list[Tensor]:
@@ -86,7 +86,7 @@ def _muon(rank: int) -> dict[str, float]:
 
 
 def _sparse(rank: int) -> bool:
-    """An embedding's gradients, of other rows on each rank."""
+    """Train an embedding whose gradients have other rows on each rank."""
     from torch.nn.parallel import DistributedDataParallel
 
     def embedding() -> nn.Embedding:
@@ -108,7 +108,7 @@ def _sparse(rank: int) -> bool:
 
 
 def _lbfgs(rank: int) -> dict[str, float]:
-    """Both ranks must take the same decisions: the loss that they take them by is the mean."""
+    """Train with LBFGS; both ranks must decide alike, so they decide by the mean loss."""
     network, alone = _parallel(False), models.model()
     runs = []
     for module in (network, alone):
@@ -144,7 +144,7 @@ def test_trains_as_one_process(name: str) -> None:
 
 
 def test_matrices() -> None:
-    """As exact as their products in bfloat16 are, in which last digits of gradients may show."""
+    """The bound is that of matrix products in bfloat16, which show last digits of gradients."""
     for found in pair.run(_muon):
         assert max(found.values()) < 5e-3
 

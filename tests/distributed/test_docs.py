@@ -1,4 +1,4 @@
-"""The lines of docs/distributed.md, run as they stand in two processes."""
+"""Test the lines of docs/distributed.md: they run as they are, in two processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Model(nn.Module):
 
 
 def _blocks() -> dict[str, str]:
-    """The Python of every section."""
+    """Return the Python of every section."""
     sections = re.split(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     pairs = zip(sections[1::2], sections[2::2], strict=True)
     return {
@@ -38,7 +38,7 @@ def _blocks() -> dict[str, str]:
 
 
 def _run(rank: int, section: str, folder: str) -> bool:
-    """Run a section; the one on checkpoints goes on from FSDP2's. The weights have changed."""
+    """Run a section, for checkpoints after FSDP2's; tell whether all weights have changed."""
     os.chdir(folder)
     names: dict[str, Any] = {"model": _Model(), "loss_function": mse_loss}
     names["batches"] = [[models.half(rank, part) for part in models.batch(s)] for s in range(3)]

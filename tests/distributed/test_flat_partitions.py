@@ -1,4 +1,4 @@
-"""FSDP 1 flattens parameters: elementwise rules step the pieces, others refuse them."""
+"""Test FSDP 1, which flattens parameters: elementwise rules step the pieces, others refuse them."""
 
 import warnings
 
@@ -33,7 +33,7 @@ def alone(name: str) -> float:
 
 
 def wrapped(rank: int, name: str, use_orig_params: bool, strategy: str) -> float | str:
-    """The last loss of a sharded model, or the optimizer's error."""
+    """Return the last loss of a sharded model, or the optimizer's error."""
     from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
     with warnings.catch_warnings():

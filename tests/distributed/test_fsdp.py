@@ -1,4 +1,4 @@
-"""FSDP2: a network sharded by `fully_shard` trains as one process would."""
+"""Test FSDP2: a network sharded by `fully_shard` trains as on one process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILS = [
     ("Adafactor", {"foreach": False}),
     *([("Muon", {})] if HAS_2_12 else []),
 ]
-"""What torch's own classes cannot do."""
+"""Classes and options with which torch's own classes fail."""
 
 
 def _sharded(*mesh: int) -> Any:
@@ -54,7 +54,7 @@ def _trained(rank: int, name: str, ways: tuple[Any, ...], *mesh: int) -> dict[st
 
 
 def _of_matrices(rank: int, ways: tuple[Any, ...]) -> dict[str, float]:
-    """Muon for the matrices of a network, and AdamW for its vectors; relative to their change."""
+    """Train a network's matrices with Muon and its vectors with AdamW; errors are relative."""
     found = {}
     for way in ways:
         changes = []
@@ -91,7 +91,7 @@ def _whole(param: Any) -> torch.Tensor:
 
 
 def _scaled(rank: int, name: str, fused: bool) -> Any:
-    """Gradients of a scaler; in the second step a number of rank 1 is too large, for both."""
+    """Train with a gradient scaler; in the second step rank 1 overflows, and both skip the step."""
     network, alone = _sharded(2), models.model()
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     ours = getattr(optgen.optim, name)(network.parameters(), fused=fused or None)
@@ -155,6 +155,6 @@ def test_a_gradient_scaler(name: str, fused: bool) -> None:
 
 
 def test_what_torch_cannot_do() -> None:
-    """Where this fails torch has learnt it, and docs/distributed.md is to say so."""
+    """If this fails, torch's classes can do more now, and docs/distributed.md must say so."""
     for found in pair.run(_torch_fails):
         assert [each.partition("}")[0] + "}" for each in found] == [f"{n} {w}" for n, w in FAILS]

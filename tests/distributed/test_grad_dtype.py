@@ -1,4 +1,4 @@
-"""Parameters that two ranks share, with gradients of another dtype: equal to one process."""
+"""Test shared parameters with gradients of another dtype: two ranks are equal to one process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def _trained(name: str, lowering: str, params: list[Any], of: torch.dtype) -> list[Any]:
-    """Take steps; some gradients are of the given dtype, and bfloat16 holds all of them."""
+    """Take steps; some gradients have the given dtype, and bfloat16 can hold all of them."""
     params = [nn.Parameter(param.clone()) for param in params]
     optimizer = getattr(optgen.optim, name)(params, lr=0.1)
     for step in range(3):
@@ -50,6 +50,6 @@ def _in(rank: int, name: str, lowering: str) -> float:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon"])
 def test_a_narrow_gradient_of_a_wide_parameter(name: str, lowering: str) -> None:
-    """It says the same as one of the parameter's dtype, and so the step is the same."""
+    """The gradient equals one of the parameter's dtype, so the step is the same."""
     for found in pair.run(_in, name, lowering):
         assert found < 1e-6

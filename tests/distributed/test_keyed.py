@@ -1,4 +1,4 @@
-"""Keyed optimizers on two ranks: checkpoints by name, and loads in which no rank waits."""
+"""Test keyed optimizers on two ranks: checkpoints by name, and loads in which no rank waits."""
 
 import warnings
 from pathlib import Path
@@ -18,7 +18,7 @@ LIBRARIES = {"torch": torch.optim, "optgen": optgen.optim}
 
 
 def values(seed: int) -> dict[str, Tensor]:
-    """Parameters of a model: shards of two ranks are even, uneven, and empty on one."""
+    """Return parameters of a model: shards of two ranks are even, uneven, and empty on one."""
     generator = torch.Generator().manual_seed(seed)
     shapes = {"even": (4, 3), "uneven": (3, 2), "empty": (1, 2)}
     return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
@@ -32,7 +32,7 @@ def spread(tensor: Tensor) -> Tensor:
 
 
 def optimizer(library: str, sharded: bool, seed: int) -> keyed.WarmupOptimizer:
-    """Adam over shards, a plain bias, and a table with an optimizer of its own; warmed up."""
+    """Return an optimizer with warm-up: Adam for shards and a bias, another one for a table."""
     kind = LIBRARIES[library]
     given = values(seed)
     shards = {n: spread(v) if sharded else v for n, v in given.items()}
@@ -62,7 +62,7 @@ def train(each: keyed.KeyedOptimizer, steps: range, sharded: bool) -> None:
 
 
 def whole(each: keyed.KeyedOptimizer) -> dict[str, Any]:
-    """Parameters and state as plain tensors."""
+    """Return parameters and state as plain tensors."""
     found: dict[str, Any] = {**each.params, **each.state_dict()["state"]}
     flat: dict[str, Any] = {}
     for name, value in found.items():
@@ -91,7 +91,7 @@ def save(rank: int, library: str, folder: str) -> dict[str, Any]:
 
 
 def resume(rank: int | None, library: str, folder: str) -> dict[str, Any]:
-    """Load what was saved into an optimizer of other weights, and train two steps."""
+    """Load a checkpoint into an optimizer of other weights, and train two steps."""
     import torch.distributed.checkpoint as dcp
 
     sharded = rank is not None
@@ -145,9 +145,9 @@ def test_a_rank_that_refuses_leaves_no_other_waiting() -> None:
 
 
 def redistribute(rank: int, order: list[int] | None) -> str:
-    """Load a tensor of other placements on one rank, where torchrec would communicate.
+    """Load a tensor of other placements on one rank; torchrec would communicate there.
 
-    It is replicated, or sharded over the ranks in another order.
+    The tensor is replicated, or sharded over the ranks in another order.
     """
     from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 

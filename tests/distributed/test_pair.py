@@ -1,4 +1,4 @@
-"""The two processes that distributed tests run in: results, errors, time-outs, and afterwards."""
+"""Test the two processes for distributed tests: results, errors, time-outs, and the call after."""
 
 import os
 import time

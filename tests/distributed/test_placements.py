@@ -1,4 +1,4 @@
-"""How a parameter, its gradient and its states lie: alike, made so by a collective, or refused."""
+"""Test placements of a parameter, its gradient and its states: equal, redistributed, or refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="no torch
 
 
 def _placed(rank: int, lowering: str) -> dict[str, Any]:
-    """Gradients of every placement for parameters of two: the same step, however they come."""
+    """Step parameters of two placements with gradients of every placement; the steps are equal."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh = distributed.init_device_mesh("cpu", (2,))
@@ -30,7 +30,7 @@ def _placed(rank: int, lowering: str) -> dict[str, Any]:
     for ours in (Shard(0), Shard(1), Replicate()):
         for theirs in (Shard(0), Shard(1), Replicate(), Partial()):
             param = nn.Parameter(distribute_tensor(values[0].clone(), mesh, [ours]))
-            # A gradient that has still to be added up: each rank holds a summand.
+            # A gradient that is not added up yet: each rank holds a summand.
             summands = DTensor.from_local(grads[rank].clone(), mesh, [Partial()])
             param.grad = summands if theirs.is_partial() else summands.redistribute(mesh, [theirs])
             optimizer = Adam([param])
@@ -70,7 +70,7 @@ def _refused(rank: int) -> list[str]:
 
 
 def _another_state(rank: int) -> str:
-    """A state of the right size that lies in another way; even parts would be taken for right."""
+    """Return the error of a state of the right size with other placements."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     mesh = distributed.init_device_mesh("cpu", (2,))

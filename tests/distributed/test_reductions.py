@@ -1,4 +1,4 @@
-"""Rules that look at whole parameters, of which two ranks hold parts: equal to one process."""
+"""Test sharded parameters of rules that look at whole parameters: equal to one process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OWN = {
     "Sized": SIZED,
     "Alone": SIZED.replace("Sized", "Alone").replace(" / sqrt(numel(p))", ""),
 }
-"""Rules of these tests; vectors of the last go by themselves, whatever part of them is here."""
+"""Specs of these tests. A step of Alone's vectors needs no communication, for any shard."""
 SPECS = Path(__file__).parent.parent / "specs"
 OPTIONS: dict[str, dict[str, Any]] = {
     "Adafactor": {"weight_decay": 0.1, "maximize": True},
@@ -61,7 +61,7 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((5, 3), 0),  # unevenly
     ((1, 6), 0),  # one rank has nothing
     ((3, 5), 1),
-    ((6, 1), 1),  # nothing, of every row
+    ((6, 1), 1),  # nothing of every row
     ((8, 4), 0),
     ((7,), 0),
     ((1,), 0),
@@ -71,16 +71,16 @@ PLACES: tuple[tuple[tuple[int, ...], int | None], ...] = (
     ((5, 3), None),  # whole on both ranks
     ((600, 700), 0),  # larger than a block
 )
-"""Shapes, and along which axis two ranks cut them."""
+"""Shapes, and the axis along which two ranks cut them."""
 THIN = {(600, 700): (8, 52_500)}
-"""As large, with a small product: bfloat16 is slow where a processor has no instructions for it."""
+"""Shapes as large with a small matrix product: without processor support bfloat16 is slow."""
 LOWERINGS = ("forloop", "foreach", "fused_cpu")
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 @cache
 def rule(name: str) -> Any:
-    """The class of this name, of this package or of a spec of the tests."""
+    """Return the class of this name, from this package or from a spec of the tests."""
     for known in (Adafactor, Muon, RowWiseAdagrad):
         if known.__name__ == name:
             return known
@@ -107,7 +107,7 @@ class _Run:
         )
 
     def step(self, lowering: str, missing: int | None = None) -> None:
-        """One step of both; one gradient is missing."""
+        """Take one step of both; one gradient is missing."""
         for index, alone in enumerate(self.alone):
             grad = torch.randn_like(alone) if index != missing else None
             alone.grad = grad
@@ -116,10 +116,12 @@ class _Run:
         with use_lowering(lowering):
             self.ours.step()
         with use_lowering("fused_cpu" if lowering == "fused_cpu" else "forloop"):
-            self.reference.step()  # CAME and Muon tell a last bit of another lowering apart
+            self.reference.step()  # CAME and Muon amplify a difference of lowerings in the last bit
 
     def error(self) -> float:
-        """The greatest difference between two ranks and one process, of parameters and states."""
+        """Return the largest difference between two ranks and one process, of parameters and
+        states.
+        """
         found = [0.0]
         for ours, alone in zip(self.parts, self.alone, strict=True):
             found.append(difference(ours.detach(), alone.detach()))
@@ -141,7 +143,7 @@ def _places(name: str) -> Any:
 
 
 def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> dict[str, float]:
-    """The errors of both types and on meshes with a dimension of one.
+    """Return the errors for both dtypes and on a mesh with a dimension of one.
 
     A kernel that was built for float64 serves float32 too.
     """
@@ -154,7 +156,7 @@ def _trained(rank: int, kind: Any, options: Any, places: Any, lowering: str) -> 
     return found
 
 
-# The for-loop takes the form of the lists: one rule shows it.
+# The for-loop runs foreach's sharded function: one rule is enough to test this.
 WAYS = [(name, way) for name in OPTIONS for way in LOWERINGS if way != "forloop" or name == "Muon"]
 
 
@@ -165,7 +167,7 @@ def test_two_ranks_are_one_process(name: str, lowering: str) -> None:
 
 
 def _explained(rank: int) -> list[str]:
-    """What is told of a parameter in parts beside one that is whole, and of what cannot be."""
+    """Return `explain` for a sharded parameter and a whole one, and the error of fused Triton."""
     mesh = distributed.init_device_mesh("cpu", (2,))
     params = [nn.Parameter(share(torch.ones(3, 4), _cut(axis), mesh)) for axis in (0, None)]
     optimizer = Adafactor(params)
@@ -195,7 +197,7 @@ def test_explain_tells_parts_from_wholes() -> None:
 
 
 def _same_placements(rank: int) -> list[tuple[Any, ...]]:
-    """How the states of rows and columns lie, and what they hold before the first step."""
+    """Return placements of row and column states, and check their values before the first step."""
     from torch.distributed.tensor import DTensor
 
     found = []
@@ -238,7 +240,7 @@ def test_states_of_rows_and_columns_lie_as_their_parameter() -> None:
 
 
 def _collectives(rank: int, kind: Any, options: Any, places: Any) -> list[Counter[str]]:
-    """What one step asks the other rank for, through each lowering."""
+    """Return the collectives of one step, through each lowering."""
     run, found = _Run(kind, options, places, torch.float32), []
     run.step("foreach")
     for lowering in LOWERINGS:
@@ -250,7 +252,7 @@ def _collectives(rank: int, kind: Any, options: Any, places: Any) -> list[Counte
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """The collectives of `torch.distributed` that are called meanwhile, by name."""
+    """Count the collectives of `torch.distributed` that are called meanwhile, by name."""
     calls: Counter[str] = Counter()
     with ExitStack() as stack:
         for name in ("all_reduce", "all_to_all_single", "all_gather_into_tensor", "broadcast"):
@@ -270,12 +272,12 @@ def counted() -> Iterator[Counter[str]]:
         ("Adafactor", {"all_reduce": 3}),  # sums of squares, of the rows' means, of the update
         ("LAMB", {"all_reduce": 1}),
         ("CAME", {"all_reduce": 5}),
-        ("Muon", {"all_to_all_single": 2}),  # matrices there, their parts back
+        ("Muon", {"all_to_all_single": 2}),  # matrices out, their shards back
     ],
 )
 def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, int]) -> None:
     expected = Counter(calls) + Counter(all_reduce=1)  # and one in which the ranks agree
-    several = [*_places(name)[:3], *_places(name)[4:6]]  # all are cut along the first axis but one
+    several = [*_places(name)[:3], *_places(name)[4:6]]  # all but one are cut along the first axis
 
     for places in ([((8, 4), 0)], several, several * 4):
         for found in pair.run(_collectives, rule(name), OPTIONS[name], places):
@@ -283,7 +285,7 @@ def test_a_step_has_as_many_collectives_as_phases(name: str, calls: dict[str, in
 
 
 def _in_columns(rank: int, dtype: torch.dtype) -> float:
-    """Parts whose memory is laid out by columns, beside one process in which none is."""
+    """Return the error of shards with column-major memory, beside one process without any."""
     from torch.distributed.tensor import DTensor
 
     places: Any = [((8, 4), 0), ((9, 8), 1), ((40, 70), 0)]

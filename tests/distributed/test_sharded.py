@@ -1,4 +1,4 @@
-"""Parameters that two ranks share in every way, in one optimizer: equal to one process."""
+"""Test parameters that two ranks share in every way, in one optimizer: equal to one process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Run:
 
 
 def _in(rank: int, chosen: list[Case], dtype: torch.dtype, *lowerings: str) -> dict[str, float]:
-    """The difference to one process of every case through every lowering."""
+    """Return the difference to one process of every case through every lowering."""
     found = {}
     for case in chosen:
         for lowering in lowerings:
@@ -96,8 +96,8 @@ def test_complex_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOLERANCE)
 def test_sixteen_bits(name: str) -> None:
-    # torch's own operations, and so the other lowerings, round the last few elements of a tensor
-    # in another way than the rest: which these are depends on how it is cut.
+    # torch's operations, and so the other lowerings, round the last few elements of a tensor
+    # differently. Which elements these are depends on the sharding.
     _check(name, _in, [EVERY[name]], torch.bfloat16, "fused_cpu")
 
 

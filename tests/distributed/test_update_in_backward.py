@@ -1,4 +1,4 @@
-"""Training in the backward pass on two ranks: FSDP2 and DDP, held to one process."""
+"""Test training in the backward pass on two ranks: FSDP2 and DDP, compared with one process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _fsdp(rank: int, kind: Any, bucket_bytes: int) -> dict[str, float]:
 @pytest.mark.parametrize("kind", [AdamW, Adafactor])
 @pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
 def test_fsdp2(bucket_bytes: int, kind: Any) -> None:
-    """Also of a rule that talks with the other rank: passes come to parameters in one order."""
+    """A rule may communicate too: backward passes reach the parameters in the same order on all
+    ranks.
+    """
     assert pair.run(_fsdp, kind, bucket_bytes) == [{}, {}]
 
 
@@ -56,7 +58,7 @@ def _too_early(rank: int) -> None:
 
 
 def test_wrapped_before_fully_shard() -> None:
-    """Its hooks would be those of parameters that are no longer there."""
+    """The hooks would be on parameters that no longer exist."""
     pair.run(_too_early)
 
 
@@ -74,7 +76,7 @@ def _ddp(rank: int, bucket_bytes: int, view: bool) -> dict[str, float]:
 @pytest.mark.parametrize("view", [False, True], ids=["", "views"])
 @pytest.mark.parametrize("bucket_bytes", [0, 200, EVERYTHING], ids=["each", "some", "all"])
 def test_ddp(bucket_bytes: int, view: bool) -> None:
-    """Updates come after the sums of both ranks, in buckets of the engine's own."""
+    """Updates come after the sums of both ranks, which DDP makes in buckets of its own."""
     assert pair.run(_ddp, bucket_bytes, view) == [{}, {}]
 
 
@@ -95,7 +97,7 @@ def test_one_optimizer_a_parameter() -> None:
 
 
 def _taken_over(rank: int) -> bool:
-    """DDP around such parameters: it steps itself, at the end with a stream of an accelerator."""
+    """Let DDP take over the parameters: DDP steps them itself, on an accelerator's stream."""
     network = models.model()
     apply_optimizer_in_backward(SGD, network.parameters(), {"lr": 0.1})
     engine = nn.parallel.DistributedDataParallel(network)
@@ -113,7 +115,7 @@ def test_ddp_knows_the_hooks() -> None:
 
 
 def _without_group(rank: int) -> str:
-    """A parameter prepared while there was no process group, and used when there is one."""
+    """Prepare a parameter while there is no process group, and use it when there is one."""
     from unittest.mock import patch
 
     param = nn.Parameter(torch.zeros(2))
@@ -125,12 +127,12 @@ def _without_group(rank: int) -> str:
 
 
 def test_the_process_group_comes_first() -> None:
-    """DDP would not know of the hook, and each rank go its own way."""
+    """Otherwise DDP would not know of the hook, and the ranks would diverge."""
     assert pair.run(_without_group) == ["refused", "refused"]
 
 
 def _tables(rank: int) -> Any:
-    """Each rank has a table of its own, as tables are shared out; nothing is exchanged."""
+    """Train a table of each rank's own; nothing is exchanged."""
     table = FusedEmbeddingBag(8, 4, mode="sum", optimizer_kwargs={"lr": 0.1})
     before = table.weight.detach().clone()
     table(torch.tensor([[rank, 5]])).sum().backward()
