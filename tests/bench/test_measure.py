@@ -1,4 +1,6 @@
-"""Rounds of samples: who takes part, for how long, and what comes of it. The clock is ours."""
+"""Test rounds of samples: which variants take part, for how long, and the figures, with a fake
+clock.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from optgen.bench.measure import Budget, compare, compare_redrawn, seconds_of
 
 @dataclass
 class Clock:
-    """Time passes only in steps."""
+    """A clock that only steps advance."""
 
     now: float = 0.0
 
@@ -25,7 +27,7 @@ class Clock:
 
 @dataclass
 class Stub:
-    """A variant whose steps take so long; it notes when it was given which gradients."""
+    """A variant whose steps take a given time; it notes when it was given which gradients."""
 
     seconds: float
     clock: Clock
@@ -95,7 +97,7 @@ def test_caches_are_filled_anew_before_each_cold_step(
 
     compare(both, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
 
-    assert filled == [3, 3.5, 4, 4.5]  # when both have warmed up, by three steps each
+    assert filled == [3, 3.5, 4, 4.5]  # after both have warmed up, by three steps each
 
 
 def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
@@ -103,7 +105,7 @@ def test_what_no_cache_holds_is_not_repeated(clock: Clock) -> None:
 
     compare({"one": one}, lambda: [zeros(1)], Budget(10, most=2, clock=clock))
 
-    assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up goes by the real time
+    assert clock.now == pytest.approx(0.3 * (3 + 2))  # the warm-up uses the real time
 
 
 def test_a_sample_is_long_enough(clock: Clock) -> None:
@@ -134,4 +136,4 @@ def test_a_draw_leaves_time_to_the_next(clock: Clock) -> None:
 
     found = compare_redrawn(draw, lambda: [zeros(1)], Budget(1.25, most=50, clock=clock), draws=5)
 
-    assert found["one"]["samples"] == 5  # of a quarter of a second each
+    assert found["one"]["samples"] == 5  # each takes a quarter of a second

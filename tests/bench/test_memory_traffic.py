@@ -1,4 +1,4 @@
-"""What a step reads and writes, as the plan of its rule says."""
+"""Test what a step reads and writes, by the plan of its rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPECS = Path(__file__).parents[1] / "specs"
 
 
 def keys(traffic: Traffic, group: dict[str, object]) -> list[tuple[list[str], list[str]]]:
-    """Of every trip, what it writes back and what it only reads."""
+    """Return the keys of every trip: those that it writes back, and those that it only reads."""
     trips = list(traffic.present(group))
     return [
         ([t.key for t in trip if t.stored], [t.key for t in trip if not t.stored]) for trip in trips
@@ -38,7 +38,7 @@ def test_flags_bring_streams(momentum: float, states: list[str]) -> None:
 
 
 def test_phases_of_rows_and_columns() -> None:
-    """Sums, an update of the factors, and two trips that read them beside the gradient."""
+    """Trips make sums, update the factors, and twice read the factors with the gradient."""
     factored, plain = traffic("Adafactor") or ()
 
     factors = ["row_factor", "col_var"]
@@ -72,7 +72,7 @@ def test_no_limit_where_matrices_are_multiplied() -> None:
 
 
 def test_rows_and_columns_of_a_convolution() -> None:
-    """Those of 1×1 have one number for each weight."""
+    """Rows and columns of 1×1 convolutions have one number for each weight."""
     row, column = (Access("", shape=shape) for shape in ("row", "col"))
 
     weights = torch.empty(8, 4, 1, 1)

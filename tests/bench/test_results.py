@@ -1,4 +1,4 @@
-"""The file of results: merged cell by cell, a line for each."""
+"""Test the file of results: merged cell by cell, one line for each cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit goes through the streams of a rule, each word once a trip, and changes nothing."""
+"""Test the roofline: it walks a rule's streams, each word once a trip, and changes no value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = 2**32 - 1
 def stepped(
     name: str, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> torch.optim.Optimizer:
-    """An optimizer that has taken a step."""
+    """Return an optimizer that has taken a step."""
     params = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
     for param in params:
         param.grad = torch.randn(param.shape).to(dtype)
@@ -30,7 +30,7 @@ def stepped(
 
 
 def words(optimizer: torch.optim.Optimizer, *keys: str) -> list[list[Tensor]]:
-    """Copies of streams as integers, one list a parameter."""
+    """Return copies of streams as integers, one list for each parameter."""
     found = []
     for param in optimizer.param_groups[0]["params"]:
         known = {"param": param.detach(), "grad": param.grad, **optimizer.state[param]}
@@ -57,7 +57,7 @@ def test_every_word_is_as_it_was(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_what_is_read_and_what_is_written(threads: int) -> None:
-    """With a mask that lets everything through, each stored word shows all that were read."""
+    """The mask lets everything through, so each stored word shows all words that were read."""
     optimizer = stepped("AdamW", (50, 7), (1,), (129,))
     keys = ("param", "exp_avg", "exp_avg_sq", "grad")
     before = words(optimizer, *keys)

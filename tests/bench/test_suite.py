@@ -1,4 +1,4 @@
-"""Every part of the benchmark, on tensors so small that only what is said of them is true."""
+"""Test every part of the benchmark on tiny tensors; figures are checked only for plausibility."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_of_every_class(name: str) -> None:
-    """Ours, the limit where memory is that, and the forms torch has."""
+    """There are our step, the limit if memory limits the step, and the forms that torch has."""
     cell = Cell("step", name, "small" if limited(name) else "20groups", "bfloat16")
 
     found = SUITE.run(cell)
@@ -133,7 +133,7 @@ def test_what_is_kept_counts_and_state_does_not(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_process_that_begins() -> None:
-    """In this one: the same function with the same request."""
+    """The measurement of a new process runs in this one, with the same request."""
     request: dict[str, Any] = {"dtype": "float32", "threads": torch.get_num_threads()}
 
     found = first_step.measured("AdamW", OURS, [[3, 4], [5]], **request)
@@ -143,7 +143,7 @@ def test_a_process_that_begins() -> None:
 
 
 def test_cold_and_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is empty every time, or was filled by a process before."""
+    """The cache is empty every time, or was filled by an earlier process."""
     folders: list[str] = []
 
     def ask(module: str, request: Any, environment: Any = None) -> dict[str, float]:

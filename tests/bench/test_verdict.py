@@ -1,4 +1,4 @@
-"""Targets: reached, missed, not measured."""
+"""Test targets: reached, missed, not measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optgen.bench.verdict import Target, verdicts
 
 
 def figures(ours: float, **others: float) -> Figures:
-    """Of one cell: medians."""
+    """Return the medians of one cell."""
     titles = {"limit": LIMIT, "default": DEFAULT, "fused": FUSED}
     named = {OURS: ours} | {titles[key]: value for key, value in others.items()}
     return {title: {"median": value, "min": value, "cold": value} for title, value in named.items()}
@@ -47,7 +47,7 @@ def test_reached_by_all_of_them() -> None:
 
 
 def test_not_measured_is_not_reached() -> None:
-    """Nor is a form that torch has not of this class."""
+    """A form that torch lacks for a class counts as not measured too."""
     some = [of_limit(["AdamW"], ["gpt2"]), faster(["SGD"], ["1e6"], FUSED)]
 
     assert [v.word for v in verdicts([Target("x", s, 0) for s in some], RESULTS)] == [
@@ -72,7 +72,7 @@ def test_the_geometric_mean_of_torchs_fastest_and_default() -> None:
 
 
 def test_the_targets_of_a_machine() -> None:
-    """A processor that converts bfloat16 is held to more; every row prints."""
+    """A processor that converts bfloat16 has more targets; every row prints."""
     plain, converting = of_machine({}), of_machine({"converts_bfloat16": True})
 
     assert len(converting) == len(plain) + 3

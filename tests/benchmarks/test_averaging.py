@@ -1,4 +1,4 @@
-"""The benchmark of averaged models prints a line for every way and list."""
+"""Test that the benchmark of averaged models prints a line for every way and list."""
 
 import pytest
 

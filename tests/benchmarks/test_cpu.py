@@ -1,4 +1,4 @@
-"""The benchmark of a CPU: what is asked for, what is kept, and what the README shows of it."""
+"""Test the CPU benchmark: its requests, the results that it keeps, and the README's figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of shared parameters prints a row for every class, way and shape."""
+"""Test that the benchmark of shared parameters prints a row for every class, way and shape."""
 
 import pytest
 from torch import distributed

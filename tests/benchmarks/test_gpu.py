@@ -1,4 +1,4 @@
-"""What the benchmark on a GPU will do, as far as that goes without one."""
+"""Test the GPU benchmark as far as possible without a GPU."""
 
 import json
 import os
@@ -46,9 +46,9 @@ def test_a_class_without_settings_of_its_own_is_checked_with_weight_decay() -> N
 
 @outside
 def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
-    """All of the script for one class, in processes of its own; what is done is not done again.
+    """The script runs for one class in new processes; what is done is not done again.
 
-    Of what the generator and the tests need nothing can be imported: a GPU's machine may lack it.
+    Libraries of the generator and the tests cannot be imported: a machine with a GPU may lack them.
     """
     pytest.importorskip("triton")
     for absent in ("jinja2", "pytest", "sympy", "typer"):
@@ -72,7 +72,7 @@ def test_a_rehearsal_takes_every_way(tmp_path: Path) -> None:
 
 
 class Faulty:
-    """A process that ends in the middle of what it does, until it has been started often."""
+    """A process that ends in mid-task until it has been started often."""
 
     started = 0
 

@@ -1,4 +1,4 @@
-"""The benchmark of updates in the backward pass prints a line for every way."""
+"""Test that the benchmark of updates in the backward pass prints a line for every way."""
 
 from typing import Any
 

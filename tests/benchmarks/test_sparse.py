@@ -1,4 +1,4 @@
-"""The benchmark of sparse gradients prints a row for every class and table."""
+"""Test that the benchmark of sparse gradients prints a row for every class and table."""
 
 import pytest
 

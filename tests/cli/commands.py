@@ -1,4 +1,4 @@
-"""Command lines, a spec for them, and what they leave in a folder."""
+"""Run command lines, write a spec for them, and record the files that they leave."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def Heavy(p, g, /, b=state("momentum_buffer"), *, lr=hyper(1e-2, ge=0), beta=hyp
 
 
 def run(*arguments: str) -> Result:
-    """One command line, in this process."""
+    """Run one command line in this process."""
     return CliRunner().invoke(app, list(arguments), prog_name="optgen")
 
 
 def make_checkout(folder: Path, name: str, text: str) -> None:
-    """Make the folder at hand a checkout of one spec, freshly built."""
+    """Make the current folder a checkout of one spec, freshly built."""
     (folder / "pyproject.toml").write_text('[project]\nname = "optgen"\n')
     (folder / "specs").mkdir()
     (folder / "specs" / name).write_text(text)
@@ -34,6 +34,6 @@ def make_checkout(folder: Path, name: str, text: str) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below a folder: its bytes, and when it was written."""
+    """Return every file below a folder: its bytes, and when it was written."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.suffix != ".pyc")
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}

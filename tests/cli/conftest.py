@@ -1,4 +1,4 @@
-"""Folders to stand in: one that is no checkout, and one that is."""
+"""Fixtures that change to a folder: one that is no checkout, and one that is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cli.commands import RULE, make_checkout
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is no checkout, with one spec in it, to stand in."""
+    """Change to a folder that is no checkout, with one spec in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "heavy.py").write_text(RULE)
     return tmp_path
@@ -18,7 +18,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of one spec to stand in, freshly built."""
+    """Change to a checkout of one spec, freshly built."""
     monkeypatch.chdir(tmp_path)
     make_checkout(tmp_path, "heavy.py", RULE)
     return tmp_path

@@ -1,4 +1,4 @@
-"""What holds of every command: help, usage errors, names of the catalogue, what it needs."""
+"""Test what all commands share: help, usage errors, names of the catalogue, missing libraries."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_path_that_is_no_python_file(outside: Path) -> None:
 
 
 def test_without_the_generators_libraries(tmp_path: Path) -> None:
-    """The command says what to install where typer is absent."""
+    """The command says what to install if typer is missing."""
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
     result = subprocess.run(
         [sys.executable, "-m", "optgen", "list"],
@@ -73,7 +73,7 @@ def test_without_the_generators_libraries(tmp_path: Path) -> None:
 
 
 def test_the_generators_libraries_are_those_of_the_package() -> None:
-    """The command cannot read pyproject.toml where it is installed."""
+    """An installed command cannot read pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
     assert list(EXTRA) == project["optional-dependencies"]["build"]

@@ -1,4 +1,4 @@
-"""optgen bench: a table, a file, a picture, and what it refuses."""
+"""Test optgen bench: a table, a file, a picture, and the arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row for each class and list beside torch's, results in a file, and a picture."""
+    """There is a row for each class and list beside torch's, a results file, and a picture."""
     monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
@@ -40,7 +40,7 @@ def test_bench_says_what_there_is() -> None:
 
 
 def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory's limit is a loop in C: there is nothing to compare with."""
+    """The memory's limit is a C loop, so without a compiler there is nothing to compare with."""
     monkeypatch.setattr(compiler, "find", lambda: None)
     monkeypatch.setattr(roofline, "_library", roofline._library.__wrapped__)
     monkeypatch.setattr(library_cache, "folders", lambda: iter(()))

@@ -1,4 +1,4 @@
-"""optgen bench of a person's own rule: against the memory's limit, and torch's if it has one."""
+"""Test optgen bench with a user's own rule: against the memory's limit, and torch's if any."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_rule_of_ones_own(tmp_path: Path) -> None:
     assert "of limit" in header
     assert "torch" not in header
     assert row.split()[0] == "Made"
-    assert "(" in row  # the part of the limit, by medians and by minima
+    assert "(" in row  # the share of the limit, by medians and by minima
 
 
 def test_beside_one_that_torch_has(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""optgen build: what it writes, what it leaves alone, and its exit codes."""
+"""Test optgen build: the files that it writes or leaves alone, and its exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_build_outside_needs_a_folder(outside: Path) -> None:
 
 
 def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spec of one's own becomes a package that imports and trains."""
+    """A user's own spec becomes a package that imports and trains."""
     result = run("build", "heavy.py", "--out", "my_package")
 
     assert result.exit_code == 0, result.output
@@ -45,7 +45,7 @@ def test_build_outside(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_built_outside_says_where_it_comes_from(outside: Path) -> None:
-    """Not from specs/, and not by a bare `optgen build`; no path of this machine either."""
+    """Generated files name neither specs/ nor a bare `optgen build`, nor a path of this machine."""
     (outside / "specs").mkdir()
     (outside / "specs" / "light.py").write_text(RULE.replace("Heavy", "Light"))
     for name in (str(outside / "heavy.py"), "specs/light.py"):
@@ -62,7 +62,7 @@ def test_what_is_built_outside_says_where_it_comes_from(outside: Path) -> None:
 
 
 def test_a_file_of_somebody_else_stays(outside: Path) -> None:
-    """Hand-written modules in the way are named, and nothing at all is written."""
+    """The error names hand-written modules in the way, and no file is written."""
     folder = outside / "my_package" / "heavy"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("by_hand = True\n")
@@ -130,7 +130,7 @@ def test_diff_prints_what_is_stale(checkout: Path) -> None:
 
 
 def test_build_removes_what_it_left_over(checkout: Path) -> None:
-    """Its own files of a lowering or a spec that went; a file of somebody else stays."""
+    """optgen's files of a lowering or a spec that is gone are removed; other files stay."""
     folder = checkout / "generated"
     (folder / "heavy" / "old.py").write_text(f"# {emit.MARK} from specs/heavy.py.\n")
     (folder / "heavy" / "notes.py").write_text("# by hand\n")
@@ -169,7 +169,7 @@ BAD = {
 
 @pytest.mark.parametrize("fault", BAD)
 def test_a_bad_spec_changes_no_file(fault: str, checkout: Path) -> None:
-    """Exit code 3, the place, and not one byte written; not even of the good spec beside it."""
+    """The exit code is 3, the message says the place, and not even the good spec is built."""
     (checkout / "specs" / "another.py").write_text(RULE.replace("Heavy", "Another"))
     (checkout / "specs" / "heavy.py").write_text(RULE.replace(*BAD[fault]))
     before = snapshot(checkout)
@@ -220,7 +220,7 @@ def test_a_folder_of_a_spec_that_is_gone_is_stale(outside: Path) -> None:
     (outside / "out" / "mine" / "notes.py").write_text("# by hand\n")
     assert run("build", "heavy.py", "light.py", "--out", "out").exit_code == 0
     one_of_two = ("build", "heavy.py", "--out", "out")
-    assert run(*one_of_two, "--check").exit_code == 0  # its spec is there, and was not given
+    assert run(*one_of_two, "--check").exit_code == 0  # its spec exists, although it was not given
 
     (outside / "light.py").unlink()
     before = snapshot(outside)

@@ -1,4 +1,4 @@
-"""optgen check: the errors of specs, and of specs beside one another."""
+"""Test optgen check: errors of specs, and conflicts between specs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_check_says_ok_and_writes_nothing(outside: Path) -> None:
 
 
 def test_check_finds_what_no_plan_can_cut(outside: Path) -> None:
-    """A number on both sides of a matrix word; the other commands show the same error."""
+    """A number is needed on both sides of a matrix op; other commands show the same error."""
     rule = """from optgen.spec import *
 
 
@@ -41,7 +41,9 @@ def Both(p, g, /, *, lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))):
 
 
 def test_check_reports_every_file(outside: Path) -> None:
-    """The first error of each, what is right beside it, and what is wrong between them."""
+    """The output has each file's first error, the files that are right, and conflicts between
+    files.
+    """
     (outside / "one.py").write_text(RULE.replace("p - lr * b", "p - lr * c"))
     (outside / "two.py").write_text("")
     (outside / "same.py").write_text(RULE)
@@ -56,7 +58,7 @@ def test_check_reports_every_file(outside: Path) -> None:
 
 
 def test_check_compiles(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache holds then all that a first step would have built."""
+    """Afterwards the cache holds all that a first step would build."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
 
     result = run("check", "heavy.py", "--compile")
@@ -69,7 +71,7 @@ def test_check_compiles(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_says_what_keeps_a_rule_from_compiling(
     outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as a step's warning says and explain."""
+    """The error equals a step's warning and the text of `explain`."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
     monkeypatch.setattr("optgen.cli.check_compile.inline_includes", lambda text: "no C++\n")
     result = run("check", "heavy.py", "--compile")

@@ -1,4 +1,4 @@
-"""The command line and `optgen.load`, of a spec file that holds functions over lists."""
+"""Test the command line and `optgen.load` with a spec file of functions over lists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = ("__init__.py", "forloop.py", "foreach.py", "fused_cpu.cpp", "fused_trit
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with one spec file, freshly built."""
+    """Return a checkout with one spec file, freshly built."""
     monkeypatch.chdir(tmp_path)
     make_checkout(tmp_path, "lists.py", TEXT)
     return tmp_path
@@ -92,7 +92,7 @@ def test_show(folder: Path) -> None:
 
 
 def test_beside_an_optimizer(folder: Path) -> None:
-    """One file is one optimizer, or functions: its folder holds one or the other."""
+    """A file holds one optimizer or functions, because its generated folder holds either."""
     spec = (
         "@optimizer()\ndef Heavy(p, g, /, *, lr=hyper(1)):\n"
         '    """Made up."""\n    p = p - lr * g\n'

@@ -1,4 +1,4 @@
-"""A defect of optgen, which no spec should show, is one line with a place, and exit code 5."""
+"""Test defects of optgen, which no spec should show: one line with a place, and exit code 5."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGE = "optgen failed here: a defect of optgen, not of the spec; please repor
 
 @pytest.fixture
 def broken(outside: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where a pass fails at the first statement of heavy.py that stores a tensor."""
+    """Return a folder where a pass fails at heavy.py's first statement that stores a tensor."""
     monkeypatch.setattr("optgen.passes.select_instructions._Selector._update", _explode)
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(outside / "cache"))
     monkeypatch.setattr("optgen.jit._loaded", {})
@@ -63,7 +63,7 @@ def test_load_says_so_and_keeps_the_cause(broken: Path) -> None:
 
 
 def test_a_defect_of_the_reader(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place is the statement's."""
+    """The error's place is that of the statement."""
     from optgen.spec.op_calls import OpCalls
 
     monkeypatch.setattr(OpCalls, "_op", lambda *_: [][0])

@@ -1,4 +1,4 @@
-"""optgen new: a spec to start from."""
+"""Test optgen new, which writes a spec to start from."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ def test_new_makes_a_spec_that_builds(outside: Path) -> None:
 
 
 def test_new_in_a_checkout(checkout: Path) -> None:
-    """Its configuration allows declarations already; the spec starts with what it is."""
+    """The checkout's configuration allows declarations already, so the spec starts with its
+    docstring.
+    """
     assert run("new", "my_rule").exit_code == 0
     assert (checkout / "specs" / "my_rule.py").read_text().startswith('"""MyRule: ')
 
 
 @pytest.mark.parametrize("name", ["heavy", "MyRule", "my-rule", "class", "../up"])
 def test_new_refuses(name: str, outside: Path) -> None:
-    """A file that exists, and what is no snake_case word."""
+    """The command refuses a file that exists, and a name that is not snake_case."""
     before = snapshot(outside)
 
     assert run("new", name).exit_code == 2

@@ -1,4 +1,4 @@
-"""optgen list and optgen show: what they print."""
+"""Test what optgen list and optgen show print."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_list(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list_without_a_checkout(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalogue that ships with the package."""
+    """The command prints the catalogue that ships with the package."""
     elsewhere = run("list").output
     monkeypatch.chdir(ROOT)
 
@@ -35,7 +35,7 @@ def test_list_without_a_checkout(outside: Path, monkeypatch: pytest.MonkeyPatch)
     "lowering", ["optimizer", "forloop", "foreach", "fused_cpu", "fused_triton"]
 )
 def test_show_lowering(lowering: str) -> None:
-    """What show prints is what is checked in."""
+    """The command prints the checked-in file."""
     name = "__init__" if lowering == "optimizer" else lowering
     (path,) = (ROOT / "generated" / "adam").glob(f"{name}.*")
 

@@ -1,4 +1,4 @@
-"""Accelerate: prepare, clip, accumulate, schedule, save and resume; FSDP2 on two processes."""
+"""Test Accelerate: prepare, clip, accumulate, schedule, save and resume; FSDP2 on two processes."""
 
 import os
 from pathlib import Path
@@ -89,11 +89,11 @@ def test_resumed_training_is_uninterrupted_training(name: str, tmp_path: Path) -
     second.accelerator.load_state(str(tmp_path))
     assert (
         apart(second.train(4, STEPS), expected) < 1e-8
-    )  # a load makes NAdam's float32 scalar a double
+    )  # loading makes NAdam's float32 scalar a float64
 
 
 def test_the_wrapper_leads_to_the_optimizer() -> None:
-    """The wrapper hides whatever torch's optimizers have not."""
+    """The wrapper hides all attributes that torch's optimizers do not have."""
     loop = ours("AdamW")
     loop.optimizer.optimizer.init_state()
 
@@ -102,7 +102,7 @@ def test_the_wrapper_leads_to_the_optimizer() -> None:
 
 
 def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tensor], bool]:
-    """Two processes: DistributedDataParallel, or `fully_shard`. The parameters, and if sharded."""
+    """Train on two processes with DDP or `fully_shard`; return parameters, and whether sharded."""
     for name_of_rank, name_of_size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         os.environ |= {name_of_rank: str(rank), name_of_size: "2"}
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -110,7 +110,7 @@ def together(rank: int, name: str, ours: bool, sharded: bool) -> tuple[list[Tens
         fsdp_version=2, auto_wrap_policy="no_wrap", cpu_ram_efficient_loading=False
     )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin if sharded else None)
-    if sharded:  # of itself Accelerate shards on accelerators alone
+    if sharded:  # by default Accelerate shards only on accelerators
         accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin
     model = Model()

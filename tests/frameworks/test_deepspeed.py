@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO stages on two processes: flat partitions are right for elementwise rules."""
+"""Test DeepSpeed's ZeRO stages on two processes; elementwise rules may step flat partitions."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from torch import Tensor
 from optgen import optim
 
 STEPS = 6
-LIMIT = 120.0  # seconds; deepspeed takes some to import
+LIMIT = 120.0  # seconds; importing deepspeed takes some
 
 CASES = [("AdamW", {}), ("AdamW", {"fused": True}), ("SGD", {"momentum": 0.9}), ("NAdam", {})]
 
@@ -29,7 +29,7 @@ def made(name: str, options: dict[str, Any], kinds: Any = optim) -> tuple[Model,
 def engine(
     stage: int, name: str, options: dict[str, Any], kinds: Any = optim, **config: Any
 ) -> Any:
-    """What a user makes of a model and an optimizer, without building C++ of DeepSpeed's own."""
+    """Return the engine that a user makes of a model and an optimizer, without DeepSpeed's C++."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     import deepspeed
 
@@ -55,7 +55,7 @@ def train(model: Any, rank: int, first: int, last: int) -> None:
 
 
 def whole(model: Any) -> list[Tensor]:
-    """The parameters; in stage 3 each process has a part of them."""
+    """Return the parameters; in stage 3 each process has a part of them."""
     import deepspeed
 
     with deepspeed.zero.GatheredParameters(list(model.module.parameters())):
@@ -94,7 +94,7 @@ def refused(rank: int, stage: int, name: str) -> str:
 
 
 def alone(name: str, options: dict[str, Any]) -> list[Tensor]:
-    """One process and torch's optimizer."""
+    """Train on one process with torch's optimizer."""
     model, optimizer = made(name, options, torch.optim)
     data = Data()
     for step in range(STEPS):
@@ -107,7 +107,7 @@ def alone(name: str, options: dict[str, Any]) -> list[Tensor]:
 
 
 def check(found: list[Tensor], expected: list[Tensor]) -> None:
-    """A mean of two halves rounds otherwise than a whole: not per tensor, some are near zero."""
+    """Compare absolutely: means of two halves round differently, and some numbers are near zero."""
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
@@ -126,7 +126,7 @@ def test_training(name: str, options: dict[str, Any], stage: int) -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
 def test_a_bfloat16_model(name: str, stage: int) -> None:
-    """The optimizer steps float32 partitions, of which the model's weights are copies."""
+    """The optimizer steps float32 partitions; the model's weights are copies of them."""
     config = {"bf16": {"enabled": True}}
     found, _ = pair.run(trained, stage, name, {}, True, config, limit=LIMIT)
     expected, _ = pair.run(trained, stage, name, {}, False, config, limit=LIMIT)

@@ -1,4 +1,4 @@
-"""Lightning: automatic and manual optimization, 16 bits with clipping, checkpoints."""
+"""Test Lightning: automatic and manual optimization, 16 bits with clipping, checkpoints."""
 
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +49,7 @@ class Automatic(lightning.LightningModule):
 
 
 class Manual(Automatic):
-    """The user calls what Lightning calls otherwise."""
+    """The user makes the calls that Lightning makes in automatic optimization."""
 
     automatic_optimization = False
 
@@ -122,7 +122,7 @@ def test_training(
 
 
 def scaled() -> MixedPrecision:
-    """float16 with a gradient scaler: of itself Lightning takes bfloat16 on a CPU."""
+    """Return float16 with a gradient scaler; by default Lightning uses bfloat16 on a CPU."""
     return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**12))
 
 
@@ -148,7 +148,7 @@ def test_sixteen_bits_and_fused_without_clipping(tmp_path: Path) -> None:
 def test_lightning_refuses_to_clip_what_is_asked_to_be_fused(
     kinds: ModuleType, tmp_path: Path
 ) -> None:
-    """By default ours is fused as well, and is clipped."""
+    """Without `fused=True` our step is fused too, and Lightning clips its gradients."""
     module = Automatic("AdamW", kinds, torch_schedulers, dtype=torch.float32, fused=True)
     with pytest.raises(RuntimeError, match="does not allow for gradient clipping"):
         fitted(module, tmp_path, half="float16", gradient_clip_val=0.5)
@@ -159,7 +159,7 @@ def test_lightning_refuses_to_clip_what_is_asked_to_be_fused(
 def test_resumed_training_is_uninterrupted_training(
     name: str, kind: type[Automatic], tmp_path: Path
 ) -> None:
-    """All data in a batch: what Lightning feeds first after a resume does not matter."""
+    """One batch holds all data, so Lightning's order of batches after a resume does not matter."""
     every = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
     whole = {"batch": len(Data()), "callbacks": [every]}
     expected = fitted(kind(name, optim, lr_scheduler), tmp_path, **whole)
@@ -167,4 +167,5 @@ def test_resumed_training_is_uninterrupted_training(
     found = fitted(again, tmp_path, str(tmp_path / "epoch=3.ckpt"), **whole)
 
     assert len(again.losses) == STEPS - 4
-    assert apart(found, expected) < 1e-8  # a load makes ASGD's float32 scalars doubles, as torch's
+    # loading makes ASGD's float32 scalars float64, as in torch
+    assert apart(found, expected) < 1e-8

@@ -1,4 +1,4 @@
-"""The examples of docs/frameworks.md run as they stand there."""
+"""Test the examples of docs/frameworks.md: they run as they are."""
 
 import os
 import re
@@ -17,7 +17,7 @@ BLOCKS = {text.split("\n")[0]: re.findall(r"```python\n(.*?)```", text, re.S) fo
 
 
 def run(title: str, kind: str = "AdamW") -> dict[str, Any]:
-    """Run the example of a section, or with another class; return the names that it leaves."""
+    """Run the example of a section, or with another class; return the names that it defines."""
     block = BLOCKS[title][0].replace("AdamW", kind)
     dataset, model = Data(), Model(torch.float32)
     loader = torch.utils.data.DataLoader(dataset, batch_size=BATCH)
@@ -45,7 +45,7 @@ def test_torchtitan() -> None:
 
 
 def deepspeed_example(rank: int, folder: str, kind: str = "AdamW") -> list[Tensor] | str:
-    """The parameters after training, or the optimizer's error."""
+    """Return the parameters after training, or the optimizer's error."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     import deepspeed
 

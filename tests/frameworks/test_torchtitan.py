@@ -1,4 +1,4 @@
-"""torchtitan's containers: an optimizer for each part of a model, or for each parameter."""
+"""Test torchtitan's containers: an optimizer for each part of a model, or for each parameter."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class Parts(nn.Module):
 
 
 class Loop:
-    """What torchtitan's trainer does with its containers."""
+    """Uses the containers as torchtitan's trainer does."""
 
     def __init__(self, kind: Any, name: str, kinds: Any, options: dict[str, Any]) -> None:
         self.model = Parts()
@@ -52,7 +52,7 @@ class Loop:
         self.schedulers = build_lr_schedulers(self.optimizers, config, STEPS)
 
     def part(self, optimizer: torch.optim.Optimizer) -> nn.Module:
-        """The part of the model that an optimizer of the container steps."""
+        """Return the part of the model that an optimizer of the container steps."""
         return self.parts[list(self.optimizers).index(optimizer)]
 
     def train(self, steps: int) -> list[Tensor]:
@@ -82,7 +82,7 @@ def test_training(name: str, options: dict[str, Any], kind: Any) -> None:
 def test_resumed_training_is_uninterrupted_training(
     name: str, options: dict[str, Any], saver: Any
 ) -> None:
-    """By names, flattened, also from a checkpoint that torch's optimizer wrote."""
+    """Checkpoints are flattened and by name; some are written by torch's optimizer."""
     expected = Loop(OptimizersContainer, name, optim, options).train(STEPS)
     first = Loop(OptimizersContainer, name, saver, options)
     first.train(3)
@@ -97,7 +97,7 @@ def test_resumed_training_is_uninterrupted_training(
 
 
 def test_an_optimizer_for_each_parameter_is_saved_by_name() -> None:
-    """By torch's functions: the container in backward saves the first optimizer of a part."""
+    """torch's functions save all; the in-backward container saves a part's first optimizer only."""
     loops = [Loop(OptimizersInBackwardContainer, "AdamW", optim, {}) for _ in range(2)]
     expected = Loop(OptimizersInBackwardContainer, "AdamW", optim, {}).train(STEPS)
     models = [loop.model for loop in loops]

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a class and its arguments, or an optimizer and a scheduler."""
+"""Test Hugging Face Trainer: a class and its arguments, or an optimizer and a scheduler."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def arguments(folder: Path, **others: Any) -> TrainingArguments:
 
 
 def trained(trainer: Trainer, **options: Any) -> tuple[list[float], list[torch.Tensor]]:
-    """Losses and parameters, after training."""
+    """Return losses and parameters after training."""
     trainer.train(**options)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return losses, weights(trainer.model)
@@ -59,7 +59,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_class_and_its_arguments(name: str, options: dict[str, Any], tmp_path: Path) -> None:
-    """Trainer makes two groups, with decay and without, and drives them with its own schedule."""
+    """Trainer makes two groups, with decay and without, and uses its own schedule."""
     trainer = by_class(tmp_path, getattr(optim, name), options)
     losses, params = trained(trainer)
     expected, others = trained(by_class(tmp_path, getattr(torch.optim, name), options))

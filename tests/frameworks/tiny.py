@@ -1,4 +1,4 @@
-"""A tiny model that every framework can train, and how far two of them are apart."""
+"""A tiny model that every framework can train, and the distance between two of them."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ LR = 1e-2
 
 
 class Model(nn.Module):
-    """Matrices and vectors; the loss from the inputs. In double precision no rounding hides."""
+    """Matrices and vectors; returns the loss. In float64, so that rounding hides no difference."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class Data(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def weights(model: nn.Module) -> list[Tensor]:
-    """Copies of the parameters."""
+    """Return copies of the parameters."""
     return [param.detach().clone() for param in model.parameters()]
 
 
 def apart(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
-    """The largest deviation of a tensor, in units of its largest element."""
+    """Return the largest deviation of a tensor, in units of its largest element."""
     pairs = list(zip(found, expected, strict=True))
     assert pairs
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)

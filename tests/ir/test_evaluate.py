@@ -1,4 +1,4 @@
-"""The oracle against torch.optim's for-loop: float64, 50 steps, every flag."""
+"""Test the oracle against torch.optim's for-loop: float64, 50 steps, every flag."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CASES = [
 
 
 def catalogue() -> dict[str, Algorithm]:
-    """The catalogue, derived ones whole."""
+    """Return the catalogue, with derived specs completed."""
     return {n: derive(a, RULES[a.base]) if a.base else a for n, a in CATALOGUE.items()}
 
 
@@ -64,7 +64,7 @@ ALGORITHMS = catalogue()
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """torch keeps step and scalar state in the default dtype if that is float64."""
+    """Set the default dtype; torch keeps step and scalar state in it if it is float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -102,9 +102,9 @@ def test_as_torch(name: str, flags: dict[str, Any], scalar_dtype: torch.dtype) -
 
 
 def assert_same_state(algorithm: Algorithm, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Tensor states agree; step and what is kept in float32 are equal to the last bit.
+    """Check that tensor states agree, and that step and float32 states are equal to the last bit.
 
-    In float64 the last bit of 0.96 ** x is the library's: Python and torch round it each its way.
+    In float64, Python and torch round the last bit of 0.96 ** x differently.
     """
     for key in {*ours, *theirs}:
         if key == "step" and key not in theirs:

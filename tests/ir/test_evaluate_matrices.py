@@ -1,4 +1,4 @@
-"""The oracle of rules with reductions, rows, columns and matrix words against torch: float64."""
+"""Test the oracle of rules with reductions, rows, columns and matrix ops against torch: float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MUON: tuple[dict[str, Any], ...] = (
 
 
 def orthogonalize(x: Tensor, coefficients: Any, steps: int, eps: float) -> Tensor:
-    """torch's Newton-Schulz in float64: torch itself goes to bfloat16."""
+    """Return torch's Newton-Schulz result in float64; torch itself computes in bfloat16."""
     a, b, c = coefficients
     y = x.T if x.size(0) > x.size(1) else x
     y = y / y.norm().clamp(min=eps)
@@ -64,7 +64,7 @@ def follow(
     shape: tuple[int, ...],
     flags: dict[str, Any],
 ) -> None:
-    """Fifty steps of both; the parameters agree, and every state that torch keeps."""
+    """Compare fifty steps of both: the parameters, and every state that torch keeps."""
     generator = torch.Generator().manual_seed(11)
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     ours = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -102,7 +102,7 @@ def test_muon(
 
 
 def lamb(p: Tensor, g: Tensor, state: dict[str, Any], t: int, decay: float) -> Tensor:
-    """A step by the paper, with torch's own norms; in place in the state."""
+    """Take a step by the paper, with torch's own norms, in place in the state."""
     m = state["exp_avg"] = 0.9 * state.get("exp_avg", 0) + 0.1 * g
     v = state["exp_avg_sq"] = 0.999 * state.get("exp_avg_sq", 0) + 0.001 * g * g
     u = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-6) + decay * p
@@ -142,7 +142,7 @@ OTHERS = [("CAME", (3, 4), 1.0), ("CAME", (5, 2), 0.0)]
     ids=str,
 )
 def test_others(name: str, shape: tuple[int, ...], start: float) -> None:
-    """Rules of nobody's torch.optim, from parameters of size and from zeros."""
+    """These rules are in no torch.optim; parameters start large or at zero."""
     algorithm = CUT[name]
     hypers = {h.name: h.default for h in algorithm.hypers}
     generator = torch.Generator().manual_seed(5)
@@ -160,7 +160,7 @@ def test_others(name: str, shape: tuple[int, ...], start: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_machine_eps_is_that_of_the_parameter(dtype: torch.dtype) -> None:
-    """A second moment of nothing is as large as machine_eps squared."""
+    """With such a small gradient, machine_eps squared is as large as the second moment."""
     algorithm = CUT["Adafactor"]
     hypers = {h.name: h.default for h in algorithm.hypers}
     eps = torch.finfo(dtype).eps

@@ -1,4 +1,4 @@
-"""Every word with NaN, ±0 and inf, as torch's functions have it."""
+"""Test every op with NaN, ±0 and inf against torch's functions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REDUCED: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def operands(word: str) -> tuple[Tensor, ...]:
-    """Every combination of edge values for a word's arguments."""
+    """Return every combination of edge values for an op's arguments."""
     edges: list[Any] = [EDGES] * OPS[word].arity
     if OPS[word].category == "logic":
         edges = [torch.tensor([True, False])] * len(edges)
@@ -101,7 +101,7 @@ def test_reductions_of_nothing() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5), (2, 3, 6), (1, 4)])
 def test_orthogonalize_drives_singular_values_to_one(shape: tuple[int, ...]) -> None:
-    """With the coefficients of the cubic iteration, which converges."""
+    """The coefficients are those of the cubic iteration, which converges."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     numbers = (torch.tensor(1.5), torch.tensor(-0.5), torch.tensor(0.0))
     found = OPS["orthogonalize"].meaning(x, numbers, torch.tensor(60.0), torch.tensor(1e-7))

@@ -1,4 +1,4 @@
-"""The verifier lets right programs pass, and finds what a broken pass would leave."""
+"""Test the verifier: it accepts right programs, and finds the faults that a broken pass leaves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ssa(*body: str) -> Algorithm:
 
 
 def ruled(*stmts: Stmt) -> Algorithm:
-    """An algorithm with a rule of these statements."""
+    """Return an algorithm with a rule of these statements."""
     return replace(ssa(), rule=stmts)
 
 
@@ -75,7 +75,7 @@ def planned() -> Plan:
 
 
 def with_body(change: Program) -> Plan:
-    """The plan with its last statement, the one that writes the parameter, replaced."""
+    """Return the plan with its last statement, which writes the parameter, replaced."""
     good = planned()
     (sweep,) = good.sweeps
     return replace(good, phases=(replace(sweep, body=(*sweep.body[:-1], *change)),))

@@ -14,14 +14,14 @@ IDS = ["torch", "optgen"]
 
 
 def parameters(seed: int = 0) -> dict[str, Tensor]:
-    """A matrix and a vector."""
+    """Return a matrix and a vector."""
     torch.manual_seed(seed)
     shapes = {"weight": (3, 2), "bias": (2,)}
     return {name: torch.nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
 
 
 def train(optimizer: Any, steps: int, seed: int = 1) -> None:
-    """Take steps with the same gradients for parameters of the same place."""
+    """Take steps; a parameter's gradients depend on its place only."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         for group in optimizer.param_groups:
@@ -31,7 +31,7 @@ def train(optimizer: Any, steps: int, seed: int = 1) -> None:
 
 
 def adam(params: dict[str, Tensor], library: Any = optgen.optim, **given: Any) -> Any:
-    """A keyed AdamW."""
+    """Return a keyed AdamW."""
     return KeyedOptimizerWrapper(params, lambda each: library.AdamW(each, **given))
 
 
@@ -43,7 +43,7 @@ class Still(KeyedOptimizer):
 
 
 def content(packed: Any) -> Any:
-    """A checkpoint with its tensors as lists, to compare by ==."""
+    """Return a checkpoint with its tensors as lists, to compare by ==."""
     if isinstance(packed, dict):
         return {key: content(value) for key, value in packed.items()}
     if isinstance(packed, (list, tuple)):

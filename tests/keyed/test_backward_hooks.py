@@ -1,4 +1,4 @@
-"""One optimizer a parameter, in the backward pass: as torch's private function of this name."""
+"""Test one optimizer for each parameter in the backward pass, like torch's private function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it_trains_as_after_the_pass(library: Any, tied: bool) -> None:
 
 
 def test_what_is_kept_on_a_parameter() -> None:
-    """As torch keeps it, so that its own functions and engines find it."""
+    """Attributes are named as torch names them, so that torch's functions and engines find them."""
     net, kwargs = network(), {"lr": 0.1}
     *others, last = net.parameters()
     apply_optimizer_in_backward(optgen.optim.SGD, [last], kwargs)
@@ -86,7 +86,7 @@ def test_an_engine_may_take_the_steps() -> None:
 
 
 def test_compiled_models() -> None:
-    """A compiled model trains as it is, since hooks stay outside."""
+    """A compiled model trains as usual, because the hooks stay outside the graph."""
     ours, theirs = network(), network()
     apply_optimizer_in_backward(optgen.optim.AdamW, ours.parameters(), {"lr": 0.1})
     reference = optgen.optim.AdamW(theirs.parameters(), lr=0.1)
@@ -102,7 +102,7 @@ def test_compiled_models() -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_captured_backward_pass_is_refused() -> None:
-    """Of some steps in it torch keeps nothing, silently."""
+    """Without the error torch would silently drop some of the steps."""
     from torch._dynamo import compiled_autograd
 
     net = network()

@@ -1,4 +1,4 @@
-"""Clipping in one process: as torch.nn.utils does, and what it leaves out."""
+"""Test clipping in one process: like torch.nn.utils, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parameters(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
 
 
 def still(params: dict[str, Tensor], **given: Any) -> GradientClippingOptimizer:
-    """Clips and does nothing else; the parameters stand in two groups."""
+    """Return an optimizer that clips and does nothing else; its parameters are in two groups."""
     listed = list(params.values())
     groups = [{"params": listed[:2]}, {"params": listed[2:]}]
     return GradientClippingOptimizer(Still(params, {}, groups), **given)
@@ -52,7 +52,7 @@ def test_by_norm_as_torch_does(norm_type: float | str, max_gradient: float) -> N
     ours, theirs = parameters(), parameters()
     optimizer = still(ours, clipping=NORM, max_gradient=max_gradient, norm_type=norm_type)
     optimizer.step()
-    filled = [p for p in theirs.values() if p.numel()]  # torch has no largest of nothing
+    filled = [p for p in theirs.values() if p.numel()]  # torch has no maximum of no elements
     total = nn.utils.clip_grad_norm_(filled, max_gradient, float(norm_type))
 
     torch.testing.assert_close(gradients(ours), gradients(theirs))
@@ -74,7 +74,7 @@ def test_norms_are_not_rounded_to_16_bits(dtype: torch.dtype) -> None:
 
 
 def test_a_large_gradient_has_an_exact_norm() -> None:
-    """torch adds up all of its float32 numbers one after the other on the CPU, and loses digits."""
+    """On the CPU torch adds up all float32 numbers one after the other, and loses digits."""
     param = nn.Parameter(torch.zeros(4_000_000))
     param.grad = torch.randn_like(param)
     total, _ = still({"": param}, clipping=NORM).compute_total_grad_norm()
@@ -141,7 +141,7 @@ def test_the_norm_stands_for_the_last_step() -> None:
     assert optimizer.last_total_grad_norm is not None
     optimizer.zero_grad()
     optimizer.step()
-    assert optimizer.last_total_grad_norm is None  # nobody had a gradient
+    assert optimizer.last_total_grad_norm is None  # no parameter had a gradient
     assert optimizer.clip_grad_norm_() == 0
 
 
@@ -156,7 +156,7 @@ def test_not_a_number_stays_so() -> None:
 
 
 def test_gradients_of_a_closure_are_clipped() -> None:
-    """torchrec clips before the closure runs: what it makes is never clipped."""
+    """torchrec clips before the closure runs, so the closure's gradients are never clipped."""
     param = nn.Parameter(torch.zeros(2))
     inner = KeyedOptimizerWrapper({"p": param}, lambda each: optgen.optim.SGD(each, lr=1.0))
     optimizer = GradientClippingOptimizer(inner, clipping=NORM, max_gradient=1.0)
@@ -184,7 +184,7 @@ def test_meta_parameters_are_not_clipped() -> None:
 
 
 def test_a_training_is_torchs() -> None:
-    """Around ours and around torch's optimizers, in a combined one."""
+    """Clipping works around our optimizers and torch's, in a combined optimizer."""
 
     def train(kind: Any, clip: bool) -> list[Tensor]:
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Several keyed optimizers as one."""
+"""Test several keyed optimizers combined into one."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ from optgen.keyed import (
 
 
 def two(library: Any = torch.optim) -> CombinedOptimizer:
-    """Adam for one pair of parameters, SGD with momentum for another."""
+    """Return Adam for one pair of parameters, SGD with momentum for another."""
     sgd = KeyedOptimizerWrapper(
         parameters(1), lambda params: library.SGD(params, lr=0.1, momentum=0.9)
     )
@@ -84,7 +84,7 @@ def test_all_or_none_save_their_groups() -> None:
     with pytest.raises(ValueError, match="Some optimizers save their param_groups") as caught:
         CombinedOptimizer([("a", saving), ("b", adam(parameters()))])
     assert isinstance(caught.value, AssertionError)
-    # a wrapper has the flag of what it wraps
+    # a wrapper has the flag of the optimizer that it wraps
     combined = CombinedOptimizer([("a", saving), ("b", OptimizerWrapper(saving_too()))])
     assert len(combined.state_dict()["param_groups"]) == 2
 

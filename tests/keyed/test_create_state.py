@@ -1,4 +1,4 @@
-"""State without a step: what a checkpoint is loaded into, and no other trace."""
+"""Test state that is created without a step: it can load a checkpoint, and changes nothing else."""
 
 import copy
 from typing import Any
@@ -25,7 +25,9 @@ both = pytest.mark.parametrize("library", LIBRARIES, ids=IDS)
 
 
 class Foreign(torch.optim.Optimizer):
-    """A rule that nobody knows: momentum, decay that lr does not scale, weights it remembers."""
+    """A rule that optgen does not know: momentum, decay not scaled by lr, a state with first
+    weights.
+    """
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": torch.tensor(0.1), "weight_decay": 0.5, "seen": 0})
@@ -150,7 +152,7 @@ def test_a_rule_that_nobody_knows() -> None:
     assert (lr.item(), group["seen"], group["weight_decay"]) == (pytest.approx(0.1), 0, 0.5)
     for name, values in optimizer.state_dict()["state"].items():
         assert values["step"] == 0
-        assert not values["buffer"].any()  # no weight has decayed into it
+        assert not values["buffer"].any()  # no weight has decayed into the buffer
         assert torch.equal(values["first"], optimizer.params[name])
 
 

@@ -1,4 +1,4 @@
-"""Tables whose touched rows are updated in the backward pass: the ordinary way, bit for bit."""
+"""Test tables whose touched rows are updated in the backward pass: bits of the ordinary way."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDS = [kind.__name__ for kind, _ in OPTIMIZERS]
 
 
 def lookups(step: int) -> list[Tensor]:
-    """Two of them: rows may stand in both, and several times in one."""
+    """Return two lookups: rows may occur in both, and several times in one."""
     generator = torch.Generator().manual_seed(step)
     return [torch.randint(ROWS, (3, 4), generator=generator) for _ in range(2)]
 
@@ -94,7 +94,7 @@ def test_the_row_kernel_takes_the_step() -> None:
 
 
 def test_checkpoints_and_copies() -> None:
-    """A table's weight is saved as torch's, its optimizer by name; a copy goes on by itself."""
+    """A table's weight is saved as torch's, its optimizer by name; a copy is independent."""
     table = FusedEmbedding(ROWS, WIDTH, padding_idx=0, optimizer_kwargs={"lr": 0.2})
     backward(table, 0)
     other = copy.deepcopy(table)

@@ -1,4 +1,4 @@
-"""State with entries that stand apart from it."""
+"""Test state with extra entries beside the parameters' state."""
 
 from collections import defaultdict
 from typing import Any

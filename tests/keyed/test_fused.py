@@ -1,4 +1,4 @@
-"""Optimizers that update in the backward pass: the interface, and how a model's are collected."""
+"""Test optimizers that update in the backward pass: the interface, and collecting a model's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Layer(nn.Linear, FusedOptimizerModule):
 
     def __init__(self) -> None:
         super().__init__(2, 2)
-        self.inside = FusedEmbedding(2, 2)  # this layer's business
+        self.inside = FusedEmbedding(2, 2)  # the layer itself uses the table; nobody else sees it
         params = {"weight": self.weight, "bias": self.bias}
         self._optimizer = Counting(params, {}, [{"params": list(params.values()), "lr": 0.1}])
 
@@ -84,14 +84,15 @@ def test_of_a_module_itself_and_of_none() -> None:
 
 
 def test_names_are_the_models() -> None:
-    """Of a wrapped part of a model, in which a table keeps the optimizer that it has."""
+    """Part of the model is wrapped, and a table in this part keeps the optimizer that it has."""
     part = nn.Sequential(FusedEmbedding(4, 3), nn.Linear(3, 2))
     model = nn.Sequential(nn.Flatten(), UpdateInBackward(part, SGD, lr=0.1))
     found = fused_optimizer_of(model)
     found.init_state()
 
     assert sorted(found.params) == sorted(dict(model.named_parameters()))
-    assert set(found.state_dict()["state"]) == {"1.module.0.weight"}  # this SGD has none
+    # SGD without momentum has no state
+    assert set(found.state_dict()["state"]) == {"1.module.0.weight"}
     before = [param.detach().clone() for param in model.parameters()]
     model(torch.tensor([[1, 2]])).sum().backward()
     assert all(param.grad is None for param in model.parameters())

@@ -1,4 +1,4 @@
-"""What a keyed optimizer saves, whom it tells, and what copies of it are."""
+"""Test what a keyed optimizer saves, which hooks it calls, and its copies."""
 
 import copy
 import io
@@ -172,7 +172,7 @@ def test_a_copy_goes_on_alone(make: Make, copied: Callable[[Any], Any]) -> None:
     assert content(original.state_dict()) == saved
     other.load_state_dict(original.state_dict())
     assert content(other.state_dict()) == saved
-    train(make(), 1)  # a new one of the class can step
+    train(make(), 1)  # a new optimizer of the class can step
 
 
 @every_class
@@ -192,7 +192,7 @@ def test_torch_save_keeps_names(make: Make) -> None:
 def test_a_copy_is_free_of_the_schedulers_of_its_original(library: Any) -> None:
     optimizer = still()
     library.lr_scheduler.StepLR(optimizer, 1)
-    assert "step" in vars(optimizer)  # by which the scheduler counts the steps of this one
+    assert "step" in vars(optimizer)  # the scheduler counts this optimizer's steps by this
 
     assert "step" not in vars(copy.deepcopy(optimizer))
     pickle.loads(pickle.dumps(optimizer)).step()
@@ -233,7 +233,7 @@ def test_a_subclass_with_a_step_runs_hooks_once(name: str) -> None:
             return super().step(closure)
 
     optimizer.__class__ = Mine
-    optimizer._patch_step_function()  # as torch does for a new one
+    optimizer._patch_step_function()  # as torch does for a new class
     heard: list[int] = []
     optimizer.register_step_post_hook(lambda *_: heard.append(1))
     optimizer.step()

@@ -1,4 +1,4 @@
-"""Loading by name: everything is checked first, and tensors are written in place."""
+"""Test loading by name: everything is checked first, and tensors are written in place."""
 
 import copy
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def trained(steps: int = 2, library: Any = torch.optim, **given: Any) -> KeyedOptimizerWrapper:
-    """A keyed Adam of two groups, which it saves."""
+    """Return a keyed Adam of two groups, which saves its groups."""
 
     def factory(params: list[Tensor]) -> torch.optim.Optimizer:
         groups = [{"params": params[:1]}, {"params": params[1:], "lr": 0.5}]
@@ -163,7 +163,7 @@ def test_tensors_are_written_in_place(library: Any) -> None:
     optimizer, packed = trained(1, library), copy.deepcopy(trained(3).state_dict())
     tensors = [value for entry in optimizer.state.values() for value in entry.values()]
     kept = packed["state"]["weight"]["exp_avg"].clone()
-    packed["state"]["weight"]["exp_avg"] = kept.double()  # is converted
+    packed["state"]["weight"]["exp_avg"] = kept.double()  # the value is converted
     optimizer.load_state_dict(packed)
 
     assert all(

@@ -1,4 +1,4 @@
-"""Loading by name: entries of a state that are no tensors."""
+"""Test loading by name: entries of a state that are no tensors."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ class Entry:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.tensor.copy_(state_dict["tensor"])
         if not self.works:
-            self.works = True  # a load that puts back is obeyed
+            self.works = True  # the load that restores the old state succeeds
             raise RuntimeError("refused")
 
 
 def nested(value: float, works: bool = True) -> KeyedOptimizer:
-    """A keyed optimizer whose state has entries of all kinds."""
+    """Return a keyed optimizer whose state has entries of all kinds."""
     params = parameters()
     entries = {
         "number": value,

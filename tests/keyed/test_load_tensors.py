@@ -1,4 +1,4 @@
-"""State that is spread over ranks, loaded shard by shard; here one rank has all."""
+"""Test loading sharded state shard by shard; here one rank has all shards."""
 
 import copy
 import warnings
@@ -23,12 +23,12 @@ def _one_rank() -> Iterator[None]:
 
 
 def sharded_tensor(values: list[Tensor]) -> Any:
-    """A ShardedTensor of any shards: torch makes one shard for one rank, its users more."""
+    """Return a ShardedTensor of any shards: torch makes one shard for one rank, its users more."""
     from torch.distributed._shard import sharded_tensor, sharding_spec
 
     spec = sharding_spec.ChunkShardingSpec(dim=0, placements=["rank:0/cpu"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # ShardedTensor is on its way out
+        warnings.simplefilter("ignore", FutureWarning)  # ShardedTensor is deprecated
         made = sharded_tensor.zeros(spec, (2,))
         (shard,) = made.local_shards()
     made._local_shards = [copy.copy(shard) for _ in values]
@@ -46,14 +46,14 @@ def dtensor(local: Any, placement: str = "Shard", names: Any = None) -> Any:
 
 
 def wrapped(values: list[Tensor]) -> Any:
-    """A DTensor whose local tensor is a list of shards."""
+    """Return a DTensor whose local tensor is a list of shards."""
     from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 
     return dtensor(LocalShardsWrapper(values, [(0, 0)] * len(values)))
 
 
 def holder(value: Any) -> KeyedOptimizer:
-    """A keyed optimizer whose state is one entry, and a number after it."""
+    """Return a keyed optimizer whose state is one entry, and a number after it."""
     params = parameters()
     state = {params["weight"]: {"m": value, "n": 0}}
     return KeyedOptimizer(params, state, [])
@@ -202,7 +202,7 @@ def test_what_differs_is_said(current: Any, new: Any, message: str) -> None:
     assert str(caught.value).startswith(message)
     assert optimizer.state[optimizer.params["weight"]]["n"] == 0
     if "kind" in message:
-        assert isinstance(caught.value, AssertionError)  # as torchrec has it
+        assert isinstance(caught.value, AssertionError)  # as in torchrec
 
 
 def test_a_number_is_replaced_by_a_copy() -> None:

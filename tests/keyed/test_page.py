@@ -1,4 +1,4 @@
-"""The examples of docs/keyed.md run as they stand there."""
+"""Test the examples of docs/keyed.md: they run as they are."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ class Recommender(torch.nn.Module):
 
 
 def run(block: str, model: Recommender) -> Any:
-    """Run a block; return the names that it leaves."""
+    """Run a block; return the names that it defines."""
     names: dict[str, Any] = {"model": model}
     exec(compile(block, str(PAGE), "exec"), names)
     return names

@@ -1,4 +1,4 @@
-"""RowWiseAdagrad against torchrec's rule, written here in torch; its tables, states and errors."""
+"""Test RowWiseAdagrad against torchrec's rule, written here in torch; tables, states and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def rule(p: Tensor, g: Tensor, s: Tensor, t: int, options: dict[str, Any]) -> None:
-    """One step as torchrec takes it, in place."""
+    """Take one step as torchrec does, in place."""
     g = (-g if options.get("maximize") else g) + options.get("weight_decay", 0) * p
     s += g.pow(2).mean(1, keepdim=True)
     rate = options.get("lr", 1e-2) / (1 + (t - 1) * options.get("lr_decay", 0))
@@ -61,7 +61,7 @@ def test_a_training_is_torchrecs(lowering: str, options: dict[str, Any]) -> None
 
 
 def test_one_column_is_adagrad() -> None:
-    """A row of one element has an accumulator of its own: the rule is Adagrad's."""
+    """A row of one element has an accumulator of its own, so the rule is Adagrad's."""
     ours, theirs = (torch.ones(9, 1, dtype=torch.float64, requires_grad=True) for _ in range(2))
     mine, other = RowWiseAdagrad([ours]), Adagrad([theirs])
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_state_is_made_by_the_constructor() -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 def test_sparse_gradients_by_the_rows_they_touch(lowering: str) -> None:
-    """A row without a gradient would not change: the same training as with dense gradients."""
+    """A row without a gradient would not change, so training equals that with dense gradients."""
     sparse, dense = (torch.ones(8, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
     mine, other = (RowWiseAdagrad([p], lr=0.1, lr_decay=0.2) for p in (sparse, dense))
     for _ in range(4):
@@ -140,7 +140,7 @@ def test_it_takes_tables_only() -> None:
 
 
 def test_a_checkpoint_of_another_age_and_a_pickle() -> None:
-    """A step count that is a number, and a group without the keys that torchrec's has not."""
+    """The step count is a number, and the group lacks the keys that torchrec's class lacks."""
     (param, *_) = tables()
     optimizer = RowWiseAdagrad([param], lr=0.5)
     packed = optimizer.state_dict()

@@ -1,4 +1,4 @@
-"""Training in the backward pass: the bits of the ordinary way, and few gradients alive."""
+"""Test training in the backward pass: the bits of the ordinary way, and few gradients alive."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_in_every_lowering_and_dtype(dtype: torch.dtype, lowering: str) -> None:
 
 @pytest.mark.parametrize("bucket_bytes", [0, 3000, None], ids=["each", "some", "ordinary"])
 def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
-    """Whenever one is made: those of a bucket at most, where the ordinary way has them all."""
+    """At most a bucket's gradients are alive at a time; in the ordinary way all are."""
     network = Blocks()
     params, made, alive = list(network.parameters()), [], []
 
@@ -117,7 +117,7 @@ def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
         alive.append(sum(grad.nbytes for grad in living))
 
     for param in params:
-        param.register_post_accumulate_grad_hook(look)  # before the update's own
+        param.register_post_accumulate_grad_hook(look)  # before the update's own hook
     if bucket_bytes is None:
         backward(network, 0)
         assert max(alive) == sum(param.nbytes for param in params)
@@ -129,7 +129,7 @@ def test_how_many_gradients_are_alive(bucket_bytes: int | None) -> None:
 
 
 def test_a_part_of_the_model_that_is_not_used() -> None:
-    """Its bucket is updated without it, at the end of the pass."""
+    """The bucket is updated without the unused part, at the end of the pass."""
     network = nn.ModuleDict({"used": nn.Linear(3, 2), "idle": nn.Linear(3, 2)})
     network["idle"].weight.requires_grad_(False)
     expected = copy.deepcopy(network)
@@ -144,7 +144,7 @@ def test_a_part_of_the_model_that_is_not_used() -> None:
 
 
 def test_a_learning_rate_acts_on_the_next_pass() -> None:
-    """Of a schedule and of a warm-up, with groups that have their own."""
+    """A schedule or a warm-up sets the rate, and groups have their own rates."""
     for around in (False, True):
         networks = Blocks(), Blocks()
         grouped = [
@@ -206,7 +206,7 @@ def test_gradients_are_not_accumulated() -> None:
 
 
 def test_a_graph_cannot_be_used_again() -> None:
-    """Its weights have changed; torch sees it."""
+    """The update has changed the weights, and torch notices."""
     model = UpdateInBackward(Blocks(), SGD, lr=0.1)
     loss = model(batch(0)).sum()
     loss.backward(retain_graph=True)
@@ -216,7 +216,7 @@ def test_a_graph_cannot_be_used_again() -> None:
 
 
 def test_a_pass_that_breaks_off() -> None:
-    """What has waited is dropped by zero_grad, and the next pass is like any other."""
+    """zero_grad drops the gradients that waited, and the next pass is an ordinary one."""
     ours, theirs = Blocks(), Blocks()
     model = UpdateInBackward(ours, AdamW, bucket_bytes=EVERYTHING, lr=0.01)
 
@@ -246,7 +246,7 @@ def test_by_value() -> None:
 
 
 def test_checkpoints_by_name() -> None:
-    """Saved after two steps and loaded into a new one, which goes on as if nothing had been."""
+    """A new model loads a checkpoint of two steps, and goes on without a difference."""
     model = UpdateInBackward(Blocks(), AdamW, lr=0.01)
     for step in range(2):
         backward(model, step)

@@ -1,4 +1,4 @@
-"""A warm-up around keyed optimizers: which rates it sets, and what it saves."""
+"""Test a warm-up around keyed optimizers: which rates it sets, and what it saves."""
 
 import copy
 import logging
@@ -21,7 +21,7 @@ LINEAR = WarmupStage(WarmupPolicy.LINEAR, max_iters=4, value=0.0)
 
 
 def grouped(*rates: Any, key: str = "lr") -> Still:
-    """A keyed optimizer with a group for each rate; None for one without."""
+    """Return a keyed optimizer with a group for each rate; a group for None has no rate."""
     params = {f"p{i}": torch.nn.Parameter(torch.ones(1)) for i in range(len(rates))}
     groups = [{"params": [param]} for param in params.values()]
     for group, rate in zip(groups, rates, strict=True):
@@ -90,7 +90,8 @@ def test_what_is_wrapped_need_not_know_of_it() -> None:
 
     assert list(params) == ["weight", "bias"]
     assert inner._optimizer.state.keys() == set(params.values())
-    assert inner._optimizer.state_dict()["state"].keys() == {0, 1}  # torch's own still works
+    # torch's own state_dict still works
+    assert inner._optimizer.state_dict()["state"].keys() == {0, 1}
     assert list(inner.state_dict()["state"]) == ["weight", "bias", "__warmup"]
 
 

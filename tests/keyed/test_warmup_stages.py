@@ -1,4 +1,4 @@
-"""The factors of a warm-up's stages, by numbers that torchrec gives and those where it fails."""
+"""Test the factors of a warm-up's stages: torchrec's numbers, and results where torchrec fails."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ COSINE = WarmupPolicy.COSINE_ANNEALING_WARM_RESTARTS
 
 
 def factors(count: int, *stages: WarmupStage) -> list[float]:
-    """The factors of the first steps of a list of stages."""
+    """Return the factors of the first steps of a list of stages."""
     filled = schedule(stages, None)
     where = [next(s for s in filled if i <= s.max_iters) for i in range(count)]
     return [multiplier(stage, i) for i, stage in enumerate(where)]
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_said(stages: list[WarmupStage], message: str) -> None:
         schedule(stages, None)
 
     assert str(caught.value) == message
-    assert isinstance(caught.value, AssertionError)  # as torchrec has it
+    assert isinstance(caught.value, AssertionError)  # as in torchrec
 
 
 def test_a_policy_may_be_given_by_its_value() -> None:

@@ -1,4 +1,4 @@
-"""Keyed optimizers around others: what they pass on, and what they share."""
+"""Test keyed optimizers around others: what they pass on, and what they share."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every class of optgen.optim beside torch's: a new one is tested from the day it lands."""
+"""Every class of optgen.optim beside torch's: a new one is tested as soon as it exists."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from optgen.runtime import GeneratedOptimizer
 CLASSES = sorted(
     name for name in NAMES if issubclass(getattr(optgen.optim, name), GeneratedOptimizer)
 )
-"""Those with a rule; LBFGS has none."""
+"""Classes with a rule; LBFGS has none."""
 
 SHAPES = ((3, 2), (2, 2), (4,))
 
 
 def kinds(name: str) -> tuple[Any, Any]:
-    """Ours and torch's."""
+    """Return our class and torch's."""
     return getattr(optgen.optim, name), getattr(torch.optim, name)
 
 
@@ -32,7 +32,7 @@ def takes(name: str, argument: str) -> bool:
 
 
 def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
-    """Parameters that the class takes."""
+    """Return parameters that the class takes."""
     generator = torch.Generator().manual_seed(seed)
     shapes = SHAPES[:2] if name in MATRICES else SHAPES
     drawn = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
@@ -40,7 +40,7 @@ def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> 
 
 
 def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
-    """Gradients that depend on the step, of the layout that the class takes."""
+    """Give gradients that depend on the step, in the layout that the class takes."""
     generator = torch.Generator().manual_seed(1000 + step)
     for param in params:
         grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
@@ -48,7 +48,7 @@ def give_gradients(name: str, params: list[Tensor], step: int = 0) -> None:
 
 
 def closure(name: str, params: list[Tensor]) -> Callable[[], Tensor] | None:
-    """What a class that evaluates the loss itself is stepped with."""
+    """Return a closure for a class that evaluates the loss itself; None for other classes."""
     if name not in CLOSURE:
         return None
 
@@ -72,7 +72,7 @@ def train(name: str, optimizer: Any, params: list[Tensor], steps: int = 3, start
 
 
 def outcome(action: Callable[[], Any]) -> Any:
-    """What an action returns, or its error's type and message."""
+    """Return an action's result, or its error's type and message."""
     try:
         return action()
     except Exception as error:
@@ -80,7 +80,7 @@ def outcome(action: Callable[[], Any]) -> Any:
 
 
 def states(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Every entry of an optimizer's state, with a name for it."""
+    """Yield every entry of an optimizer's state, with a name for it."""
     for index, values in enumerate(optimizer.state.values()):
         for key, value in values.items():
             yield f"{key} of {index}", value

@@ -16,7 +16,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def rosenbrock(size: int) -> Function:
-    """A long curved valley."""
+    """Return Rosenbrock's function: a long curved valley."""
     assert size > 1
 
     def function(x: Tensor) -> Tensor:
@@ -58,14 +58,14 @@ def start(size: int, dtype: torch.dtype = torch.float64) -> Parameter:
 
 @dataclass
 class Run:
-    """An optimizer with a function of one parameter, and what its steps did."""
+    """An optimizer with a function of one parameter, and a record of its steps."""
 
     optimizer: Any
     param: Parameter
     function: Function
     calls: int = 0
     sign: float = 1.0
-    noise: torch.Generator | None = None  # of the last bits of loss and gradient
+    noise: torch.Generator | None = None  # adds noise to the last bits of loss and gradient
 
     def closure(self) -> Tensor:
         self.calls += 1
@@ -82,7 +82,7 @@ class Run:
         return 1 + 3e-16 * torch.randint(-1, 2, like.shape, generator=self.noise).double()
 
     def steps(self, count: int) -> list[tuple[float, int, Tensor]]:
-        """The first loss, the calls so far and the parameter, after every step."""
+        """Return the first loss, the calls so far and the parameter, after every step."""
         done = []
         for _ in range(count):
             loss = self.optimizer.step(self.closure)
@@ -99,7 +99,10 @@ def distance(one: Tensor, other: Tensor) -> float:
 
 
 def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options: Any) -> None:
-    """To 1e-12; or to ten times what the last bits of loss and gradient change in torch's own."""
+    """Check that our path is torch's, to 1e-12, or to ten times torch's own sensitivity.
+
+    Torch's sensitivity is the change of its path when the last bits of loss and gradient change.
+    """
 
     def path(cls: Any, seed: int | None = None) -> list[tuple[float, int, Tensor]]:
         running = run(cls, function, Parameter(begin.clone()), **options)
@@ -115,14 +118,14 @@ def assert_torchs_path(function: Function, begin: Tensor, steps: int, **options:
     for found, expected, *others in zip(ours, theirs, *nearby, strict=True):
         noise = max(noise, *(distance(other[2], expected[2]) for other in others))
         if noise > 1e-3 or not expected[2].isfinite().all():
-            break  # torch's path is chance from here on
+            break  # from here on torch's path is chance
         assert distance(found[2], expected[2]) <= max(1e-12, 10 * noise)
         if noise < 1e-9:
             assert found[1] == expected[1]
 
 
 def alike(found: list[Any], expected: list[Any], bound: float) -> bool:
-    """Calls of the closure the same, losses and parameters within a bound."""
+    """Tell whether the closure calls are equal, and losses and parameters within a bound."""
     scale = abs(expected[0][0])
     return all(
         mine[1] == theirs[1]

@@ -1,4 +1,4 @@
-"""Every class under torch's own GradScaler: steps with infinities do not happen."""
+"""Test every class under torch's own GradScaler: steps with infinities do not happen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAYS: list[dict[str, Any]] = [{}, {"foreach": True}, {"foreach": False}, {"fused
 
 
 def loss(name: str, params: list[Tensor], step: int) -> Tensor:
-    """Its gradients are numbers that depend on the step only; sparse where the class wants that."""
+    """Return a loss whose gradients depend on the step only; sparse for classes that take these."""
     generator = torch.Generator().manual_seed(step)
     found = torch.zeros(())
     for param in params:
@@ -28,7 +28,7 @@ def loss(name: str, params: list[Tensor], step: int) -> Tensor:
 
 
 def only_matrices(name: str) -> list[Tensor]:
-    """An embedding's gradient is sparse for matrices only."""
+    """Return the parameters that are matrices; only for these an embedding's gradient is sparse."""
     return parameters(name)[:2]
 
 
@@ -60,7 +60,7 @@ def test_a_scaled_training_is_the_unscaled_one(name: str, way: dict[str, Any]) -
 
 
 def kept(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """What was there is as it was; a step that was skipped may make a state, and does not count."""
+    """Tell whether old values are unchanged; a skipped step may make a state with a count of 0."""
     counts = [v for k, v in found.items() if k.startswith("step of") and k not in expected]
     same = (torch.equal(*map(torch.as_tensor, (found[k], v))) for k, v in expected.items())
     return all(same) and not any(counts)
@@ -68,7 +68,7 @@ def kept(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_scaling_is_left_to_a_step_that_is_fused_by_wish(name: str) -> None:
-    """Also in a copy, where torch's own classes forget it."""
+    """A copy leaves scaling to its step too, where torch's own classes forget this."""
     asked = kinds(name)[0](parameters(name), fused=True)
 
     assert asked._step_supports_amp_scaling is True
@@ -78,7 +78,7 @@ def test_scaling_is_left_to_a_step_that_is_fused_by_wish(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_gradients_that_were_unscaled_before_the_step_are_not_unscaled_again(name: str) -> None:
-    """As where they are clipped."""
+    """Gradients are unscaled early for clipping, for example."""
     for way in WAYS:
         plain, scaled = only_matrices(name), only_matrices(name)
         reference, optimizer = kinds(name)[0](plain, **way), kinds(name)[0](scaled, **way)

@@ -1,4 +1,4 @@
-"""What torch.optim.Optimizer promises, of every class: parameters, groups, names, gradients."""
+"""Test torch.optim.Optimizer's promises for every class: parameters, groups, names, gradients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_parameters_are_refused_as_torch_does(name: str, params: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_in_a_set_are_taken_with_one_warning(name: str) -> None:
-    """In torch's words, which it has since version 2.15."""
+    """The warning has torch's words, which torch has since version 2.15."""
     ours, theirs = kinds(name)
     with pytest.warns(FutureWarning, match="ordering of tensors in sets will change") as caught:
         assert len(ours({leaf()}).param_groups) == 1
@@ -127,7 +127,7 @@ def test_attributes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_text_of_an_optimizer(name: str) -> None:
-    """Torch's lines, in order, and the flags that torch's class lacks; names where there are."""
+    """The text has torch's lines in order, our additional flags, and names if there are any."""
     for named in (False, True):
         texts = []
         for kind in kinds(name):
@@ -173,7 +173,7 @@ def test_names_are_kept_and_loaded_as_torch_does(name: str) -> None:
 @pytest.mark.parametrize("way", [{}, {"foreach": True}, {"foreach": False}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_reset_as_torch_does(name: str, way: dict[str, bool]) -> None:
-    """To None, or to zeros in the same memory, cut off from what they came from."""
+    """Gradients become None, or zeros in the same memory, detached from their graph."""
     if not takes(name, "foreach"):
         way = {}
     for kind in kinds(name):

@@ -1,4 +1,4 @@
-"""Capturable steps of every class: CPU tensors stand for a device's, and nobody looks at them."""
+"""Test capturable steps of every class on CPU tensors in a device's place; no number is read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHOSEN = [c for c in CASES if c.name in CAPTURABLE and "foreach" not in c.option
 
 
 WAYS = [*((case, lowering) for case in CHOSEN for lowering in LOWERINGS)]
-WAYS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: as it chooses itself
+WAYS += [(FULL.get(name, Case(name)), None) for name in CAPTURABLE]  # None: the optimizer chooses
 
 
 @pytest.mark.parametrize(("case", "lowering"), WAYS, ids=str)
@@ -37,10 +37,10 @@ def test_a_captured_step_is_the_same_step(case: Case, lowering: str | None) -> N
         for params in (ours, plain):
             give_gradients(case.name, params, step)
             if step == 3:
-                params[1].grad = None  # the counts differ from then on
+                params[1].grad = None  # step counts differ from here on
         with use_lowering("forloop"):
             reference.step()
-        # The first step makes the states, before anybody captures.
+        # The first step makes the states, before the capture.
         with use_lowering(lowering) if lowering else nullcontext(), captured(blind=step > 0):
             optimizer.step()
 
@@ -70,7 +70,7 @@ def test_a_captured_step_of_complex_parameters(name: str, lowering: str) -> None
                     result = outcome(optimizer.step)
         found.append((result, params))
 
-    assert found[0][0] == found[1][0]  # an error, where the class takes no complex parameters
+    assert found[0][0] == found[1][0]  # an error if the class takes no complex parameters
     for a, b in zip(found[1][1], found[0][1], strict=True):
         torch.testing.assert_close(a, b, rtol=BOUND, atol=BOUND)
 

@@ -1,4 +1,4 @@
-"""Every class where its step, or the model beside it, is compiled."""
+"""Test every class with its step, or the model beside it, compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optgen.runtime import dispatch
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Any:
-    """Nothing that another test has compiled is counted here."""
+    """Reset Dynamo, so that nothing that another test has compiled is counted."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -25,7 +25,7 @@ def fresh_dynamo() -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_step_is_the_same_step(name: str) -> None:
-    """The compiler breaks its graph there, and the step runs as it is: hooks, state and numbers."""
+    """The compiler breaks its graph at the step, which runs uncompiled, hooks included."""
     ours, plain = parameters(name), parameters(name)
     optimizer, reference = kinds(name)[0](ours), kinds(name)[0](plain)
     calls = []
@@ -53,10 +53,11 @@ def model_for(name: str) -> torch.nn.Module:
     )
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's, of the loss, at a break
+# Dynamo warns of the loss at a graph break
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
 def test_a_training_step_that_is_compiled_as_a_whole(name: str) -> None:
-    """Forward, backward, zero_grad and step in one compiled function, by a real backend."""
+    """Forward, backward, zero_grad and step are one compiled function, with a real backend."""
     losses = []
     for compiled in (False, True):
         model = model_for(name)
@@ -95,14 +96,14 @@ def adam(params: Any) -> Any:
 
 
 def watched(params: Any) -> Any:
-    """An optimizer with hooks: its step goes another way."""
+    """Return an optimizer with hooks, whose step takes another path."""
     optimizer = adam(params)
     optimizer.register_step_pre_hook(lambda *args: None)
     return optimizer
 
 
 def training(make: Any) -> tuple[Any, Any]:
-    """A training step, and the scheduler of its rate: both for models that begin alike."""
+    """Return a training step and the scheduler of its rate; all models begin alike."""
     model = model_for("Adam")
     optimizer = make(model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
@@ -125,7 +126,8 @@ def training(make: Any) -> tuple[Any, Any]:
     return train, scheduler
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # dynamo's, of the loss, at a break
+# Dynamo warns of the loss at a graph break
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize(
     ("make", "lowering", "backend"),
     [
@@ -136,7 +138,7 @@ def training(make: Any) -> tuple[Any, Any]:
 def test_a_graph_ends_at_the_step_without_a_word(
     make: Any, lowering: str, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Dynamo reads nothing of ours: no warning, nothing compiled anew when a rate changes."""
+    """Dynamo reads nothing of ours: no warning, and no recompilation when a rate changes."""
     batch, losses = torch.linspace(-1, 1, 12).view(4, 3), []
     for compiled in (False, True):
         train, scheduler = training(make)
@@ -155,7 +157,7 @@ def test_a_graph_ends_at_the_step_without_a_word(
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_no_frame_of_ours_is_compiled() -> None:
-    """Neither at the step nor within it."""
+    """Dynamo compiles neither the step nor any frame within it."""
     train, _ = training(adam)
     frames: list[str] = []
 

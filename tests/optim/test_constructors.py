@@ -1,6 +1,7 @@
-"""Constructors against torch's: signatures, defaults, order of group keys, and errors.
+"""Test constructors against torch's: signatures, defaults, order of group keys, and errors.
 
-The errors that torch's own tests list are in parity/test_optim_db.py."""
+The errors that torch's own tests list are in parity/test_optim_db.py.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ SEVERAL = [torch.tensor([0.1, 0.2]), torch.tensor([])]
 
 
 def classes(name: str) -> tuple[Any, Any]:
-    """Ours and torch's."""
+    """Return our class and torch's."""
     return getattr(optgen.optim, name), getattr(torch.optim, name)
 
 
@@ -47,7 +48,9 @@ def parameters() -> list[Parameter]:
 
 
 def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
-    """The error's type and message, or the group that was made, as text, `params` apart."""
+    """Return the error's type and message, or the text of the group that was made, without
+    `params`.
+    """
     try:
         group = cls(params, **kwargs).param_groups[0]
     except Exception as error:
@@ -56,7 +59,7 @@ def outcome(cls: Any, params: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def assert_alike(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
-    """Both raise the same error, or make groups that start with the same keys and values."""
+    """Check that both raise the same error, or make groups that start with the same entries."""
     ours, theirs = (
         outcome(cls, parameters() if params is None else params, kwargs) for cls in classes(name)
     )
@@ -66,7 +69,7 @@ def assert_alike(name: str, kwargs: dict[str, Any], params: Any = None) -> None:
 
 
 def hypers(name: str) -> Iterator[str]:
-    """The arguments of torch's class that are numbers."""
+    """Return the arguments of torch's class that are numbers."""
     for argument in inspect.signature(classes(name)[1]).parameters.values():
         if isinstance(argument.default, int | float) and not isinstance(argument.default, bool):
             yield argument.name
@@ -74,7 +77,7 @@ def hypers(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_signature(name: str) -> None:
-    """Torch's arguments first, then what torch's class lacks of ours, keyword-only."""
+    """Torch's arguments come first, then ours that torch's class lacks, keyword-only."""
     ours, theirs = (list(inspect.signature(c).parameters.values()) for c in classes(name))
     added = ours[len(theirs) :]
 
@@ -101,7 +104,7 @@ def test_what_torchs_groups_lack_stands_there_where_it_was_asked_for(
     ours, theirs = classes(name)
     known = theirs(parameters()).defaults
     for flag in (flag for flag in ADDED if flag not in known):
-        asked = value or flag in ("foreach", "fused")  # of these False is not the default
+        asked = value or flag in ("foreach", "fused")  # for these two False is not the default
         optimizer = ours(parameters(), **{flag: value})
         assert list(optimizer.defaults) == [*known, *[flag] * asked]
         assert list(optimizer.state_dict()["param_groups"][0]) == [
@@ -128,7 +131,7 @@ def test_asgd_refuses_what_torch_refuses_since_2_15(hyper: str, value: float) ->
 
 @pytest.mark.parametrize("hyper", ["lr", "momentum", "weight_decay"])
 def test_sgd_refuses_nan(hyper: str) -> None:
-    """Torch's SGD compares the other way round, and lets it through; its other classes do not."""
+    """Torch's SGD compares the other way round and accepts NaN; torch's other classes refuse it."""
     with pytest.raises(ValueError, match=r"Invalid .*: nan"):
         optgen.optim.SGD(parameters(), **{hyper: math.nan})
 
@@ -170,7 +173,7 @@ def test_tensor_betas(name: str, extra: dict[str, bool]) -> None:
 def test_a_tensor_holds_one_number(
     name: str, hyper: str, build: Callable[[Tensor], dict[str, Any]], value: Tensor
 ) -> None:
-    """Torch compares before it looks at the size, so that its own message is never seen."""
+    """Torch compares before it looks at the size, so its own message is never seen."""
     ours, theirs = classes(name)
 
     with pytest.raises(ValueError) as caught:
@@ -185,14 +188,14 @@ def test_betas_become_zero_dimensional() -> None:
     betas = optgen.optim.Adam(parameters(), betas=given).param_groups[0]["betas"]
 
     assert [beta.shape for beta in betas] == [(), ()]
-    assert betas[0].data_ptr() == given[0].data_ptr()  # still the caller's to change
+    assert betas[0].data_ptr() == given[0].data_ptr()  # the caller may still change it
     assert betas[1] is given[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", ["foreach", "differentiable"])
 def test_fused_excludes(name: str, other: str) -> None:
-    """For every class, also where torch's has no fused kernel."""
+    """Every class has the error, also if torch's class has no fused kernel."""
     kwargs = {"fused": True, other: True}
     messages = {
         "foreach": "`fused` and `foreach` cannot be `True` together.",
@@ -213,7 +216,7 @@ def test_nesterov(momentum: float, dampening: float) -> None:
 
 
 def test_adamw_stays_decoupled() -> None:
-    """Whatever a checkpoint says; and it is a key of the group, but no argument."""
+    """No checkpoint changes this; the flag is a key of the group, but no argument."""
     for cls in classes("AdamW"):
         optimizer = cls(parameters())
         state = optimizer.state_dict()
@@ -227,7 +230,7 @@ def test_adamw_stays_decoupled() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("SGD", "Adagrad")])
 def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
-    """AdamW's error, too, speaks of Adam."""
+    """AdamW's error speaks of Adam too."""
     messages = []
     for cls in classes(name):
         (param,) = params = parameters()
@@ -243,9 +246,9 @@ def test_sparse_gradients_are_refused_as_torch_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flags_that_an_old_checkpoint_lacks(name: str) -> None:
-    """They get torch's values, whatever the optimizer that loads it was made with.
+    """The flags get torch's defaults, whatever the loading optimizer was made with.
 
-    SGD's `fused` becomes None, not False as in torch: both are what nobody asked for.
+    SGD's `fused` becomes None, not False as in torch; both are the default.
     """
     flags = [key for key, value in classes(name)[1](parameters()).defaults.items() if not value]
     flags = [flag for flag in flags if flag not in hypers(name)]

@@ -1,4 +1,4 @@
-"""The functional forms against torch's: signatures, and steps of what torch's classes hand over."""
+"""Test the functional forms against torch's: signatures, and steps with the classes' arguments."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def module_name(name: str) -> str:
 
 
 def home(name: str) -> dict[str, Any]:
-    """The names torch's class finds its functional form among."""
+    """Return the namespace in which torch's class finds its functional form."""
     if name == "SparseAdam":
         return vars(_functional)
     return inspect.unwrap(getattr(torch.optim, name).step).__globals__
 
 
 def forms(name: str) -> tuple[Form, Form]:
-    """Ours and torch's."""
+    """Return our functional form and torch's."""
     form = module_name(name)
     theirs = "torch.optim.adamw" if name == "AdamW" else home(name)["__name__"]
     modules = map(importlib.import_module, (theirs.replace("torch.", "optgen."), theirs))
@@ -51,7 +51,7 @@ def forms(name: str) -> tuple[Form, Form]:
 
 
 def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator[Call]:
-    """What torch's class hands to its functional form, step by step."""
+    """Yield the arguments that torch's class passes to its functional form, step by step."""
     form = "adam" if name == "AdamW" else module_name(name)
     original, calls = home(name)[form], []
 
@@ -74,7 +74,7 @@ def recorded(name: str, monkeypatch: pytest.MonkeyPatch, case: Case) -> Iterator
 
 
 def tensors(call: Call) -> list[Tensor]:
-    """Every tensor of the arguments that a step may change, in order."""
+    """Return every tensor of the arguments that a step may change, in order."""
     args, kwargs = call
     flat = [item for v in (*args, *kwargs.values()) if isinstance(v, list) for item in v]
     return [item for item in flat if isinstance(item, Tensor) and not item.is_sparse]
@@ -96,7 +96,7 @@ def test_the_signature_is_torchs(name: str) -> None:
 )
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_is_torchs(name: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """From states that are not there yet to the seventh step."""
+    """Steps agree from missing states up to the seventh step."""
     ours, theirs = forms(name)
     loop = {"foreach": False} if "foreach" in inspect.signature(ours).parameters else {}
     if set(way) - set(inspect.signature(ours).parameters):
@@ -136,7 +136,7 @@ def test_they_stand_under_one_roof_as_torchs() -> None:
 
 
 def test_the_public_module_has_them_all() -> None:
-    """As torch's has since version 2.15."""
+    """torch has this module since version 2.15."""
     assert optgen.optim.functional.__all__ == sorted(map(module_name, CLASSES))
     for name in CLASSES:
         assert getattr(optgen.optim.functional, module_name(name)) is forms(name)[0]
@@ -174,7 +174,7 @@ SGD = {
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_some_of_the_momentum_is_there(way: dict[str, Any]) -> None:
-    """What is None is made, undampened, and joins the list; what is there is changed in place."""
+    """Missing buffers are made, undampened, and join the list; others are changed in place."""
     buffer = two(3)[0]
     ours, theirs = [buffer, None], [buffer.clone(), None]
     pairs = [(two(1), two(2)) for _ in range(2)]
@@ -204,7 +204,7 @@ def test_a_gradient_scaler_is_obeyed(way: dict[str, Any]) -> None:
 
 
 def test_sgd_follows_autograd_where_it_records() -> None:
-    """As torch's form, which has no argument for it."""
+    """Torch's form does so too, without an argument for it."""
 
     def step(form: Form, lr: Tensor, grad: Tensor) -> Tensor:
         params = [torch.ones(3, dtype=torch.float64)]

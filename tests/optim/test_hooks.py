@@ -1,4 +1,4 @@
-"""The six hooks of an optimizer and the two of all of them, and what of them a copy keeps."""
+"""Test the six hooks of an optimizer, the two hooks of all optimizers, and what a copy keeps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOADING = ("load_state_dict_pre", "load_state_dict_post")
 
 
 def record(optimizer: Any, calls: list[Any]) -> list[Any]:
-    """Register two hooks of each kind, the second before the first where that can be."""
+    """Register two hooks of each kind, the second before the first where `prepend` exists."""
     handles = []
     for hook in (*HOOKS, *LOADING):
         register = getattr(optimizer, f"register_{hook}_hook")
@@ -90,13 +90,13 @@ def test_a_pre_hook_may_exchange_the_closure(name: str) -> None:
 def test_a_copy_has_no_hooks_and_goes_on_as_the_original(
     name: str, again: Callable[[Any], Any]
 ) -> None:
-    """Hooks stay behind, as torch's do: they hold what belongs to the original."""
+    """Hooks are not copied, as in torch: they hold objects of the original's."""
     params = parameters(name)
     optimizer = kinds(name)[0](params)
     optimizer.register_step_post_hook(lambda *args: calls.append("step"))
     optimizer.register_state_dict_post_hook(lambda *args: calls.append("state"))
     calls: list[str] = []
-    train(name, optimizer, params, 0 if name in CLOSURE else 3)  # which would soon be at its goal
+    train(name, optimizer, params, 0 if name in CLOSURE else 3)  # LBFGS would soon have converged
 
     twin = again(optimizer)
     copies = twin.param_groups[0]["params"]

@@ -1,4 +1,4 @@
-"""LBFGS takes the very path of torch's: parameters, losses and calls of the closure."""
+"""Test that LBFGS takes torch's path: parameters, losses and calls of the closure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_torchs_path(options: dict[str, Any], problem: Any, size: int) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"line_search_fn": "strong_wolfe"}], ids=label)
 def test_maximize(options: dict[str, Any]) -> None:
-    """Climbing is descending on the function upside down."""
+    """Maximizing a function is minimizing its negative."""
     down = run(LBFGS, logistic(5), start(5), **options)
     up = run(LBFGS, logistic(5), start(5), maximize=True, **options)
     up.sign = -1.0
@@ -81,7 +81,7 @@ def test_float32_ends_where_float64_does() -> None:
 
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"line_search_fn": "strong_wolfe"}], ids=label)
 def test_a_net_on_digits(options: dict[str, Any]) -> None:
-    """Full batches of real images: torch's losses, and nearly all digits right in the end."""
+    """On full batches of images, losses are torch's, and nearly all digits end up right."""
     from sklearn.datasets import load_digits
 
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
@@ -117,7 +117,7 @@ def test_explain_says_that_it_is_written_by_hand() -> None:
 @pytest.mark.parametrize("change", [-1.0, 0.0, 1e-9])
 @pytest.mark.parametrize("gradient", ["zero", "missing", "tiny", "one"])
 def test_no_tolerance_of_gradients(gradient: str, change: float, search: str | None) -> None:
-    """With a negative tolerance torch goes on where a gradient is zero; so does ours."""
+    """With a negative tolerance torch goes on at a zero gradient; so does ours."""
     found = []
     for cls in (LBFGS, torch.optim.LBFGS):
         param = torch.nn.Parameter(torch.tensor([0.3, -1.0], dtype=torch.float64))

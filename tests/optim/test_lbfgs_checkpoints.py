@@ -1,4 +1,4 @@
-"""The state is torch's, goes both ways in the middle of training, and survives copies."""
+"""Test LBFGS's state: it is torch's, goes both ways in mid-training, and survives copies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def described(value: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, SEARCH, {"history_size": 3}, {"max_iter": 1}], ids=str)
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_the_state_is_torchs(options: dict[str, Any], steps: int, dtype: torch.dtype) -> None:
-    """Keys, their order, types, dtypes and shapes; but `t` is a number here always."""
+    """Keys, order, types, dtypes and shapes are torch's, but `t` is always a number here."""
     packed = []
     for cls in (LBFGS, torch.optim.LBFGS):
         optimizing = run(cls, logistic(6), start(6, dtype), **{"max_iter": 4, **options})
@@ -83,7 +83,7 @@ def flat(value: Any) -> list[Any]:
 @pytest.mark.parametrize("options", [{"lr": 0.3}, {"history_size": 3}, SEARCH], ids=str)
 @pytest.mark.parametrize(("first", "second"), KINDS)
 def test_both_ways(first: Any, second: Any, options: dict[str, Any]) -> None:
-    """Saved by one class in the middle of training, loaded by the other, which goes on alike."""
+    """One class saves in the middle of training; the other one loads, and continues alike."""
     through = run(torch.optim.LBFGS, rosenbrock(4), start(4), max_iter=4, **options)
     expected = through.steps(5)
     begun = run(first, rosenbrock(4), start(4), max_iter=4, **options)
@@ -118,7 +118,7 @@ def reloaded(optimizing: Run) -> Run:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [5, 300])
 def test_a_copy_goes_on_to_the_last_bit(again: Any, size: int, dtype: torch.dtype) -> None:
-    """As the one it was made of; torch's LBFGS cannot step after a copy at all."""
+    """The copy goes on as its original; torch's LBFGS cannot step after a copy at all."""
     original = run(LBFGS, rosenbrock(size), start(size, dtype), **SEARCH)
     original.steps(2)
     other = again(original)
@@ -135,7 +135,7 @@ def test_torchs_cannot_step_after_a_copy() -> None:
 
 
 def test_a_checkpoint_holds_the_history_once() -> None:
-    """Its vectors share no memory with the matrix, of which every one would be saved whole."""
+    """The saved vectors do not share the matrix's memory; each would save the whole matrix."""
     size = 1000
     optimizing = run(LBFGS, rosenbrock(size), start(size), max_iter=4)
     optimizing.steps(2)
@@ -158,7 +158,7 @@ def test_loading_leaves_the_checkpoint_as_it_is() -> None:
 
 
 def test_groups_of_torchs_checkpoint_get_our_keys() -> None:
-    """torch's have `maximize` since version 2.14, which then is what the checkpoint says."""
+    """torch's groups have `maximize` since version 2.14; then the checkpoint decides."""
     theirs = run(torch.optim.LBFGS, rosenbrock(3), start(3), lr=0.25)
     ours = run(LBFGS, rosenbrock(3), start(3), maximize=True)
     ours.optimizer.load_state_dict(theirs.optimizer.state_dict())
@@ -179,7 +179,7 @@ def test_a_state_of_other_parameters() -> None:
 
 @pytest.mark.parametrize("change", ["in place", "another list", "shorter"])
 def test_a_state_changed_by_hand_counts(change: str) -> None:
-    """The matrices are made anew from the lists."""
+    """The history's matrices are made anew from the lists."""
     after = []
     for cls in (LBFGS, torch.optim.LBFGS):
         optimizing = run(cls, rosenbrock(5), start(5), max_iter=6)
@@ -199,7 +199,7 @@ def test_a_state_changed_by_hand_counts(change: str) -> None:
 
 
 def test_swapped_in_and_out_again() -> None:
-    """A state from elsewhere for a while; then the optimizer's own, as if nothing had been."""
+    """After a state from elsewhere, the optimizer's own state returns unchanged."""
     other = run(LBFGS, rosenbrock(5), start(5), max_iter=6)
     other.steps(2)
     state = copy.deepcopy(other.optimizer.state_dict())

@@ -1,4 +1,4 @@
-"""The class as torch's: arguments, groups, errors, hooks, and what it says when it cannot."""
+"""Test LBFGS's class: arguments, groups, errors and hooks are torch's, and its own messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parameters() -> list[Parameter]:
 
 
 def test_signature() -> None:
-    """Torch's arguments, then ours, keyword-only."""
+    """Torch's arguments come first, then ours, keyword-only."""
     ours = list(inspect.signature(LBFGS).parameters.values())
     theirs = list(inspect.signature(torch.optim.LBFGS).parameters.values())
 
@@ -60,7 +60,7 @@ def test_a_group_has_what_was_asked_for(options: dict[str, Any]) -> None:
 
 
 def test_a_step_without_parameters_evaluates_the_closure() -> None:
-    """As torch's since version 2.14."""
+    """Torch's LBFGS does so since version 2.14."""
     optimizer = LBFGS([{"params": []}])
 
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_names_hooks_and_the_first_loss() -> None:
         losses[-1].backward()
         return losses[-1]
 
-    with torch.no_grad():  # the closure runs with gradients all the same
+    with torch.no_grad():  # the closure records gradients nevertheless
         returned = optimizer.step(closure)
 
     assert optimizer.param_groups[0]["param_names"] == ["weight"]

@@ -1,4 +1,4 @@
-"""Directions are those of the two loops, in torch's operations and compiled; and what goes in."""
+"""Test directions: the two-loop recursion, in torch's operations and compiled; and the history."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from optgen.optim.lbfgs.flat_parameters import largest
 from optgen.optim.lbfgs.inverse_hessian import History
 from optgen.runtime.fused_cpu.toolchain import library_cache
 
-SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled trips, and several
+SIZES = [1, 7, 64, 1000, 4096, 20_001]  # around a block of the compiled sweeps, and several blocks
 
 
 @pytest.fixture(params=["torch", "compiled"])
@@ -26,7 +26,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
-    """Algorithm 7.4, in float64."""
+    """Return the direction by algorithm 7.4, in float64."""
     q, alphas = gradient.double(), []
     for step, change in reversed(pairs):
         alphas.append(step.dot(q) / step.dot(change))
@@ -43,7 +43,7 @@ def two_loops(pairs: list[Any], scale: float, gradient: Tensor) -> Tensor:
 def test_a_direction_is_the_two_loops(
     way: str, size: int, capacity: int, dtype: torch.dtype, bound: float
 ) -> None:
-    """Before and after the ring has begun to turn, with a pair rejected now and then."""
+    """The ring has turned or has not yet; some pairs are rejected."""
     generator = torch.Generator().manual_seed(size)
     like = torch.zeros(size, dtype=dtype)
     known, pairs, scale = History(capacity, like), [], 1.0
@@ -103,7 +103,7 @@ def test_the_same_bits_for_any_number_of_threads(dtype: torch.dtype) -> None:
 
 
 def directions(dtype: torch.dtype) -> Tensor:
-    """Of a history large enough for several threads."""
+    """Return a direction from a history large enough for several threads."""
     torch.manual_seed(0)
     size = 300_001
     known = History(4, torch.empty(size, dtype=dtype))
@@ -128,7 +128,7 @@ def test_both_ways_take_torchs_path(way: str, options: dict[str, Any], size: int
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning, once, and torch's operations."""
+    """There is one warning, and torch's operations compute the direction."""
 
     def library(name: str, source: str) -> None:
         raise library_cache.NoCompilerError("no C++ compiler was found: install g++")

@@ -1,4 +1,4 @@
-"""The search makes torch's trials, on functions of one variable with steps, plateaus and noise."""
+"""Test the line search: its trials are torch's, on 1-D functions with steps, plateaus and noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ FINITE = st.floats(-1e3, 1e3, allow_subnormal=False)
 
 
 def waves(a: float, b: float, c: float, w: float, grid: float) -> Function:
-    """The value and the slope at t; values are rounded to a grid, so that there are ties."""
+    """Return a function of t; it gives a value, rounded to a grid so that there are ties, and a
+    slope.
+    """
 
     def function(t: float) -> tuple[float, float]:
         value = a * t * t - b * t + c * math.sin(w * t)
@@ -79,7 +81,7 @@ def test_torchs_trials(
 ) -> None:
     function = waves(a, b, c, w, grid)
     if function(0.0)[1] >= 0:
-        return  # no direction to go
+        return  # not a descent direction
     trials, best = ours(function, t, most, tolerance)
     expected, theirs = torchs(function, t, most, tolerance)
 
@@ -121,7 +123,7 @@ def test_a_ratio_of_zeros_is_not_a_number() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("slope", [1.0, -1.0, math.nan])
 def test_where_there_is_no_value_is_too_far(value: float, slope: float) -> None:
-    """Bisected back to where there is one; the first trial is far outside."""
+    """The search bisects back to where there is a value; the first trial is far outside."""
 
     def function(t: float) -> tuple[float, float]:
         return ((t - 0.5) ** 2, 2 * (t - 0.5)) if t < 2 else (value, slope)
@@ -133,7 +135,7 @@ def test_where_there_is_no_value_is_too_far(value: float, slope: float) -> None:
 
 
 def test_nowhere_better_than_the_start() -> None:
-    """Within the trials there may be: the parameters stay."""
+    """The search uses all allowed trials, and the parameters stay."""
     trials, best = ours(lambda t: (math.nan, -1.0) if t else (0.0, -1.0), 1.0, 6, 1e-9)
 
     assert best == 0.0

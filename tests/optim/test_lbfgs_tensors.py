@@ -1,4 +1,4 @@
-"""Parameters of every kind, gradients of every kind, and numbers that are not numbers."""
+"""Test LBFGS with parameters of every kind, gradients of every kind, and NaN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOTH = [{}, {"line_search_fn": "strong_wolfe"}]
 
 
 def descended(cls: Any, params: list[Parameter], loss: Any, steps: int = 3, **options: Any) -> Any:
-    """The parameters as doubles after some steps, and the losses."""
+    """Return the parameters in float64 after some steps, and the losses."""
     optimizer = cls(params, **options)
 
     def closure() -> Any:
@@ -31,7 +31,7 @@ def descended(cls: Any, params: list[Parameter], loss: Any, steps: int = 3, **op
 
 
 def bowl(params: list[Parameter]) -> Tensor:
-    """Skewed, with its minimum away from 0; of real and complex parameters."""
+    """Return a skewed loss of real and complex parameters, with its minimum away from 0."""
     total = torch.zeros((), dtype=torch.float64)
     for index, param in enumerate(params):
         real = torch.view_as_real(param) if param.is_complex() else param
@@ -60,7 +60,7 @@ def test_several_shapes(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("options", BOTH, ids=str)
 def test_complex(options: dict[str, Any]) -> None:
-    """As pairs of reals, beside a real one."""
+    """Complex parameters are stepped as pairs of reals, beside a real one."""
 
     def params() -> list[Parameter]:
         torch.manual_seed(1)
@@ -76,7 +76,7 @@ def test_complex(options: dict[str, Any]) -> None:
 
 
 def test_float32_beside_float64() -> None:
-    """One vector of float64, as torch's."""
+    """Both are in one float64 vector, as in torch."""
 
     def params() -> list[Parameter]:
         return [Parameter(torch.ones(3)), Parameter(torch.ones(4, dtype=torch.float64))]
@@ -103,7 +103,7 @@ def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
 
 
 def test_channels_last() -> None:
-    """Whose gradients torch's LBFGS cannot flatten at all."""
+    """torch's LBFGS cannot flatten the gradients of such parameters."""
     torch.manual_seed(0)
     plain = Parameter(torch.randn(2, 3, 4, 5, dtype=torch.float64))
     strided = Parameter(plain.detach().clone(memory_format=torch.channels_last))
@@ -165,7 +165,7 @@ def test_parameters_on_two_devices() -> None:
 
 
 def test_no_elements_at_all() -> None:
-    """torch's raises an error about an empty maximum."""
+    """torch raises an error about an empty maximum."""
     assert LBFGS([Parameter(torch.ones(0))]).step(lambda: 1.5) == 1.5
 
 
@@ -186,7 +186,7 @@ def test_a_gradient_that_is_not_finite_harms_nothing(value: float, options: Any)
 
 
 def test_a_step_into_nan_ends_there() -> None:
-    """Without a line search the step has been taken when the closure tells."""
+    """Without a line search, the closure shows the NaN only after the step."""
     optimizing = run(LBFGS, lambda x: x.sqrt().sum(), Parameter(torch.tensor([0.5])), lr=10.0)
     optimizing.steps(1)
 
@@ -198,7 +198,7 @@ def test_a_step_into_nan_ends_there() -> None:
 
 
 def test_a_line_search_comes_back_from_where_there_is_no_value() -> None:
-    """The logarithm of a negative number: torch's search stays there, and goes on outwards."""
+    """For the logarithm of a negative number, torch's search stays there and goes on outwards."""
 
     def barrier(x: Tensor) -> Tensor:
         return (3 * x - x.log()).sum()
@@ -215,7 +215,7 @@ def test_a_line_search_comes_back_from_where_there_is_no_value() -> None:
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
 @pytest.mark.parametrize("options", BOTH, ids=str)
 def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
-    """The next step goes on; in a line search the parameters are back where it began."""
+    """The next step goes on; in a line search the parameters return to where it began."""
     optimizing = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=4, **options)
     optimizing.steps(1)
     healthy, seen = optimizing.function, [optimizing.param.detach().clone()]
@@ -237,7 +237,7 @@ def test_a_closure_that_raises(options: dict[str, Any], calls: int) -> None:
 
 
 def test_a_step_after_a_closure_that_raised_is_the_one_that_would_have_been() -> None:
-    """Without a line search the points that are visited are the same, and none is left out."""
+    """Without a line search the same points are visited, and none is left out."""
     whole = run(LBFGS, rosenbrock(3), start(3), lr=0.01, max_iter=30)
     expected = visited(whole)
     whole.steps(1)
@@ -260,7 +260,7 @@ def test_a_step_after_a_closure_that_raised_is_the_one_that_would_have_been() ->
 
 
 def visited(optimizing: Any) -> list[Tensor]:
-    """The points at which the function is evaluated from now on."""
+    """Return the points at which the function is evaluated from now on."""
     points: list[Tensor] = []
     function = optimizing.function
 
@@ -274,7 +274,7 @@ def visited(optimizing: Any) -> list[Tensor]:
 
 
 def test_a_conjugated_gradient() -> None:
-    """Which torch's LBFGS cannot view as real."""
+    """torch's LBFGS cannot view such a gradient as real."""
     ended = []
     for resolved in (False, True):
         param = Parameter(torch.ones(3, dtype=torch.complex128))
@@ -288,7 +288,7 @@ def test_a_conjugated_gradient() -> None:
 
 
 def test_a_step_that_changes_nothing_any_more_is_the_last() -> None:
-    """However much the loss changes."""
+    """The step is the last one, however much the loss changes."""
     calls = []
     for cls in (LBFGS, torch.optim.LBFGS):
         options = {"lr": 1e-9, "tolerance_change": 1e-8}

@@ -1,4 +1,4 @@
-"""Tests Muon by its rule alone: the installed torch may be too old to compare with."""
+"""Test Muon by its rule alone: the installed torch may be too old to compare with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import optgen.optim
 
 
 def stepped(rows: int, cols: int, **options: Any) -> Tensor:
-    """The parameter after one step from zeros."""
+    """Return the parameter after one step from zeros."""
     param = torch.nn.Parameter(torch.zeros(rows, cols, dtype=torch.float64))
     param.grad = torch.linspace(-1, 2, rows * cols, dtype=torch.float64).view(rows, cols).sin()
     optgen.optim.Muon([param], weight_decay=0, **options).step()
@@ -25,7 +25,7 @@ def stepped(rows: int, cols: int, **options: Any) -> Tensor:
 def test_spectral_unclamped_is_the_root_of_rows_over_columns(
     lowering: str, rows: int, cols: int
 ) -> None:
-    """torch has it so since version 2.14; 'original' is the same, but never below 1."""
+    """torch has this option since version 2.14; 'original' is equal, but never below 1."""
     with optgen.use_lowering(lowering):
         unclamped = stepped(rows, cols, lr=0.1, adjust_lr_fn="spectral_unclamped")
         original = stepped(rows, cols, lr=0.1, adjust_lr_fn="original")

@@ -1,4 +1,4 @@
-"""What loading casts, and what checkpoints and pickles of older torch versions lack."""
+"""Test the casts of a load, and checkpoints and pickles of older torch versions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
 def options(name: str) -> dict[str, Any]:
-    """Arguments with which the class has every state that it can have."""
+    """Return arguments with which the class has every state that it can have."""
     return dict(FULL.get(name, Case(name)).options)
 
 
 def described(optimizer: Any) -> list[tuple[str, Any]]:
-    """Every entry of the state: dtype, device and shape, or the type of what is no tensor."""
+    """Return every entry of the state: a tensor's dtype, device and shape, or a value's type."""
     return [
         (key, (v.dtype, v.device, v.shape) if isinstance(v, Tensor) else type(v))
         for key, v in states(optimizer)
@@ -38,7 +38,7 @@ def described(optimizer: Any) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("target", DTYPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
-    """A state of floats gets its parameter's dtype, but `step`; ours then steps on."""
+    """A floating-point state gets its parameter's dtype, except `step`; then ours steps on."""
     params = parameters(name)
     source = kinds(name)[1](params, **options(name))
     train(name, source, params, 2)
@@ -56,7 +56,7 @@ def test_a_load_casts_as_torchs(name: str, target: torch.dtype) -> None:
 @pytest.mark.parametrize("flag", ["fused", "capturable"])
 @pytest.mark.parametrize("name", [name for name in NAMES if takes(name, "capturable")])
 def test_counts_of_a_fused_or_capturable_group_are_float32(name: str, flag: str) -> None:
-    """Also where they were float64, as with a default dtype of double precision."""
+    """Counts become float32 even if they were float64, as with a default dtype of float64."""
     params = parameters(name)
     source = kinds(name)[0](params)
     train(name, source, params, 2)
@@ -106,7 +106,7 @@ def test_a_checkpoint_holds_references_as_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
-    """Without hooks, flags that came later, and with counts that are Python numbers."""
+    """Such a pickle lacks hooks and later flags, and its counts are Python numbers."""
     completed = []
     for kind in kinds(name):
         params = parameters(name)
@@ -118,7 +118,7 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
         ]
         flags = [flag for flag in flags if flag in ("foreach", "maximize", "capturable", "fused")]
         flags += ["differentiable"] * takes(name, "differentiable")
-        loads = name not in ("SparseAdam", "Muon", "Adafactor")  # torch's fill in nothing
+        loads = name not in ("SparseAdam", "Muon", "Adafactor")  # torch's class fills in nothing
         for flag in flags if loads else []:
             del old["param_groups"][0][flag]
         for values in old["state"].values():
@@ -140,7 +140,7 @@ def test_a_pickle_of_an_old_torch_is_completed_as_torch_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
-    """What torch's class has not stays out of it, and as it is in who loads one."""
+    """Keys that torch's class lacks are not saved, and a load leaves them unchanged."""
     ours, theirs = (kind(parameters(name)) for kind in kinds(name))
     found, expected = (
         [list(group) for group in each.state_dict()["param_groups"]] for each in (ours, theirs)
@@ -155,7 +155,7 @@ def test_a_checkpoint_has_torchs_group_keys(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name not in ("LBFGS", "SparseAdam")])
 def test_flattened_checkpoints_go_both_ways(name: str) -> None:
-    """By the names of parameters, one entry for each value: as torch's functions make them."""
+    """torch's functions make one entry for each value, by the names of parameters."""
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     ours, theirs = kinds(name)
     model = torch.nn.Linear(3, 2, bias=False)
@@ -164,7 +164,7 @@ def test_flattened_checkpoints_go_both_ways(name: str) -> None:
         optimizer = kind(model.parameters())
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
-        model.weight.grad = None  # torch's functions create states only where there is none
+        model.weight.grad = None  # torch's functions create states only if there are none
         return optimizer
 
     for saver, loader in [(ours, ours), (theirs, ours), (ours, theirs)]:

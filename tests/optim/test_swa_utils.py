@@ -1,4 +1,4 @@
-"""Averaged models beside torch's: the same means, buffers, checkpoints and errors."""
+"""Test averaged models beside torch's: the same means, buffers, checkpoints and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOUND = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
 
 class Small(nn.Module):
-    """Parameters of two sizes, one of them tied; buffers of real and of whole numbers."""
+    """A model with parameters of two sizes, one of them tied; buffers of floats and of integers."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Small(nn.Module):
 
 
 def walk(model: nn.Module, seed: int) -> None:
-    """As if training had changed the model, whole numbers included."""
+    """Change the model as training would, integers included."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
@@ -46,7 +46,7 @@ def walk(model: nn.Module, seed: int) -> None:
 
 
 def options(module: Any, name: str) -> dict[str, Any]:
-    """A way to average, with functions of ours or of torch's."""
+    """Return a way to average, with functions of ours or of torch's."""
     return {
         "default": dict,
         "ema lists": lambda: {"multi_avg_fn": module.get_ema_multi_avg_fn(0.9)},
@@ -61,7 +61,7 @@ def options(module: Any, name: str) -> dict[str, Any]:
 
 
 def halve(means: list[Tensor], tensors: list[Tensor], count: Tensor) -> None:
-    """Lists of one device and dtype, as torch promises, detached."""
+    """Average two lists; check torch's promise that they are detached, of one device and dtype."""
     assert len({(t.device, t.dtype) for t in (*means, *tensors)}) == 1
     assert not any(t.requires_grad for t in (*means, *tensors))
     assert count.dtype is torch.int64
@@ -76,7 +76,7 @@ WAYS = (
 
 
 def alike(ours: nn.Module, theirs: nn.Module, bound: float) -> None:
-    """Everything a checkpoint holds, and what it does not."""
+    """Compare everything that a checkpoint holds, and buffers that it does not hold."""
     expected = {**theirs.state_dict(), **dict(theirs.named_buffers())}
     found = {**ours.state_dict(), **dict(ours.named_buffers())}
     assert list(found) == list(expected)
@@ -108,7 +108,7 @@ def test_updates(way: str, use_buffers: bool, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_whole_numbers_in_lists(decay: float | None) -> None:
-    """torch's own mean of equal weights divides whole numbers in a way that it refuses itself."""
+    """torch's own mean with equal weights divides integers in a way that torch refuses."""
     one = swa_utils.get_swa_avg_fn() if decay is None else swa_utils.get_ema_avg_fn(decay)
     several = (
         swa_utils.get_swa_multi_avg_fn() if decay is None else swa_utils.get_ema_multi_avg_fn(decay)
@@ -126,7 +126,7 @@ def test_whole_numbers_in_lists(decay: float | None) -> None:
 
 
 def train(module: Any, kind: type, way: str, seed: int = 0) -> tuple[nn.Module, nn.Module]:
-    """A network with batch norm on digits, its mean from the second epoch on."""
+    """Train a network with batch norm on digits, and average from the second epoch on."""
     torch.manual_seed(seed)
     network = Network(sparse=False)
     averaged = module.AveragedModel(network, **options(module, way))
@@ -146,7 +146,7 @@ def train(module: Any, kind: type, way: str, seed: int = 0) -> tuple[nn.Module, 
 
 @pytest.mark.parametrize("way", ["default", "ema lists"])
 def test_digits(way: str) -> None:
-    """The mean of a trained network, with the statistics of its own activations."""
+    """The mean of a trained network gets batch statistics of its own activations."""
     _, ours = train(swa_utils, SGD, way)
     _, theirs = train(torchs, torch.optim.SGD, way)
     images, labels = (part[:600] for part in digits())
@@ -163,7 +163,7 @@ def test_digits(way: str) -> None:
 
 
 def test_update_bn_equals_torchs() -> None:
-    """Of two equal models."""
+    """The two averaged models are equal."""
     network, averaged = train(swa_utils, SGD, "ema lists")
     twin = torchs.AveragedModel(network)
     twin.load_state_dict(averaged.state_dict())
@@ -219,7 +219,7 @@ def test_it_is_torchs_class() -> None:
 
 
 def test_the_mean_of_a_model_in_bfloat16_may_be_kept_in_float32() -> None:
-    """torch's lists have to be of one type; these are not."""
+    """torch's lists must have one dtype; these need not."""
     model = Small(torch.bfloat16)
     averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
     averaged.module.float()
@@ -256,7 +256,7 @@ def test_complex_parameters() -> None:
 
 
 def test_layouts() -> None:
-    """A model in another memory format than its mean, and a parameter with holes."""
+    """A model has another memory format than its mean, and a parameter with gaps."""
     model = nn.Conv2d(3, 4, 3).double()
     pair = [module.AveragedModel(model) for module in (swa_utils, torchs)]
     model.to(memory_format=torch.channels_last)

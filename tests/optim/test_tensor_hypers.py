@@ -1,4 +1,4 @@
-"""Hyperparameters that are tensors: changed in place, and learnt through the step."""
+"""Test hyperparameters that are tensors: changed in place, and learnt through the step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from torch import Tensor
 from optgen import use_lowering
 
 Place = tuple[str, int | None]
-LEARNT = [name for name in CLASSES if name not in (*SPARSE, *MATRICES)]  # those in bfloat16
+# matrix classes compute in bfloat16
+LEARNT = [name for name in CLASSES if name not in (*SPARSE, *MATRICES)]
 EAGER = [("Adagrad", ("initial_accumulator_value", None))]  # read by the constructor alone
 VALUES = {"lr": 0.05, "lr_decay": 0.1, "lambd": 0.1, "t0": 1.5, "eps": 0.01, "d": 1.001}
 
 
 def numbers(name: str) -> Iterator[Place]:
-    """Every number among the class's arguments: its name, and its place if it is one of several."""
+    """Yield every number among the class's arguments: its name, and its index in a tuple."""
     for argument in inspect.signature(kinds(name)[1]).parameters.values():
         match argument.default:
             case bool():
@@ -34,7 +35,7 @@ def numbers(name: str) -> Iterator[Place]:
 
 
 def options(name: str, key: str) -> dict[str, Any]:
-    """Arguments that bring every state and make every number count."""
+    """Return arguments that bring every state and make every number count."""
     found = {a.name: a.default for a in inspect.signature(kinds(name)[0]).parameters.values()}
     found = {**found, **FULL.get(name, Case(name)).options}
     del found["params"]
@@ -42,7 +43,7 @@ def options(name: str, key: str) -> dict[str, Any]:
 
 
 def with_tensor(name: str, place: Place, value: Tensor) -> dict[str, Any]:
-    """The arguments, the tensor in its place; where all of a tuple must be tensors, they are."""
+    """Return the arguments with the tensor in its place; if all must be tensors, all are."""
     (key, index), found = place, options(name, place[0])
     if index is None:
         return {**found, key: value}
@@ -58,7 +59,7 @@ def start(name: str, place: Place) -> float:
 
 @pytest.fixture
 def exact_scalars() -> Iterator[None]:
-    """Finite differences of what goes through a scalar state, which has the default dtype."""
+    """Make float64 the default dtype, which scalar states have: finite differences need it."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -71,7 +72,7 @@ def exact_scalars() -> Iterator[None]:
     ids=str,
 )
 def test_every_number_can_be_learnt(name: str, place: Place) -> None:
-    """A loss after three steps as a function of it, by finite differences."""
+    """Compare the gradient of a loss after three steps with finite differences."""
 
     def loss_after_three_steps(value: Tensor) -> Tensor:
         params = [torch.linspace(1, 2, 4, dtype=torch.float64).view(2, 2).requires_grad_().clone()]
@@ -92,10 +93,10 @@ def test_every_number_can_be_learnt(name: str, place: Place) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
-    """One that is 1-element and not 0-dim, which torch takes too; beside torch with a float.
+    """The tensor has one element in one axis, which torch takes too; torch's class gets a float.
 
-    With a tensor torch's LBFGS is wrong: its last step size is the tensor itself, so that the
-    scheduler changes by how much the step before seems to have moved the parameters.
+    With a tensor torch's LBFGS is wrong: its last step size is the tensor itself. So the scheduler
+    changes how far the last step seems to have moved the parameters.
     """
     lr = torch.tensor([0.1], dtype=torch.float64)
     trained = []
@@ -117,7 +118,7 @@ def test_a_scheduler_changes_a_tensor_in_place(name: str) -> None:
 @pytest.mark.parametrize("lowering", ["forloop", "foreach", "fused_cpu"])
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 def test_tensor_betas(name: str, lowering: str) -> None:
-    """They may change between steps, in place, whatever takes the step."""
+    """Tensor betas may change in place between steps, in every lowering."""
     trained = []
     for kind in kinds(name):
         params = parameters(name)

@@ -1,4 +1,4 @@
-"""Proofs that a plan means what the rule says: both sides as SymPy, their difference is zero."""
+"""Prove that a plan means what the rule says: both sides as SymPy, their difference is zero."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Proof:
-    """Runs a rule or a plan on symbols, down the one path its conditions are given answers for."""
+    """Runs a rule or a plan on symbols, along the path that the given answers choose."""
 
     def __init__(self, algorithm: Algorithm, answers: dict[str, bool]) -> None:
         self.algorithm = algorithm
@@ -41,7 +41,7 @@ class Proof:
         self.values: Symbols = {}
         known = proven_ranges(algorithm)
         for name in (algorithm.param, algorithm.grad, *(s.symbol for s in algorithm.states)):
-            # A second moment is not negative; the letters of the others may have any sign.
+            # A second moment is not negative; the other symbols may have any sign.
             above = Ref(name) in known and known[Ref(name)].low >= 0
             self.values[name] = sympy.Symbol(name, real=True, nonnegative=above or None)
         self.values["step"] = sympy.Symbol("step", positive=True, integer=True)
@@ -94,7 +94,7 @@ def number(name: str) -> sympy.Symbol:
 
 
 def fraction(name: str, index: int) -> Any:
-    """A number between 0 and 1, in a form that shows it: x / (1 + x). So is its power."""
+    """Return a number between 0 and 1 as x / (1 + x), so that SymPy sees its powers' range."""
     x = sympy.Symbol(f"{name}{index}", positive=True)
     return x / (1 + x)
 
@@ -117,7 +117,7 @@ def paths(name: str) -> Iterator[dict[str, bool]]:
 
 
 def is_zero(difference: Any) -> bool:
-    """Whether it is 0 for all values; the dearer ways to see it are tried last."""
+    """Tell whether the difference is 0 for all values; the slower simplifications come last."""
     return any(change(difference) == 0 for change in (sympy.expand, sympy.together, sympy.simplify))
 
 

@@ -46,7 +46,7 @@ RULES = {
 
 
 def check_that_nothing_small_crosses(plan: Plan) -> None:
-    """What one side of a matrix word makes small, the other one does not read."""
+    """Check that no row, column or number made before a matrix op is read after it."""
     made: set[Ref] = set()
     before: set[Ref] = set()
     for phase in plan.phases:
@@ -84,7 +84,7 @@ TWICE = {
 
 @pytest.mark.parametrize("case", TWICE)
 def test_one_name_on_both_sides_is_an_error(case: str) -> None:
-    """At the statement whose value is needed twice."""
+    """The error is at the statement whose value is needed twice."""
     first, last = TWICE[case]
     body = (MATRIX, "m = m / 2 + g", first, last)
     states = STATES if "r = " in first else 'm=state("exp_avg")'
@@ -97,7 +97,7 @@ def test_one_name_on_both_sides_is_an_error(case: str) -> None:
 
 
 def test_what_a_matrix_word_and_its_successors_both_wait_for_is_an_error() -> None:
-    """Rows that the word reads when they are new, and what follows it when they are old."""
+    """The op reads the new rows, and a statement after it needs the old ones."""
     body = ("x = g", "g = r * g", "r = r / 2", "_j = mean(g)")
     last = ("x = orthogonalize(lerp(x, r, p), k, 3, 1e-7)", "p = g")
     hypers = "k=hyper((1.5, -0.5, 0.0))"

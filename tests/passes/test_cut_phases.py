@@ -35,7 +35,7 @@ def test_the_phases(name: str, order: Order, golden: Golden) -> None:
 @pytest.mark.parametrize("name", CUT)
 def test_cutting_keeps_the_meaning(name: str, shape: tuple[int, ...], order: Order) -> None:
     algorithm = CUT[name]
-    if algorithm.requires:  # all of them: of matrices only
+    if algorithm.requires:  # all these rules take matrices only
         shape = shape if len(shape) == 2 else (3, 2)
     chosen = plan_for(algorithm, shape, order)
     generator = torch.Generator().manual_seed(len(shape))
@@ -58,7 +58,7 @@ def plan_for(algorithm: Algorithm, shape: tuple[int, ...], order: Order) -> Plan
 def assert_same(
     chosen: Plan, algorithm: Algorithm, hypers: dict[str, Any], start: torch.Tensor, grads: Any
 ) -> None:
-    """Parameter and state after every step, by the plan and by the rule."""
+    """Compare parameter and state after every step, by the plan and by the rule."""
     a, b = (start, {}), (start, {})  # type: Any, Any
     for grad in grads:
         a = run_plan(chosen, hypers, a[0], grad, a[1])
@@ -72,7 +72,7 @@ def assert_same(
 
 
 def test_every_sweep_of_a_late_plan_has_a_reason() -> None:
-    """As few trips through memory as the reductions allow."""
+    """There are only as many sweeps as the reductions demand."""
     sweeps = {
         name: [sum(isinstance(p, Sweep) for p in plan.phases) for plan in plans(algorithm)]
         for name, algorithm in CUT.items()
@@ -122,7 +122,7 @@ BRANCHES = {
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", BRANCHES)
 def test_reductions_under_an_if(case: str, order: Order) -> None:
-    """They are always made, and count on the taken side only."""
+    """The reductions are always made, and used only if the condition holds."""
     algorithm = read(spec(*BRANCHES[case], states='m=state("exp_avg")'))
     generator = torch.Generator().manual_seed(1)
     grads = [torch.randn(5, generator=generator, dtype=torch.float64) for _ in range(5)]
@@ -143,7 +143,7 @@ CALLS = {
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", CALLS)
 def test_a_matrix_word_takes(case: str, order: Order) -> None:
-    """What it takes is a local that the trip before stores, whatever the author wrote."""
+    """The op's operand is a local that the sweep before stores, however the author wrote it."""
     body = (MATRIX, *CALLS[case], "m = m / 2 + o", "p = p - lr * m * rms(o)")
     hypers = "lr=hyper(0.1), k=hyper((1.5, -0.5, 0.0))"
     algorithm = read(spec(*body, states='m=state("exp_avg")', hypers=hypers))
@@ -177,7 +177,7 @@ STATES = {
 @pytest.mark.parametrize("order", ["late", "early"])
 @pytest.mark.parametrize("case", STATES)
 def test_states_of_rows(case: str, order: Order) -> None:
-    """Stored once, and what is computed from the old ones is so in every trip."""
+    """The state is stored once; every sweep computes from the old rows where the rule does."""
     body = (MATRIX, *STATES[case], "p = p - lr * g * r")
     algorithm = read(spec(*body, states='r=state("rows", shape="row")'))
     generator = torch.Generator().manual_seed(2)

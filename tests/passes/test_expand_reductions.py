@@ -1,4 +1,4 @@
-"""Four reductions are enough, and mean what the nine did."""
+"""Test that four reductions are enough, and mean the same as the nine of the language."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def words(algorithm: Algorithm) -> set[str]:
 
 
 def same(algorithm: Algorithm, shape: tuple[int, ...]) -> None:
-    """Three steps of a rule, and of the same with four reductions."""
+    """Compare three steps of a rule with those of its form with four reductions."""
     expanded = expand_reductions(algorithm)
     generator = torch.Generator().manual_seed(3)
     hypers: dict[str, Any] = {h.name: h.default for h in algorithm.hypers}

@@ -1,4 +1,4 @@
-"""Arithmetic on numbers alone is folded, in float64; what a name has a say in stays."""
+"""Test that arithmetic on numbers alone is folded in float64, and that other arithmetic stays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_known_side_decides_a_condition() -> None:
 
 
 def test_a_reduction_takes_as_many_numbers_as_before() -> None:
-    """The condition is False for every element of g: two of each are added up."""
+    """The folded condition must stay a tensor like g, so that the sum has as many terms."""
     (stmt,) = fold_constants(read(spec("p = p - lr * g * sum(where(1 > 2 and g != 0, 1, 2))"))).rule
     assert isinstance(stmt, Assign)
     (total,) = (e for e in walk(stmt.value) if isinstance(e, Call) and e.op == "sum")

@@ -23,7 +23,7 @@ def conditions(program: Program) -> Iterator[Expr]:
 
 
 def twofold(program: Program) -> Iterator[If]:
-    """The branches with two forms, none within another."""
+    """Return the branches with two forms; none is within another."""
     for stmt in program:
         if isinstance(stmt, If) and stmt.condition == CAPTURABLE:
             yield stmt

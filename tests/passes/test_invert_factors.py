@@ -1,4 +1,4 @@
-"""A divisor made of rows and columns is inverted where they are, if it can never be negative."""
+"""Test that a divisor of rows and columns is inverted as rows and columns if never negative."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(body: str) -> Algorithm:
 
 
 def divisions(planned: Plan) -> int:
-    """How many roots and divisions the sweeps have."""
+    """Return the number of roots and divisions in the sweeps."""
     nodes = [n for s in planned.sweeps for e in expressions(s.body) for n in walk(e)]
     roots = sum(isinstance(n, Call) and n.op == "sqrt" for n in nodes)
     terms = [term for n in nodes if isinstance(n, Linear) for term in n.terms]
@@ -82,7 +82,7 @@ def test_one_inverse_for_all_sweeps() -> None:
 
 
 def test_rows_of_zeros() -> None:
-    """Their inverse is no number that counts: the bound is as good as before."""
+    """A row's inverse may be infinite; the maximum with the bound gives the right value."""
     algorithm = read("p = p - lr * g / sqrt(maximum(r * c, eps**2))")
     hypers = {h.name: h.default for h in algorithm.hypers} | {"maximize": False}
     param, grad = torch.randn(2, 6, 5, dtype=torch.float64)

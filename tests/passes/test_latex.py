@@ -1,4 +1,4 @@
-"""Rules as LaTeX: the catalogue as golden texts, brackets, letters, time; all of it is TeX."""
+"""Test rules as LaTeX: the catalogue as golden texts, brackets, letters, time; all is valid TeX."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def Example(
 ):
     """An example."""
 '''
-# Every state and hyperparameter is used, as the language demands; `lines` of tests come before.
+# Uses every state and hyperparameter, as the language demands; the tests' lines come before.
 END = """
     if momentum and my_flag and kind == "plain" and on:
         m = m + g * mu * betas[0] * betas[1] * lr * t
@@ -65,14 +65,14 @@ END = """
 
 
 def whole(name: str) -> Algorithm:
-    """One of the catalogue, derived ones in full."""
+    """Return an algorithm of the catalogue, with derived ones completed."""
     (algorithm,) = read_spec(SPECS / f"{name}.py")
     base = read_base(algorithm, SPECS)
     return algorithm if base is None else derive(algorithm, base)
 
 
 def lines(body: str, end: str = END) -> list[str]:
-    """The lines of the LaTeX of a rule that starts like this, after the gradient's."""
+    """Return the LaTeX lines of a rule that starts like this, without the gradient's line."""
     indented = "".join(f"    {line}\n" for line in body.splitlines())
     (algorithm,) = read_spec(Spec("Example", SPEC + indented + end, "example.py", 1))
     first, last = r"\quad g_t \leftarrow -g_t \\", r"\end{aligned}"
@@ -82,12 +82,12 @@ def lines(body: str, end: str = END) -> list[str]:
 
 
 def value(expression: str) -> str:
-    """The LaTeX of one expression."""
+    """Return the LaTeX of one expression."""
     return lines(f"x = {expression}\ng = g * x")[0].partition(r"\leftarrow ")[2]
 
 
 def assert_is_tex(text: str) -> None:
-    """Matplotlib's TeX reads every line; some words and the alignment it does not know."""
+    """Check that Matplotlib's TeX reads every line, without the commands that it does not know."""
     first, *inner, last = text.splitlines()
     assert (first, last) == (r"\begin{aligned}", r"\end{aligned}")
     for i, line in enumerate(inner):
@@ -160,7 +160,7 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_brackets(expression: str, latex: str) -> None:
-    """What is written is what is computed: no bracket is lost, none is added for nothing."""
+    """The brackets keep the meaning, and there are no unnecessary ones."""
     names = "a, b, c = 0.25 * lr, 0.5 * lr, 0.75 * lr\n"
     found = lines(f"{names}x = {expression}\ng = g * x * a * b * c")[3]
 
@@ -213,7 +213,7 @@ def test_letters(name: str, latex: str) -> None:
 
 
 def test_a_letter_that_is_taken() -> None:
-    """The author's mu comes first, so the momentum, which papers call mu, is spelled out."""
+    """The author's mu has the letter, so the momentum, which papers call mu, is spelled out."""
     found = lines("if momentum is not None:\n    g = mu * momentum * g")
 
     assert any(r"\leftarrow \mu \text{momentum} g_t" in line for line in found)
@@ -226,7 +226,7 @@ def test_the_authors_theta_leaves_none_for_the_parameter() -> None:
 
 
 def test_items_of_a_tuple() -> None:
-    """Unpacking only names them; unnamed ones have the tuple's letter with a number."""
+    """Unpacking only names the items; unnamed ones have the tuple's letter with a number."""
     assert value("betas[0] * betas[1]") == r"\beta_1 \beta_2"
     assert lines("fast, _ = betas\ng = fast * g")[0] == r"g_t \leftarrow \text{fast} g_t"
 
@@ -298,7 +298,7 @@ def test_fixed_flags_that_do_not_decide() -> None:
 
 
 def test_simultaneous_assignment() -> None:
-    """The value on the way is not the next step's."""
+    """The temporary value is not the next step's."""
     found = lines("p, m = m, p")
 
     assert found[:3] == [

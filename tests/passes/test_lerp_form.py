@@ -12,7 +12,7 @@ from optgen.passes.plan import plan
 
 
 def given(planned: Plan, name: str) -> Linear:
-    """What a state is given."""
+    """Return the value that is assigned to a state."""
     (sweep,) = planned.sweeps
     (value,) = [a.value for a in assigns(sweep.body) if a.target.name == name]
     assert isinstance(value, Linear)
@@ -49,7 +49,7 @@ def test_a_blend(rule: str) -> None:
     [
         "m = beta * m + 0.1 * g; p = p - lr * m",
         "m = beta * m + (1 - c) * g; p = p - lr * m",
-        "m = beta * m + (1 - beta) * g**2; p = p - lr * m",  # torch has no lerp for it either
+        "m = beta * m + (1 - beta) * g**2; p = p - lr * m",  # torch does not use lerp here either
         "m = beta * g + (1 - beta) * p; p = p - lr * m",
     ],
 )

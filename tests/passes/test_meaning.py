@@ -1,4 +1,4 @@
-"""Every pass keeps what a rule means: the specs of the catalogue, and specs that nobody wrote."""
+"""Test that every pass keeps a rule's meaning: specs of the catalogue, and random specs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(text: str, folder: Path) -> Algorithm:
 def trajectory(
     step: Callable[..., Any], hypers: dict[str, Any], seed: int, steps: int = STEPS
 ) -> list[Any]:
-    """Parameter and state after each step, in checkpoint order."""
+    """Return parameter and state after each step, in checkpoint order."""
     generator = torch.Generator().manual_seed(seed)
     param = torch.randn(7, generator=generator, dtype=torch.float64)
     state: dict[str, Any] = {}
@@ -58,12 +58,14 @@ def assert_same(a: list[Any], b: list[Any], text: str) -> None:
 
 
 def evaluate_exactly(algorithm: Algorithm, *args: Any) -> Any:
-    """The oracle with everything in float64."""
+    """Run the oracle with everything in float64."""
     return evaluate(algorithm, *args, scalar_dtype=torch.float64)
 
 
 def without_copies(algorithm: Algorithm) -> Algorithm:
-    """A rule with versions, less the copies that only name a join: a state may be absent there."""
+    """Return a versioned rule without the copies that only mark a join; a state may be absent
+    there.
+    """
     return replace(algorithm, rule=filter_assigns(algorithm.rule, lambda a: not is_self_copy(a)))
 
 
@@ -74,7 +76,7 @@ def defaults(algorithm: Algorithm) -> dict[str, Any]:
 @settings(
     max_examples=60,
     deadline=None,
-    derandomize=True,  # a suite says the same today and tomorrow
+    derandomize=True,  # the suite's result is the same every day
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(text=specs(), flags=FLAGS, seed=st.integers(0, 2**16))

@@ -1,4 +1,4 @@
-"""What plans look like: of the catalogue, and of rules that try what a pass must not do."""
+"""Test plans: of the catalogue, and of rules that tempt a pass to a mistake."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def steps(rule: str) -> list[Op | Alias]:
 
 
 def lines(rule: str) -> list[str]:
-    """`target = word source operands`; `word_` changes the source."""
+    """Return lines `target = function source operands`; `function_` changes the source."""
     return [
         f"{s.target} = {s.source}"
         if isinstance(s, Alias)
@@ -129,7 +129,7 @@ def test_what_becomes_of(rule: str, expected: list[str]) -> None:
 
 
 def test_a_name_of_the_author_s_keeps_its_value() -> None:
-    """Its own steps change a tensor; what is made of it is another one, though nobody reads x."""
+    """A statement changes its own tensor in place, but not x, though nothing reads x afterwards."""
     assert lines("x = g**2 + c * p; y = sqrt(x) + eps; p = p - lr * g / y; m = m + y")[:4] == [
         "x = mul grad grad",
         "add_ x param",
@@ -175,7 +175,7 @@ def test_a_value_that_is_needed_twice_is_made_once_and_kept() -> None:
 
 
 def test_one_operation_where_both_are_the_same_tensor() -> None:
-    """A sum into a state that its own alias feeds must not find the state half changed."""
+    """The sum reads the state by its alias g, so the state may not be half changed before."""
     written = lines("g = m; m = beta * m + abs(g) * g; p = p - lr * m")
 
     assert "mul_ exp_avg #" not in written
@@ -184,7 +184,7 @@ def test_one_operation_where_both_are_the_same_tensor() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_gradient_is_never_changed(name: str) -> None:
-    """Nor is what a name stands for that still means the gradient or another state."""
+    """Names that still mean the gradient or another state are not changed either."""
     foreign = {"grad"}
     for step in steps(RULES[name]):
         if isinstance(step, Alias):

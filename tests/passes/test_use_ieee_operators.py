@@ -14,7 +14,7 @@ BOUNDED = "lr=hyper(0.1, ge=0), beta=hyper(0.9, ge=0, lt=1), eps=hyper(1e-8, gt=
 
 
 def words(factor: str) -> set[str]:
-    """Return the guarded words that a factor of the update is printed with."""
+    """Return the guarded ops that a factor of the update is printed with."""
     names = [name for name in ("beta", "eps", "free") if name not in factor]
     rest = " * ".join(["lr", *names])
     guarded = use_ieee_operators(

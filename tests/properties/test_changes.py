@@ -1,4 +1,4 @@
-"""A step sees what happened before it, whichever lowering took the last one: torch's goes along."""
+"""Test against torch that a step sees earlier changes, whichever lowering took the last step."""
 
 from contextlib import nullcontext
 from random import Random
@@ -64,7 +64,7 @@ LOWERINGS = (None, None, None, "forloop", "foreach", "fused_cpu")
 
 
 def events(draw: Random) -> list[tuple[Prepare, str | None]]:
-    """Few kinds of change at a time: then some come twice, and one after another."""
+    """Draw changes of only two kinds, so that some come twice, and one after another."""
     kinds = draw.choices([*CHANGES, *OTHERS], k=2)
     return [(draw.choice(kinds), draw.choice(LOWERINGS)) for _ in range(10)]
 
@@ -83,9 +83,9 @@ def test_a_trajectory_with_changes_is_torchs(name: str, options: dict[str, Any])
 def trained(
     kind: Any, options: dict[str, Any], changes: list[tuple[Prepare, str | None]]
 ) -> list[dict[str, Tensor]]:
-    """The parameters, each with its state, after some steps that changes come before."""
+    """Return the parameters, each with its state, after steps with changes before them."""
     params = parameters()
-    # torch's Adafactor takes no empty one
+    # torch's Adafactor takes no empty parameter
     params[3] = torch.nn.Parameter(params[4].data[0].clone())
     optimizer = kind(params, **options)
     for step, (change, lowering) in enumerate([(nothing, None), *changes, (nothing, None)]):

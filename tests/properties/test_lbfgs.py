@@ -1,4 +1,4 @@
-"""LBFGS takes torch's path on random quadratic and logistic problems, with random options."""
+"""Test LBFGS against torch on random quadratic and logistic problems, with random options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that nobody wrote: every lowering of a random spec computes what the rule says."""
+"""Test random specs: every lowering computes what the rule says."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SHAPES = ((7,), (2, 3), ())
 
 @functools.cache
 def loaded(text: str) -> Any:
-    """The generated class, and its rule; a lowering is built when it is first used."""
+    """Return the generated class and its rule; a lowering is built when it is first used."""
     spec = Spec("Random", text, "<random>", 1)
     (algorithm,) = read_spec(spec)
     return optgen.load(spec), add_maximize(algorithm)
 
 
 def drawn(seed: int) -> list[Tensor]:
-    """Normally distributed numbers, and one that is not a number."""
+    """Return normally distributed numbers, one of them NaN."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
     tensors[0][seed % 7] = torch.nan
@@ -42,7 +42,7 @@ def drawn(seed: int) -> list[Tensor]:
 
 
 def by_the_rule(algorithm: Any, hypers: dict[str, Any], seed: int) -> list[Tensor]:
-    """Parameters and states after the steps, one after the other."""
+    """Return parameters and states after the steps, one after the other."""
     found = []
     for index, param in enumerate(drawn(seed)):
         state: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -
     functional = lowering == "functional"
     optimizer = cls(params, **options, differentiable=functional)
     for param in params if functional else ():
-        param.requires_grad_(False)  # a leaf that needs a gradient cannot be changed in place
+        param.requires_grad_(False)  # a leaf that requires grad cannot be changed in place
     for step in range(STEPS):
         for param, grad in zip(params, drawn(seed + 1 + step), strict=True):
             param.grad = grad
@@ -70,7 +70,9 @@ def by_a_lowering(cls: Any, options: dict[str, Any], lowering: str, seed: int) -
 
 @pytest.fixture(autouse=True)
 def wide_scalars() -> Iterator[None]:
-    """Scalar state in float64: in float32 how often it is rounded would decide the tenth digit."""
+    """Keep scalar state in float64; in float32 the number of roundings would decide the tenth
+    digit.
+    """
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -100,9 +102,9 @@ def test_every_lowering_is_the_rule(
 
 
 def assert_close(found: Tensor, expected: Tensor) -> None:
-    """Equal to ten digits of the tensor's largest number, and a number wherever the rule has one.
+    """Check ten digits of the tensor's largest number, and NaN nowhere but in the rule's places.
 
-    Where the rule has none there may be one: in m - (m + p) the plan cancels m, whatever it is.
+    A number may stand where the rule has NaN: in m - (m + p) the plan cancels m, whatever it is.
     """
     assert not (found.isnan() & ~expected.isnan()).any()
     expected = torch.where(found.isnan(), torch.nan, expected)

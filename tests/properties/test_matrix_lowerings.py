@@ -1,4 +1,4 @@
-"""Rules for whole parameters that nobody wrote: the lowerings compute what the rule says."""
+"""Test random rules for whole parameters: the lowerings compute what the rule says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2), (3, 4))
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Scalar state and matrix words in float64."""
+    """Keep scalar state and matrix ops in float64."""
     monkeypatch.setattr(matrix_ops, "orthogonalize", in_full_precision)
     torch.set_default_dtype(torch.float64)
     yield
@@ -40,14 +40,14 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def follow(text: str, flags: dict[str, Any], seed: int, lowerings: tuple[str, ...]) -> None:
-    """Three steps of four parameters by each lowering, and by the rule."""
+    """Compare three steps of four parameters by each lowering with the rule."""
     note(text)
     spec = Spec("Random", text, "<random>", 1)
     (algorithm,) = read_spec(spec)
     try:
         cls = optgen.load(spec)
     except SpecError as error:
-        assume("and after it" not in error.message)
+        assume("both before and after" not in error.message)
         raise
     hypers = {h.name: h.default for h in algorithm.hypers} | flags
     for lowering in lowerings:
@@ -85,7 +85,7 @@ def test_a_matrix_word_in_python(text: str, flags: dict[str, Any], seed: int) ->
 @settings(max_examples=1, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(text=st.just(with_word("    o = orthogonalize(m, poly, 2, 0.01)")))
 def test_a_matrix_word_takes_a_state_as_it_was(text: str) -> None:
-    """The trip before it stores the next value in the same memory."""
+    """The sweep before the op stores the next value in the same memory."""
     follow(text, {}, 5, ("forloop", "foreach"))
 
 
@@ -110,7 +110,7 @@ def test_in_parts_on_two_ranks(axis: int, text: str, flags: dict[str, Any], seed
         try:
             follow(text, flags, seed, ("foreach",))
         except VerifyError:
-            reject()  # two states that change places in the midst of it
+            reject()  # two states are swapped halfway
 
 
 @settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])

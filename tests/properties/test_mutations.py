@@ -1,4 +1,4 @@
-"""The catalogue with something changed at random: a spec is read and generated, or refused."""
+"""Test the catalogue with random changes: a spec is read and generated, or refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_was_reported_is_read(case: str) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_an_edit_is_read_or_refused(part: int) -> None:
-    """Never another exception; and a refusal has a place, a caret and a way out."""
+    """No other exception occurs, and a refusal has a place, a caret and a way out."""
     read = 0
     for seed in SEEDS[part::4]:
         text = mutated(TEXTS[seed % len(TEXTS)], seed)
@@ -53,11 +53,11 @@ def test_an_edit_is_read_or_refused(part: int) -> None:
             check(error, seed)
         except Exception as error:
             raise AssertionError(f"seed {seed}, of this text:\n{text}") from error
-    assert read > 10  # some edits leave a spec, else nothing is planned here
+    assert read > 10  # some edits leave a valid spec; otherwise nothing would be planned here
 
 
 def check(error: SpecError, seed: int) -> None:
-    """A refusal has its place and a way out, in lines that any terminal shows."""
+    """Check that a refusal has its place and a way out, in lines that any terminal shows."""
     text = str(error)
     assert text.startswith("made.py:"), f"seed {seed}: {text}"
     assert "\n  hint: " in text, f"seed {seed}: {text}"
@@ -65,7 +65,7 @@ def check(error: SpecError, seed: int) -> None:
 
 
 def generate(text: str) -> None:
-    """Everything `optgen check` and `optgen show` do with a text."""
+    """Do everything that `optgen check` and `optgen show` do with a text."""
     for algorithm in read_spec(Spec("made", text, "made.py", 1)):
         with warnings.catch_warnings(), spec_errors(algorithm):
             to_text(algorithm)

@@ -1,4 +1,4 @@
-"""Rules for whole parameters that nobody wrote: their plans compute what the rule says."""
+"""Test random rules for whole parameters: their plans compute what the rule says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPES = ((3, 4), (4, 1), (2, 3, 2))
 
 
 def draw(shape: tuple[int, ...], seed: int) -> Iterator[Tensor]:
-    """A parameter, then gradients."""
+    """Yield a parameter, then gradients."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         yield torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -45,7 +45,7 @@ def draw(shape: tuple[int, ...], seed: int) -> Iterator[Tensor]:
 def follow(
     step: Any, hypers: dict[str, Any], shape: tuple[int, ...], seed: int, last: bool = False
 ) -> list[Tensor]:
-    """Parameter and states after each of three steps, or after the last of them."""
+    """Return parameter and states after each of three steps, or after the last of them."""
     drawn = draw(shape, seed)
     param = next(drawn)
     state: dict[str, Any] = {}
@@ -75,7 +75,7 @@ def test_a_cut_rule_is_the_rule(order: Order, text: str, flags: dict[str, Any], 
     try:
         chosen = plans(algorithm, order)[0]
     except VerifyError:
-        reject()  # two states that change places in the midst of it: an error, and nothing printed
+        reject()  # two states are swapped halfway: an error, and nothing is printed
     verify_plan(chosen, hoisted=False)
     hoisted = hoist_scalars(fold_denominators(chosen))
     note(to_text(hoisted))
@@ -88,7 +88,7 @@ def test_a_cut_rule_is_the_rule(order: Order, text: str, flags: dict[str, Any], 
 
 
 def by_the_rule(algorithm: Algorithm, hypers: dict[str, Any], seed: int) -> list[Tensor]:
-    """Parameter and states of one tensor of every shape, after three steps."""
+    """Return parameter and states of one tensor of every shape, after three steps."""
     return [
         value
         for shape in SHAPES
@@ -136,7 +136,7 @@ CORNERS = {
 @pytest.mark.parametrize("small", [False, True], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("case", CORNERS)
 def test_corners(case: str, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by rules that nobody wrote."""
+    """Random rules have found these cases."""
     if small:
         monkeypatch.setattr(blocks, "CPU_ELEMENTS", 4)
         monkeypatch.setattr(slices, "CPU_ELEMENTS", 4)
@@ -152,7 +152,7 @@ def check(text: str, options: dict[str, Any], seed: int, forms: tuple[str, ...])
     algorithm = add_maximize(read_spec(written)[0])
     hypers = {h.name: h.default for h in algorithm.hypers} | options
     expected = by_the_rule(algorithm, hypers, seed)
-    torch.set_default_dtype(torch.float64)  # scalar state then has no rounding of its own
+    torch.set_default_dtype(torch.float64)  # then scalar state has no rounding of its own
     try:
         for form in forms:
             found = by_a_lowering(optgen.load(written), options, form, seed)

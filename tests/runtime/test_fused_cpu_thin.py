@@ -27,7 +27,7 @@ from optgen.runtime.fused_cpu import kernels
 
 __all__ = ["odd", "threads"]  # fixtures
 
-MANY = "constexpr i64 MANY = 1 << 18,"
+MANY = "constexpr i64 MANY_AXIS_VALUES = 1 << 18,"
 TALL = [(5000, 1), (4100, 3), (900, 5), (40, 130), (700, 129), (70, 4096), (3, 90, 50)]
 FLAT = [(1, 5000), (3, 4100), (5, 900), (130, 140), (2, 40_000), (256, 300), (3, 50, 90)]
 OTHERS = [(257, 300), (5, 64, 64), (6, 65, 120), (2, 3), (1, 1), (700,)]
@@ -43,7 +43,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     def inline_includes(source: str) -> str:
         text = original(source)
         assert MANY in text
-        return text.replace(MANY, "constexpr i64 MANY = 100,")
+        return text.replace(MANY, "constexpr i64 MANY_AXIS_VALUES = 100,")
 
     monkeypatch.setattr(kernels, "inline_includes", inline_includes)
     monkeypatch.setattr(kernels, "_kernels", weakref.WeakKeyDictionary())

@@ -1,4 +1,4 @@
-"""A spec with `base=` finds what it derives from, or says why not."""
+"""Test that a spec with `base=` finds its base, or gives an error that says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of the language as Python objects: what a decorated function becomes, or why not."""
+"""Test the language's names as Python objects: what a decorated function becomes, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_spec_prints_short() -> None:
 
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_a_spec_whose_text_is_nowhere(way: str) -> None:
-    """Typed at a prompt: the error says what to do, and is no OSError."""
+    """A spec typed at a prompt gives an error that says what to do, and is no OSError."""
     text = BARE.replace("@optimizer", "@optimizer()")
     command = [sys.executable, way, text] if way == "-c" else [sys.executable, way]
     found = subprocess.run(
@@ -47,14 +47,14 @@ def test_a_spec_whose_text_is_nowhere(way: str) -> None:
     )
 
     if sys.version_info >= (3, 13) and way == "-c":
-        return  # it keeps the text of -c
+        return  # these versions keep the text of -c
     last = found.stderr[found.stderr.index("optgen.spec.errors.SpecError: ") :].splitlines()
     assert "the text of `Plain` cannot be found" in last[0]
     assert "write it into a file or a notebook cell" in last[1]
 
 
 def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
-    """At run time too, with the same place."""
+    """At run time the error is the reader's, with the same place."""
     path = tmp_path / "plain.py"
     path.write_text(BARE)
     read = subprocess.run(
@@ -78,7 +78,7 @@ def test_a_bare_decorator_says_what_the_reader_says(tmp_path: Path) -> None:
 
 
 def test_what_a_function_names_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants and helpers of the file, also those that helpers name; nothing else of it."""
+    """The spec takes the file's constants and helpers that it uses, also indirectly; no others."""
     text = """import math
 
 from optgen.spec import hyper, optimizer
@@ -127,7 +127,7 @@ def test_a_bare_decorator_in_process() -> None:
 
 
 def test_a_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As IPython runs one: its text is nowhere but in linecache."""
+    """As in IPython, the cell's text is only in linecache."""
     name = "ipykernel_1/2.py"
     cell = BARE.replace("@optimizer", "HALF = 0.5\n\n@optimizer()").replace("* g", "* HALF * g")
     lines = cell.splitlines(keepends=True)

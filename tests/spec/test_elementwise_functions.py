@@ -1,4 +1,4 @@
-"""What an @elementwise function may say, and the errors that tell it from an optimizer."""
+"""Test what an @elementwise function may say, and errors that tell it from an optimizer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_error(name: str, golden: Golden) -> None:
 
 
 def test_roles_are_read_off_the_assignments() -> None:
-    """Written first, only read first, then the others; the author's order is kept beside."""
+    """The first written list comes first, the first read-only one next, then the rest in order."""
     made = read(text("c = b + w * a + d", "e = c", lists="a, b, c, d, e"))
 
     assert made.lists == ("a", "b", "c", "d", "e")

@@ -1,4 +1,4 @@
-"""Every error of the spec language: its place, the line, a caret under the column, the way out."""
+"""Test every error of the spec language: its place, the line, a caret, and the way out."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ FILES = {
 
 
 def message(text: str) -> str:
-    """What reading a text says; every error has a way out."""
+    """Return the error of reading a text; every error has a way out."""
     with pytest.raises(SpecError) as raised:
         read(text)
     assert raised.value.hint
@@ -337,11 +337,11 @@ def test_a_file_without_imports(tmp_path: Path, golden: Golden, monkeypatch: Any
 
 
 def test_what_is_no_error() -> None:
-    """Names that mean something to a printer, and a number of a tuple that nobody wants."""
+    """Names with a meaning to printers are allowed, and so are unused items of a tuple."""
     read(spec("params = p", "cut = params", "p = cut - lr * g"))
     read(spec("b, _ = lrs", "p = p - b * g", hypers="lrs=hyper((1, 2))"))
     read(spec("m = m + g", "p = p - lr * m", states='m=state("index")'))
-    function = spec().partition("\n\n")[2]  # as a notebook has it: what it imports is elsewhere
+    function = spec().partition("\n\n")[2]  # as in a notebook, where another cell has the imports
     read(function)
 
 

@@ -1,4 +1,4 @@
-"""An error proposes a name that is one slip away, other mathematics, or another cell."""
+"""Test proposals in errors: a name one slip away, other mathematics, or another cell's name."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_well_known_mathematics(name: str) -> None:
     ("call", "proposed"),
     [
         ("maximun(g, 0)", "maximum"),
-        ("maximun(g)", None),  # takes two
+        ("maximun(g)", None),  # takes two arguments
         ("clos(p)", "cols"),
-        ("clos(g)", None),  # is asked of the parameter
+        ("clos(g)", None),  # takes only the parameter
     ],
 )
 def test_a_word_of_the_same_kind(call: str, proposed: str | None) -> None:
@@ -98,7 +98,7 @@ def test_a_helper_in_another_cell() -> None:
 
 
 def test_a_notebook_shows_the_message_alone() -> None:
-    """IPython asks an error for what it shows; else it prints a hundred lines of the reader's."""
+    """IPython asks an error for its text; otherwise it prints a hundred lines of the reader's."""
     error = error_of("nothing")
     assert error._render_traceback_() == f"SpecError: {error}".split("\n")
     assert len(error._render_traceback_()) == 4

@@ -1,4 +1,4 @@
-"""What the reader says of reductions, rows and columns, and facts of the parameter."""
+"""Test the reader's errors on reductions, rows and columns, and facts of the parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in a spec: what float64 does not hold is refused where it stands, not computed."""
+"""Test numbers in a spec: the error for a number that float64 cannot hold is at its place."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_requirement_that_some_shapes_do_not_answer() -> None:
 
 
 def test_whole_numbers_that_float64_does_not_have_are_its_own() -> None:
-    """C++ and torch know no larger ones."""
+    """C++ and torch have no larger integers, so these become floats."""
     algorithm = read(spec("p = p - lr * g * 10**20 / 12345678901234567890123", hypers=LR))
 
     values = [

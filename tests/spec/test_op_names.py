@@ -1,4 +1,4 @@
-"""What a spec imports: names that explain themselves, take what the reader takes, do nothing."""
+"""Test the names that a spec imports: documented, with the reader's arguments, without effect."""
 
 from __future__ import annotations
 

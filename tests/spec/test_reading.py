@@ -1,4 +1,4 @@
-"""What the reader makes of a rule: the author's order, names and conditions, and nothing is run."""
+"""Test how the reader reads a rule: the author's order, names and conditions; nothing runs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from optgen.spec.read_spec import read_spec
 
 
 def rule(algorithm: Algorithm) -> str:
-    """The rule as text, without the header."""
+    """Return the rule as text, without the header."""
     return textwrap.dedent("\n".join(to_text(algorithm).splitlines()[1:]))
 
 
 def run(*body: str, p: float = 2.0, g: float = 3.0, t: int = 1, **more: str) -> float:
-    """The new parameter of a rule on numbers, with every hyperparameter's default."""
+    """Return the new parameter of a rule on numbers, with every hyperparameter's default."""
     algorithm = read(spec(*body, **more))
     hypers = {h.name: h.default for h in algorithm.hypers}
     param, grad = torch.tensor(p), torch.tensor(g)

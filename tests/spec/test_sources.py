@@ -1,4 +1,4 @@
-"""Files and texts that are no ordinary spec: what is read is read as Python does, or refused."""
+"""Test files and texts that are no ordinary specs: they are read as Python does, or refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RULE = spec("p = p - lr * (g", "    + p)")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache folder of the test's own."""
+    """Set a cache folder of the test's own."""
     monkeypatch.setenv("OPTGEN_CACHE_DIR", str(tmp_path / "cache"))
 
 
@@ -40,7 +40,7 @@ def refused(function: Callable[[Any], Any], argument: Any) -> SpecError:
 
 @pytest.mark.parametrize("character", [*CONTROLS, *BIDI, *LINES, *HALVES], ids=ascii)
 def test_a_character_that_no_spec_may_hold(character: str) -> None:
-    """As it is, anywhere; and by an escape, in any text."""
+    """The character is refused anywhere in the source, and as an escape in any text."""
     for text in (f"# {character}\n{RULE}", RULE.replace("Made up", f"Made {character} up")):
         refused(optgen.load, Spec("Made", text, "made.py", 1))
         error = refused(read, text)
@@ -61,7 +61,7 @@ def test_a_character_that_no_spec_may_hold(character: str) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["unix", "windows", "old-mac"])
 def test_ends_of_lines(end: str) -> None:
-    """They are Python's, also inside an expression, and the quote is one line."""
+    """Line ends are Python's, also inside an expression, and the quote is one line."""
     text = RULE.replace("\n", end)
     algorithm = read(text)
 

@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-    """Pixels are whole numbers from 0 to 16, and come in through an embedding."""
+    """A network whose pixels, whole numbers from 0 to 16, come in through an embedding."""
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class Network(nn.Module):
 
 @functools.cache
 def digits() -> tuple[Tensor, Tensor]:
-    """Images and what they show."""
+    """Return images and their labels."""
     found = load_digits()
     return torch.tensor(found.images, dtype=torch.int64), torch.tensor(found.target)
 
 
 def batches(epochs: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every image once an epoch, in an order that torch's seed decides."""
+    """Yield every image once an epoch, in an order that torch's seed decides."""
     images, labels = digits()
     for _ in range(epochs):
         for chosen in torch.randperm(len(images)).split(size):
@@ -59,6 +59,6 @@ def batches(epochs: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def final_loss(network: Network) -> float:
-    """Over all images, with the running averages of batch norm."""
+    """Return the loss over all images, with the running averages of batch norm."""
     images, labels = digits()
     return F.cross_entropy(network.eval()(images), labels).item()

@@ -1,9 +1,9 @@
-"""A residual network learns digits for two epochs under every class, through every lowering.
+"""Train a residual network on digits for two epochs under every class, through every lowering.
 
-What is noise: the standard deviation of torch's final losses from three seeds, each with initial
-weights and an order of images of its own. What is compared: our final loss from one of these seeds
-with torch's from the same seed. Only rounding differs there, so that it is to be a small part of
-the noise; for most classes it is a millionth.
+The noise is the standard deviation of torch's final losses from three seeds, each with its own
+initial weights and order of images. The test compares our final loss from one of these seeds with
+torch's from the same seed. Only rounding differs, so the difference must be a small part of the
+noise; for most classes it is a millionth.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SEEDS = (0, 1, 2)
 
 
 def optimizers(module: Any, name: str, network: Network, **more: Any) -> list[Optimizer]:
-    """One of all parameters; with an Adam for what a class does not take."""
+    """Return an optimizer of all parameters; with an Adam for those that a class does not take."""
     params = list(network.parameters())
     mine = params
     if name in MATRICES:
@@ -74,7 +74,7 @@ def closure(
 
 
 def trained(module: Any, name: str, seed: int, limit: int | None = None, **more: Any) -> Network:
-    """After two epochs, or after a number of steps."""
+    """Return the network after two epochs, or after a number of steps."""
     torch.manual_seed(seed)
     network = Network(sparse=name in SPARSE)
     made = optimizers(module, name, network, **more)
@@ -94,7 +94,7 @@ def trained(module: Any, name: str, seed: int, limit: int | None = None, **more:
 
 @functools.cache
 def of_torch(name: str) -> list[float]:
-    """Its final losses, a seed each."""
+    """Return torch's final losses, one for each seed."""
     forloop = {"foreach": False} if has(name, "foreach") else {}
     return [final_loss(trained(torch.optim, name, seed, **forloop)) for seed in SEEDS]
 
@@ -116,7 +116,7 @@ def test_two_epochs(name: str, lowering: str | None) -> None:
 @inside
 @pytest.mark.parametrize("name", [name for name in NAMES if lowerings(name)])
 def test_a_few_steps_through_triton(name: str) -> None:
-    """Of Muon two: in bfloat16 a last bit of a gradient is 1e-3 of a direction, and grows."""
+    """Muon takes two steps: a last bit of a bfloat16 gradient is 1e-3 of a direction, and grows."""
     steps, bound = (2, 5e-3) if name in MATRICES else (3, 1e-4)
     with through("fused_triton"):
         ours = trained(optgen.optim, name, SEEDS[0], limit=steps)

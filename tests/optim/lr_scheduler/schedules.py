@@ -16,12 +16,12 @@ import optgen.optim
 
 
 def library(optim: Any) -> Any:
-    """The schedulers of torch.optim or of its mirror, SWALR among them."""
+    """Return the schedulers of torch.optim or of its mirror, SWALR among them."""
     return SimpleNamespace(**vars(optim.lr_scheduler) | {"SWALR": optim.swa_utils.SWALR})
 
 
 TORCH, OURS = library(torch.optim), library(optgen.optim)
-Make = Callable[[Any, Any], Any]  # of a library and an optimizer, a scheduler
+Make = Callable[[Any, Any], Any]  # makes a scheduler from a library and an optimizer
 
 
 def makes(name: str, **arguments: Any) -> Make:
@@ -68,7 +68,7 @@ SHAPED: dict[str, Make] = {
     "SWALR-linear": makes("SWALR", swa_lr=0.3, anneal_epochs=200, anneal_strategy="linear"),
     "SWALR-0": makes("SWALR", swa_lr=0.3, anneal_epochs=0),
 }
-"""Those that go on from the rate at hand."""
+"""Schedulers that compute the next rate from the current one."""
 
 ASSIGNED: dict[str, Make] = {
     "LambdaLR": makes("LambdaLR", lr_lambda=lambda e: 1 / (1 + e)),
@@ -107,7 +107,7 @@ ASSIGNED: dict[str, Make] = {
         "OneCycleLR", max_lr=0.5, total_steps=301, cycle_momentum=False, final_div_factor=10.0
     ),
 }
-"""Those that assign a rate, whatever the rate was."""
+"""Schedulers that assign a rate, whatever the rate was."""
 
 SINGLE = SHAPED | ASSIGNED
 
@@ -130,7 +130,7 @@ COMPOSITES: dict[str, Make] = {
         [10, 150], SINGLE["ConstantLR-40"], SINGLE["OneCycleLR"], SINGLE["ExponentialLR"]
     ),
     "restarts": sequence([5], SINGLE["LinearLR"], SINGLE["CosineAnnealingWarmRestarts-2"]),
-    # torch's before 2.13 leaves the first part's rate behind
+    # before 2.13 torch leaves the first part's rate behind
     **(
         {"at-once": sequence([0], SINGLE["StepLR-30"], SINGLE["PolynomialLR-2.5"])}
         if HAS_2_13
@@ -153,7 +153,7 @@ ALL = SINGLE | COMPOSITES
 def optimizer_of(
     optim: Any = torch.optim, *, groups: int = 1, lr: Any = 0.1, name: str = "SGD", **more: Any
 ) -> Any:
-    """An optimizer of parameters without gradients: its steps are nothing but calls."""
+    """Return an optimizer of parameters without gradients: its steps are nothing but calls."""
     if name == "SGD":
         more = {"momentum": 0.9} | more
     params = [{"params": [Parameter(torch.ones(1))]} for _ in range(groups)]
@@ -163,7 +163,7 @@ def optimizer_of(
 
 
 def state(scheduler: Any) -> list[Any]:
-    """The rates and momenta of all groups, as numbers."""
+    """Return the rates and momenta of all groups, as numbers."""
     values = []
     for group, last in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
         momentum = group["momentum"] if "momentum" in group else group["betas"][0]
@@ -173,7 +173,7 @@ def state(scheduler: Any) -> list[Any]:
 
 
 def steps(scheduler: Any, count: int) -> list[list[Any]]:
-    """Train on for some steps: what every one of them was taken with."""
+    """Train on for some steps; return each step's rates and momenta."""
     trace = []
     for _ in range(count):
         scheduler.optimizer.step()
@@ -188,13 +188,13 @@ def trajectory(make: Make, library: Any, count: int = 300, **optimizer: Any) -> 
 
 
 def close(mine: Any, theirs: Any, atol: float = 1e-18) -> None:
-    """Equal to a relative error of 1e-12."""
+    """Check that the two are equal to a relative error of 1e-12."""
     pair = (torch.as_tensor(trace, dtype=torch.float64) for trace in (mine, theirs))
     torch.testing.assert_close(*pair, rtol=1e-12, atol=atol, equal_nan=True)
 
 
 def heard(function: Callable[[], object]) -> list[str]:
-    """The warnings that a call gives, and the error that it ends with, if any."""
+    """Return the warnings that a call gives, and the error that it ends with, if any."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -1,4 +1,4 @@
-"""Checkpoints go both ways, between ours and torch's, through files, at any step."""
+"""Test that checkpoints go both ways between ours and torch's, through files, at any step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PICKLABLE += ["SWALR", "warm-up-and-cosine", "three", "product-of-cosines"]
 
 
 def flat(state: dict[str, Any]) -> dict[str, Any]:
-    """A state with its nested states, lists of them as one name each."""
+    """Return a state with its nested states and lists of states as one name each."""
     parts = state.pop("_schedulers", [])
     for index, part in enumerate(parts):
         state |= {f"{index}.{key}": value for key, value in flat(part).items()}
@@ -37,7 +37,7 @@ def flat(state: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_state_is_torchs(name: str) -> None:
-    """Its keys, their order, and every value."""
+    """Keys, their order, and every value are torch's."""
     mine, theirs = (ALL[name](library, optimizer_of(groups=2)) for library in (OURS, TORCH))
     for scheduler in (mine, theirs):
         steps(scheduler, 7)
@@ -75,7 +75,7 @@ def test_a_training_that_is_resumed(name: str, way: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 @pytest.mark.parametrize("name", PICKLABLE)
 def test_a_copy_goes_on(name: str, copied: Any) -> None:
-    """With an optimizer of its own, one for all that a composite holds, and without a warning."""
+    """A copy has its own optimizer, one for all parts of a composite, and gives no warning."""
     scheduler = ALL[name](OURS, optimizer_of(groups=2))
     other = copied(scheduler)
     inner = [part.optimizer for part in getattr(other, "_schedulers", [])]
@@ -87,7 +87,7 @@ def test_a_copy_goes_on(name: str, copied: Any) -> None:
 
 @pytest.mark.parametrize("name", [*ALL])
 def test_a_state_is_as_it_was(name: str) -> None:
-    """Loading does not change it, so that it can be loaded again, and neither does going on."""
+    """Neither loading nor going on changes the state, so it can be loaded again."""
     scheduler = ALL[name](OURS, optimizer_of())
     steps(scheduler, 3)
     saved = scheduler.state_dict()
@@ -100,7 +100,7 @@ def test_a_state_is_as_it_was(name: str) -> None:
 
 
 def test_the_last_rates_after_a_load() -> None:
-    """Also a composite's are those of the checkpoint."""
+    """The rates are those of the checkpoint, for composites too."""
     for make in ALL.values():
         scheduler = make(OURS, optimizer_of())
         steps(scheduler, 30)
@@ -126,7 +126,7 @@ def test_a_state_of_another_composite() -> None:
 @pytest.mark.parametrize("stop", [1, 9, 29, 30])
 @pytest.mark.parametrize("name", [n for n in SINGLE if "SWALR" not in n])  # it has its own count
 def test_from_the_number_of_the_last_step(name: str, stop: int) -> None:
-    """With the optimizer's checkpoint, which holds the rates."""
+    """The optimizer's checkpoint holds the rates."""
     first = SINGLE[name](OURS, optimizer_of())
     steps(first, stop)
     resumed = at(name, first.optimizer.state_dict(), stop - 1)
@@ -136,7 +136,7 @@ def test_from_the_number_of_the_last_step(name: str, stop: int) -> None:
 
 
 def at(name: str, checkpoint: dict[str, Any], last_epoch: int) -> Any:
-    """A scheduler of an optimizer from a checkpoint, with `last_epoch`."""
+    """Return a scheduler with `last_epoch`, whose optimizer comes from a checkpoint."""
 
     class Resuming:
         def __getattr__(self, kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""The mirror itself: names, signatures, classes, and schedulers of the user's own."""
+"""Test the mirror itself: names, signatures, classes, and a user's own schedulers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_modules_have_torchs_names() -> None:
 
 @pytest.mark.parametrize("library", [OURS, TORCH], ids=["ours", "torch"])
 def test_a_scheduler_of_the_users_own(library: Any) -> None:
-    """Written for torch's base: `get_lr`, the attributes, a closed form if it has one."""
+    """A scheduler for torch's base class works: `get_lr`, the attributes, a closed form if any."""
 
     class Warmup(library.LRScheduler):
         def __init__(self, optimizer: Any, steps: int, last_epoch: int = -1) -> None:

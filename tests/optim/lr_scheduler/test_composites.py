@@ -1,4 +1,4 @@
-"""Composites of composites: each part does, in its turn, what it would do alone."""
+"""Test composites of composites: in its turn, each part does what it would do alone."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from optim.lr_scheduler.schedules import (
     trajectory,
 )
 
-# These begin at the rate at hand, not at the initial one.
+# These begin at the current rate, not at the initial one.
 GOING_ON = ("MultiplicativeLR", "SWALR", "averaging", "product-of-chains")
 OWN = [name for name in ALL if not name.startswith(GOING_ON)]
 
 leaves = st.sampled_from([make for name, make in SINGLE.items() if name in OWN])
-# Before 2.13 torch's leaves the rate of a part behind that ends at once.
+# Before 2.13 torch leaves the rate of a part behind that ends at once.
 milestones = st.lists(st.integers(0 if HAS_2_13 else 1, 60), min_size=1, max_size=3).map(sorted)
 
 
@@ -50,20 +50,20 @@ def chains(parts: Any) -> Any:
 cyclic_first = [make for name, make in SINGLE.items() if not name.startswith("CyclicLR")]
 plain = st.sampled_from(cyclic_first)
 TORCHS = st.recursive(plain | sequences(leaves), chains, max_leaves=6)
-"""The nests that torch takes: a composite stands in no sequence."""
+"""The nests that torch takes: no sequence contains a composite."""
 ANY = st.recursive(leaves, lambda parts: sequences(parts) | chains(parts), max_leaves=6)
 STILL = st.recursive(
     st.sampled_from([make for name, make in SINGLE.items() if name in OWN and "yc" not in name]),
     lambda parts: sequences(parts) | chains(parts),
     max_leaves=5,
 )
-"""Any nest, but of those two that move the initial rate for whatever is made after them."""
+"""Any nest without cycles, which move the initial rate for all schedulers made after them."""
 
 
 @settings(max_examples=60, deadline=None)
 @given(make=TORCHS, groups=st.sampled_from([1, 3]), lr=st.sampled_from([0.1, 0.0, "tensor"]))
 def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
-    """A cosine subtracts its floor, and may leave of a chain's rate only what was rounded."""
+    """A cosine subtracts its floor, and may leave only rounding errors of a chain's rate."""
 
     def rate() -> Any:
         return torch.tensor(0.1, dtype=torch.float64) if lr == "tensor" else lr
@@ -75,7 +75,7 @@ def test_nests_that_torch_takes(make: Make, groups: int, lr: Any) -> None:
 @settings(max_examples=40, deadline=None)
 @given(make=ANY)
 def test_a_sequence_of_one_is_that_one(make: Make) -> None:
-    """In its rates; a cycle's momentum is first what making the parts has left."""
+    """The rates are equal; a cycle's first momentum is that after making the parts."""
     wrapped, alone = trajectory(sequence([], make), OURS, 80), trajectory(make, OURS, 80)
     close(wrapped[:, 0], alone[:, 0])
 
@@ -106,7 +106,7 @@ def test_a_nest_is_resumed(tmp_path_factory: Any, make: Make, stop: int) -> None
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_after_a_milestone(name: str) -> None:
-    """torch's raises there; ours works, in a sequence of ours and in one of torch's."""
+    """torch raises an error there; ours works, in a sequence of ours and in one of torch's."""
     make = sequence([10], SINGLE["LinearLR"], COMPOSITES[name])
     optimizer = optimizer_of()
     parts = [SINGLE["LinearLR"](OURS, optimizer), COMPOSITES[name](OURS, optimizer)]
@@ -122,7 +122,7 @@ def test_a_composite_after_a_milestone(name: str) -> None:
 
 @pytest.mark.parametrize("library", ["torch", "ours"])
 def test_parts_of_both_libraries(library: str) -> None:
-    """In one composite of either."""
+    """A composite of either library takes parts of both."""
     outer = {"torch": TORCH, "ours": OURS}[library]
     traces = []
     for inner in ([OURS, TORCH], [TORCH, OURS], [OURS, OURS], [TORCH, TORCH]):
@@ -137,7 +137,7 @@ def test_parts_of_both_libraries(library: str) -> None:
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 30])
 @pytest.mark.parametrize("name", [n for n in COMPOSITES if n not in ("averaging",)])
 def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> None:
-    """It is taken there, silently, whatever its schedulers are."""
+    """The sequence goes to this step without a warning, with any schedulers."""
     make = COMPOSITES[name]
     whole = trajectory(sequence([], make), OURS, 60)
     made: list[Any] = []
@@ -152,7 +152,7 @@ def test_a_sequence_from_the_number_of_the_last_step(name: str, stop: int) -> No
 
 
 def test_parts_that_have_the_number_too() -> None:
-    """A sequence is taken to its step, wherever its parts think they are."""
+    """A sequence goes to its step, even if its parts have other step numbers."""
     optimizer = optimizer_of(lr=1.0)
     SINGLE["StepLR-1"](OURS, optimizer)  # leaves initial_lr
     parts = [OURS.ExponentialLR(optimizer, gamma, last_epoch=4) for gamma in (0.5, 0.1)]
@@ -163,7 +163,7 @@ def test_parts_that_have_the_number_too() -> None:
 
 
 def test_undo() -> None:
-    """One step back, for all that a composite holds."""
+    """Take one step back, also in all parts of a composite."""
     optimizer = optimizer_of()
     inner = [SHAPED[name](OURS, optimizer) for name in ("LinearLR", "StepLR-1")]
     scheduler = OURS.ChainedScheduler(inner)

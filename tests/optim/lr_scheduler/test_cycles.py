@@ -1,4 +1,4 @@
-"""CyclicLR and OneCycleLR: momentum against the rate, lists for groups, custom scales."""
+"""Test CyclicLR and OneCycleLR: momentum against the rate, lists for groups, custom scales."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LISTS = {
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("name", LISTS)
 def test_lists(name: str, optimizer: str, optim: Any) -> None:
-    """A value for each group, momentum or the first of betas; the group's keys in torch's order."""
+    """Groups have values of their own for momentum or the first beta; keys are in torch's order."""
     schedulers = [
         LISTS[name](OURS, optimizer_of(optim, name=optimizer, groups=2)),
         LISTS[name](TORCH, optimizer_of(torch.optim, name=optimizer, groups=2)),
@@ -54,7 +54,7 @@ def test_lists(name: str, optimizer: str, optim: Any) -> None:
 
 
 def test_an_object_scales() -> None:
-    """Its attributes are saved and come back; those of a function are not."""
+    """An object's attributes are saved and come back; those of a function are not."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.5))
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, scale_fn=Falling(0.9))
     state = pickle.loads(pickle.dumps(scheduler.state_dict()))
@@ -70,7 +70,7 @@ def test_an_object_scales() -> None:
     [("triangular", [1, 1, 1]), ("triangular2", [1, 0.5, 0.25]), ("exp_range", [0.9, 0.81, 0.729])],
 )
 def test_scales_of_modes(mode: Any, values: list[float]) -> None:
-    """Also after a state of another mode was loaded, and by the name that torch's has."""
+    """The scales are right after loading a state of another mode, and by torch's name for them."""
     scheduler = OURS.CyclicLR(optimizer_of(), 0.1, 1.0, mode=mode, gamma=0.9)
     other = OURS.CyclicLR(optimizer_of(), 0.1, 1.0)
     other.load_state_dict(
@@ -84,7 +84,7 @@ def test_scales_of_modes(mode: Any, values: list[float]) -> None:
 
 
 def test_a_pickle_of_long_ago() -> None:
-    """Held the function that anneals, not its name."""
+    """Such a pickle holds the annealing function, not its name."""
     scheduler = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     plain = OURS.OneCycleLR(optimizer_of(), 0.1, total_steps=10)
     scheduler.anneal_func = scheduler._annealing_cos
@@ -102,7 +102,7 @@ def test_an_unknown_strategy_in_a_checkpoint() -> None:
 
 
 def test_momentum_changed_by_hand_between_steps() -> None:
-    """Is replaced, and what else stands in betas is kept."""
+    """The scheduler replaces the momentum, and keeps the other beta."""
     optimizer = optimizer_of(name="AdamW")
     scheduler = OURS.OneCycleLR(optimizer, 0.1, total_steps=10)
     optimizer.param_groups[0]["betas"] = (0.1, 0.5)

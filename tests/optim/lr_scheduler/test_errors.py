@@ -1,4 +1,4 @@
-"""What is refused, and what is warned of, in torch's words."""
+"""Test errors and warnings of schedulers; they have torch's words."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ REFUSED: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", ["StepLR", "CosineAnnealingLR"])
 def test_a_schedule_of_no_steps_can_be_made(name: str) -> None:
-    """A warm-up may take all the epochs there are; what divides by zero is a step, as in torch."""
+    """A warm-up may take all epochs, so a schedule of 0 steps is valid; its step divides by 0."""
     for library in (OURS, TORCH):
         optimizer = optimizer_of()
         scheduler = getattr(library, name)(optimizer, 0)
@@ -159,7 +159,7 @@ def test_an_error_or_a_warning(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["SequentialLR", "ChainedScheduler"])
 def test_a_scheduler_of_another_optimizer(kind: str) -> None:
-    """Optimizers print alike; the message names the class of the scheduler and its place."""
+    """Optimizers print alike, so the message names the scheduler's class and place."""
     make = composed(kind, "LinearLR", "StepLR-30", milestones=[3])
     (mine,), (theirs,) = (
         heard(lambda library=library: make(library, optimizer_of())) for library in (OURS, TORCH)
@@ -171,7 +171,7 @@ def test_a_scheduler_of_another_optimizer(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["LambdaLR", "CyclicLR", "CosineAnnealingWarmRestarts-50"])
 def test_a_group_that_joins_later(name: str) -> None:
-    """A ValueError, as torch's, where the scheduler remembers something of every group."""
+    """If the scheduler has values for every group, a new group is a ValueError, as in torch."""
     schedulers = [SINGLE[name](library, optimizer_of()) for library in (OURS, TORCH)]
     for scheduler in schedulers:
         scheduler.optimizer.add_param_group({"params": [torch.zeros(1)]})
@@ -188,7 +188,7 @@ def test_a_group_that_joins_later(name: str) -> None:
     "name", ["StepLR-1", "LinearLR-up", "LinearLR-to-0", "CosineAnnealingLR-100", "PolynomialLR"]
 )
 def test_a_group_that_joins_a_product(name: str, before: int) -> None:
-    """It is multiplied like the others, as by torch's; nothing is multiplied after an end at 0."""
+    """The new group is multiplied as in torch; after an end at 0 nothing is multiplied."""
     rates = []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())

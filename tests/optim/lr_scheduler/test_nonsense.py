@@ -1,4 +1,4 @@
-"""Arguments that would fail in a later step, or make a rate negative or no number."""
+"""Test arguments that would fail in a later step, or make a rate negative or NaN."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CASES = [
 def test_it_is_an_error_at_construction(
     scheduler: str, argument: str, given: dict[str, Any]
 ) -> None:
-    """It names the argument, and the optimizer is as it was."""
+    """The error names the argument, and the optimizer is unchanged."""
     optimizer = optimizer_of(groups=2)
     before = [dict(group) for group in optimizer.param_groups]
     with pytest.raises(ValueError) as caught:
@@ -90,7 +90,7 @@ def test_it_is_an_error_at_construction(
         ("LinearLR", {"total_iters": INF}),
         ("CosineAnnealingLR", {"T_max": -4}),  # a cosine is even
         ("CyclicLR", {**CYCLE, "step_size_down": 0}),
-        ("CyclicLR", {**CYCLE, "gamma": NAN}),  # no mode asks for it
+        ("CyclicLR", {**CYCLE, "gamma": NAN}),  # no mode uses gamma here
         ("CyclicLR", {**CYCLE, "base_lr": torch.tensor(0.1)}),
         ("OneCycleLR", {**ONE, "div_factor": INF}),
         ("ReduceLROnPlateau", {"threshold": -0.1, "min_lr": -1}),

@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau: the same decisions as torch's, whatever the metrics."""
+"""Test ReduceLROnPlateau: it decides as torch's, for any metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=100, deadline=None)
 @given(metrics=METRICS, options=OPTIONS, dtype=st.sampled_from([None, torch.float64]))
 def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) -> None:
-    """Every number of the state, after every step; across a checkpoint of the other's."""
+    """Every number of the state is torch's after every step, and across the other's checkpoint."""
     lr: Any = 0.1
     if dtype:
         lr = torch.tensor(0.1, dtype=dtype)
@@ -56,7 +56,7 @@ def test_decisions(metrics: list[float], options: dict[str, Any], dtype: Any) ->
 
 
 def test_it_is_one_of_torchs() -> None:
-    """Frameworks look for that class to hand over the metric, and composites to refuse it."""
+    """By this class, frameworks know to pass the metric, and composites refuse the scheduler."""
     scheduler = OURS.ReduceLROnPlateau(optimizer_of())
 
     assert isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
@@ -65,7 +65,7 @@ def test_it_is_one_of_torchs() -> None:
 
 
 def test_groups_that_join() -> None:
-    """Take the least rate if it was one for all."""
+    """A new group gets the minimum rate if all groups have one minimum."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer, patience=0, min_lr=0.05)
     optimizer.add_param_group({"params": [torch.zeros(1)], "lr": 1.0})
@@ -85,7 +85,7 @@ def test_a_reduction_by_eps_is_not_made() -> None:
 
 
 def test_it_says_nothing_of_order() -> None:
-    """Metrics may come before the optimizer's first step; its `step` is not touched."""
+    """Metrics may come before the optimizer's first step; the scheduler leaves `step` alone."""
     optimizer = optimizer_of()
     scheduler = OURS.ReduceLROnPlateau(optimizer)
     for metric in itertools.repeat(1.0, 3):

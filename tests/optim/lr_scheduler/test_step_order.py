@@ -1,4 +1,4 @@
-"""The warning that a scheduler stepped before its optimizer: if it did, and not otherwise."""
+"""Test the warning about a scheduler that steps before its optimizer: only if it does so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRIVEN = pytest.mark.parametrize("optim", OPTIMS)
 @BOTH
 @DRIVEN
 def test_too_early(of: str, optim: str) -> None:
-    """Once, in torch's words, whoever drives whom; also by two schedulers, each for itself."""
+    """The warning comes once for each scheduler, in torch's words, for any pair of libraries."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[of].StepLR(optimizer, 3)
 
@@ -47,7 +47,7 @@ def test_in_order(of: str, optim: str) -> None:
 
 
 def test_a_step_of_ours_is_left_alone() -> None:
-    """By torch's schedulers and by ours: nothing stands between the caller and the class."""
+    """Neither torch's schedulers nor ours replace our optimizer's step."""
     for schedulers in LIBRARIES.values():
         for optimizer in (optimizer_of(optgen.optim), optimizer_of(optgen.optim, name="LBFGS")):
             schedulers.StepLR(optimizer, 3)
@@ -56,7 +56,7 @@ def test_a_step_of_ours_is_left_alone() -> None:
 
 
 def test_a_step_of_torchs_is_replaced_once() -> None:
-    """By whichever scheduler comes first, and without keeping the optimizer alive."""
+    """The first scheduler of either library replaces it, and does not keep the optimizer alive."""
     optimizer = optimizer_of()
     OURS.StepLR(optimizer, 3)
     first = optimizer.step
@@ -90,7 +90,7 @@ def test_a_subclass_of_ours_with_a_step_of_its_own(of: str) -> None:
 @BOTH
 @DRIVEN
 def test_overridden(of: str, optim: str) -> None:
-    """A step that was replaced after the scheduler was made."""
+    """The step was replaced after the scheduler was made."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = LIBRARIES[of].StepLR(optimizer, 3)
     before = optimizer.step
@@ -119,7 +119,7 @@ def test_a_step_that_was_replaced_by_a_function() -> None:
 @DRIVEN
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
 def test_a_copy(optim: str, copied: Any) -> None:
-    """Of a scheduler that has not stepped: its optimizer, a copy too, still notes its steps."""
+    """The scheduler has not stepped; the copy of its optimizer still notes its steps."""
     scheduler = copied(OURS.StepLR(optimizer_of(OPTIMS[optim]), 3))
     scheduler.optimizer.step()
 
@@ -128,7 +128,7 @@ def test_a_copy(optim: str, copied: Any) -> None:
 
 @DRIVEN
 def test_a_step_that_a_scaler_skips(optim: str) -> None:
-    """Of gradients that overflowed: the first scale is a guess."""
+    """Gradients overflowed, because the first scale is a guess."""
     optimizer = optimizer_of(OPTIMS[optim])
     scheduler = OURS.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
@@ -158,7 +158,7 @@ def test_finite_gradients_excuse_nothing() -> None:
 
 
 def test_where_the_warning_points() -> None:
-    """To the line that steps the scheduler."""
+    """The warning points to the line that steps the scheduler."""
     scheduler = OURS.StepLR(optimizer_of(), 3)
     with pytest.warns(UserWarning, match="Detected call") as caught:
         scheduler.step()
@@ -167,7 +167,7 @@ def test_where_the_warning_points() -> None:
 
 
 def test_making_composites_says_nothing() -> None:
-    """Whatever stands first in a sequence; torch's steps a composite there, and warns."""
+    """A sequence may begin with any scheduler; torch steps a composite there, and warns."""
 
     def make(library: Any) -> None:
         optimizer = optimizer_of()

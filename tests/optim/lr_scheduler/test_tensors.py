@@ -1,4 +1,4 @@
-"""A tensor as learning rate stays that tensor, and is filled; nothing else of a scheduler is it."""
+"""Test tensor learning rates: the scheduler fills the tensor, and keeps only copies of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tensors_of(scheduler: Any) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ALL)
 def test_it_is_filled(name: str, dtype: torch.dtype) -> None:
-    """Its identity and its dtype stay; whatever the scheduler remembers or returns is a copy."""
+    """The tensor and its dtype stay; the scheduler stores and returns copies."""
     lr = torch.tensor(0.1, dtype=dtype)
     optimizer = optimizer_of(lr=lr, groups=2)
     before = [group["lr"] for group in optimizer.param_groups]
@@ -40,7 +40,7 @@ def test_it_is_filled(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("of", [OURS, TORCH], ids=["ours", "torch"])
 @pytest.mark.parametrize("name", SINGLE)
 def test_one_for_several_groups(name: str, of: Any) -> None:
-    """It is multiplied once, not once for each."""
+    """The tensor is multiplied once, not once for each group."""
     lr = torch.tensor(0.1, dtype=torch.float64)
     params = [{"params": [Parameter(torch.ones(1))]} for _ in range(3)]
     scheduler = SINGLE[name](of, torch.optim.SGD(params, lr=lr, momentum=0.9))
@@ -52,7 +52,7 @@ def test_one_for_several_groups(name: str, of: Any) -> None:
 
 
 def test_an_optimizer_of_ours_takes_the_step_with_it() -> None:
-    """The fused step reads what the scheduler wrote; the tensor is shared by nobody else."""
+    """The fused step reads what the scheduler wrote; nothing else shares the tensor."""
     lr = torch.tensor(1.0)
     param = Parameter(torch.zeros(3))
     optimizer = optgen.optim.SGD([param], lr=lr)

@@ -1,4 +1,4 @@
-"""300 steps of every scheduler are torch's: from a number, 0, tensors, and for several groups."""
+"""Test 300 steps of every scheduler against torch: rates are numbers, 0, tensors, or by group."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_300_steps(name: str, rate: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in SHAPED if n.startswith(("Step", "Multi", "Exp"))])
 def test_decays_to_the_last_bit(name: str) -> None:
-    """By gamma itself, not by a quotient of its powers, which are 0 before the rate is."""
+    """The rate is multiplied by gamma itself; a quotient of its powers would be 0 / 0 too early."""
     assert torch.equal(trajectory(SHAPED[name], OURS), trajectory(SHAPED[name], TORCH))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_rate_changed_by_hand(name: str) -> None:
-    """It stays changed where the scheduler multiplies, and is replaced where it assigns."""
+    """The change stays if the scheduler multiplies, and is lost if the scheduler assigns."""
     traces = []
     for library in (OURS, TORCH):
         scheduler = ALL[name](library, optimizer_of(groups=2))
@@ -78,7 +78,7 @@ def test_the_product_of_ratios_is_the_closed_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_step_by_number(name: str) -> None:
-    """It warns as torch's, goes there in closed form where torch's does, and goes on from there."""
+    """It warns as torch does, uses the closed form where torch does, and goes on from there."""
     traces, texts = [], []
     for library in (OURS, TORCH):
         scheduler = SINGLE[name](library, optimizer_of())
@@ -108,7 +108,7 @@ def test_warm_restarts_in_fractions_of_an_epoch(name: str) -> None:
 
 
 def test_milestones_that_are_no_steps() -> None:
-    """One that is negative, or a fraction, is never come by; the closed form counts it."""
+    """A negative or fractional milestone is never reached; the closed form counts it."""
     make = makes("MultiStepLR", milestones=(-2, 4.5, 20.0), gamma=0.5)
 
     close(trajectory(make, OURS, 40), trajectory(make, TORCH, 40))
@@ -116,7 +116,7 @@ def test_milestones_that_are_no_steps() -> None:
 
 
 def test_a_polynomial_of_no_steps() -> None:
-    """Leaves the rate as it is."""
+    """The rate stays as it is."""
     make = makes("PolynomialLR", total_iters=0)
 
     close(trajectory(make, OURS, 9), trajectory(make, TORCH, 9))

@@ -1,4 +1,4 @@
-"""WarmupStableDecayLR, and a preview of any schedule."""
+"""Test WarmupStableDecayLR, and a preview of any schedule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_phases_of_no_steps() -> None:
 
 
 def test_a_longer_plain() -> None:
-    """As the docstring says: until the decay begins, it can be put off."""
+    """Until the decay begins, it can be put off, as the docstring says."""
     scheduler = WarmupStableDecayLR(optimizer_of(lr=1.0), 0, 3, 2)
     steps(scheduler, 2)
     scheduler.stable_steps = 5
@@ -79,7 +79,9 @@ def test_what_is_refused(arguments: Any, message: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_preview_is_what_training_sees(name: str) -> None:
-    """Silently, for as many groups as there are rates; of torch's schedulers too."""
+    """A preview takes as many groups as there are rates, also for torch's schedulers, and is
+    silent.
+    """
     seen: list[Any] = []
     for library in (OURS, TORCH):
         make = partial(ALL[name], library)
@@ -105,7 +107,7 @@ def test_a_preview_of_a_plateau() -> None:
 
 
 def test_a_schedule_in_one_line() -> None:
-    """What ShapedLR asks of a schedule of one's own."""
+    """A subclass of ShapedLR needs one method."""
 
     class InverseRootLR(ShapedLR):
         def shape(self, epoch: int) -> float:

@@ -48,7 +48,7 @@
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
 //   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
-//   sparse_kernel.h        entry: sparse gradients, with OPTGEN_SPARSE
+//   sparse_kernel.h        entry: sparse gradients
 //   broadcast_reduce.h     broadcast and reduction over rows, columns, matrices
 //   rule_tables.h          tables of a rule: steps and passes
 //   tensor_plan.h          a tensor's tiling plan
@@ -63,7 +63,7 @@
 //   workspace.h            memory that is kept between steps
 //   phased_kernel.h        entry: rules with phases
 //   sharded_tensor.h       state machine of one sharded tensor
-//   sharded_kernel.h       entry: sharded parameters, with OPTGEN_SHARDS
+//   sharded_kernel.h       entry: sharded parameters
 
 // Sparse gradients touch rows that lie anywhere in memory. Optimizations beyond -O1 take more than
 // half of the build time and have no measurable effect on these kernels.
