@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -64,7 +64,7 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
     a name as one variable.
 
     Raises:
-        RuleError: The rule cannot be cut at a matrix op.
+        RuleError: The rule cannot be cut at a matrix op, or changes no tensor.
     """
     specialized = specialize(add_maximize(name_items(drop_unused_hypers(algorithm))), facts or {})
     named = rename(expand_reductions(name_properties(fold_constants(specialized))))
@@ -77,6 +77,8 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
             if refusal := _refusal(named.rule):
                 raise refusal from error
             raise
+    if not made.sweeps:
+        raise _changes_nothing(algorithm, facts or {})
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
 
 
@@ -92,6 +94,16 @@ def _refusal(program: Program) -> RuleError | None:
                     f"column state after `{call.op}`",
                 )
     return None
+
+
+def _changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:
+    """Return the error for a rule that only assigns values that are there already."""
+    cases = " and ".join(fact if holds else f"not {fact}" for fact, holds in facts.items())
+    return RuleError(
+        algorithm.place,
+        "the rule changes no tensor" + (f" of parameters that are {cases}" if cases else ""),
+        f"{algorithm.param} = …, the update",
+    )
 
 
 def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
@@ -111,15 +123,17 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     programs = _without_unused(programs, versioned)
     programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
     scalars = used_scalars(scalars, programs, versioned)
-    scalars, *phased = (
-        filter_assigns(p, lambda a: not is_self_copy(a)) for p in (scalars, *programs)
-    )
-    phases = _phases(versioned, pieces, phased)
-    made = Plan(versioned, scalars, phases, kinds)
-    made = made if order == "whole" else hoist_between_sweeps(made)
-    if made.is_cut:
-        verify_plan(made, hoisted=False)  # raises where sweeps disagree about a state
-    return made
+    complete = Plan(versioned, scalars, _phases(versioned, pieces, programs), kinds)
+    if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
+        verify_plan(hoist_between_sweeps(complete), hoisted=False)
+    scalars, *programs = (_without_self_copies(p) for p in (scalars, *programs))
+    made = replace(complete, scalars=scalars, phases=_phases(versioned, pieces, programs))
+    return made if order == "whole" else hoist_between_sweeps(made)
+
+
+def _without_self_copies(program: Program) -> Program:
+    """Return a program without copies of a name to its next version: both are one variable."""
+    return filter_assigns(program, lambda a: not is_self_copy(a))
 
 
 def _cut(
@@ -156,7 +170,9 @@ def _split(
     return scalars, tuple(sweeps)
 
 
-def _phases(algorithm: Algorithm, pieces: RulePhases, programs: list[Program]) -> tuple[Phase, ...]:
+def _phases(
+    algorithm: Algorithm, pieces: RulePhases, programs: Sequence[Program]
+) -> tuple[Phase, ...]:
     """Return the phases in order: for each sweep its matrix ops, its `Finish`, and the sweep.
 
     Empty phases are left out. A `Finish` reads no small value from before the matrix ops of its

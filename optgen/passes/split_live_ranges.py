@@ -37,13 +37,16 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     """Return an SSA rule with split live ranges.
 
     A name that a matrix op assigns is split too, except for its last version, because a later sweep
-    may need every version. With `tensors`, the parameter and all states are split likewise.
+    may need every version. With `tensors`, the parameter, all states and what matrix ops read are
+    split likewise.
     """
     algorithm = _with_old_states(algorithm)
     passing = {state.symbol for state in algorithm.factor_states()}
-    passing |= {a.target.name for a in assigns(algorithm.rule) if is_matrix_op(a.value)}
+    matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
+    passing |= {a.target.name for a in matrix_ops}
     if tensors:
         passing |= {algorithm.param, *(state.symbol for state in algorithm.tensor_states())}
+        passing |= {ref.name for a in matrix_ops for ref in refs(a.value)}
     apart = [*_later_values(algorithm), *_passing_values(algorithm, passing)]
     names = _new_names(algorithm, [ref.name for ref in apart])
     renamed = {ref: replace(ref, name=name) for ref, name in zip(apart, names, strict=True)}

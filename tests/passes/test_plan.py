@@ -14,11 +14,12 @@ from plan_run import run_plan
 from planning import PASSES, RULES
 from spec_texts import read, spec
 
+from optgen.ir.errors import RuleError
 from optgen.ir.evaluate import evaluate
 from optgen.ir.print_ir import to_text
 from optgen.ir.verify import verify_plan
 from optgen.passes.hoist_scalars import hoist_scalars
-from optgen.passes.plan import plan
+from optgen.passes.plan import plan, plans
 
 ROOT = Path(__file__).parents[2]
 MOMENTUM = 'm=state("exp_avg")'
@@ -114,3 +115,19 @@ def test_two_hash_seeds_give_one_text() -> None:
     ]
     assert texts[0] == texts[1]
     assert texts[0].count("plan ") == len(PASSES) * len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (spec("g, p = p, lr * g", "p = g"), "the rule changes no tensor"),
+        (
+            spec("if factored(p):", "    p = p - lr * g", "else:", "    g, p = p, g", "    p = g"),
+            "the rule changes no tensor of parameters that are not factored",
+        ),
+    ],
+)
+def test_a_rule_that_changes_nothing_is_refused(text: str, message: str) -> None:
+    with pytest.raises(RuleError, match=rf"^{message}$") as refused:
+        plans(read(text))
+    assert refused.value.hint == "p = …, the update"

@@ -113,7 +113,7 @@ class _Printer:
         if self.form.in_lists:
             yield from self._restored_lists(sweep)
         else:
-            for stream in sweep.streams:
+            for stream in self._taken_streams(sweep):
                 if stream.role != "local":
                     yield f"{stream.name} = {self._whole(stream)}"
         yield from self.form.lines(self._instructions(sweep))
@@ -165,10 +165,9 @@ class _Printer:
     def _taken_streams(self, sweep: Sweep) -> list[Stream]:
         """Return the streams of a sweep, starting with one that always exists, in param's dtype."""
         taken = [s for s in sweep.streams if s.role != "local" or not s.stored]
-        state = taken[0].state if taken else None
-        if not taken or (state is not None and (state.when or state.dtype)):
-            return [Stream(self.plan.algorithm.param, "param", False), *taken]
-        return taken
+        if taken and _is_like_param(taken[0]):
+            return taken
+        return [Stream(self.plan.algorithm.param, "param", False), *taken]
 
     def _instructions(self, sweep: Sweep, blocks: Collection[str] = ()) -> tuple[Instruction, ...]:
         """Select a sweep's instructions; names in `blocks` get the suffix `_block`."""
@@ -176,7 +175,7 @@ class _Printer:
         def called(ref: Ref) -> Ref:
             return replace(ref, name=f"{ref.name}_block") if ref.name in blocks else ref
 
-        streams = (s for s in sweep.streams if s.role != "local")
+        streams = (s for s in self._taken_streams(sweep) if s.role != "local")
         renamed = Sweep(
             tuple(replace(s, name=called(Ref(s.name)).name) for s in streams),
             rename_program(sweep.body, called),
@@ -323,6 +322,12 @@ def _always(program: Program) -> set[str]:
         else:
             found |= _always(stmt.then) & _always(stmt.orelse)
     return found
+
+
+def _is_like_param(stream: Stream) -> bool:
+    """Tell whether a stream exists for every parameter, in the parameter's shape and dtype."""
+    state = stream.state
+    return stream.role != "local" and not (state and (state.when or state.dtype))
 
 
 def _touched(sweep: Sweep) -> Iterator[Ref]:
