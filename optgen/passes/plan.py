@@ -122,12 +122,12 @@ def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:
     scalars, programs = copy_overwritten_scalars(scalars, (*sweeps, *between), kinds)
     programs = _without_unused(programs, versioned)
     programs = programs if pieces.is_whole else _trimmed(programs, pieces, versioned)
-    scalars = used_scalars(scalars, programs, versioned)
+    scalars = _without_self_copies(used_scalars(scalars, programs, versioned))
     complete = Plan(versioned, scalars, _phases(versioned, pieces, programs), kinds)
     if complete.is_cut:  # `verify_plan` raises where sweeps disagree about a state
         verify_plan(hoist_between_sweeps(complete), hoisted=False)
-    scalars, *programs = (_without_self_copies(p) for p in (scalars, *programs))
-    made = replace(complete, scalars=scalars, phases=_phases(versioned, pieces, programs))
+    fewer = tuple(map(_without_self_copies, programs))
+    made = replace(complete, phases=_phases(versioned, pieces, fewer))
     return made if order == "whole" else hoist_between_sweeps(made)
 
 
