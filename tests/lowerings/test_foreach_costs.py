@@ -14,7 +14,7 @@ from parity.classes import CLOSURE, MATRICES, NAMES, SPARSE, has
 from torch.optim import Optimizer
 
 import optgen.optim
-from optgen.runtime.eager import blocks, slices
+from optgen.runtime.eager import block_size
 
 Cost = tuple[int, float]
 
@@ -210,13 +210,21 @@ def large() -> list[torch.Tensor]:
     return [torch.nn.Parameter(torch.ones(size)) for size in SIZES]
 
 
+def size_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process CPU tensors in blocks of the size that a device gets."""
+
+    def block_elements(_tensor: torch.Tensor, itemsize: int, alive: int) -> int:
+        return block_size.device_elements(itemsize, alive)
+
+    monkeypatch.setattr(block_size, "block_elements", block_elements)
+
+
 @pytest.mark.parametrize("piece", ["CPU", "GPU"])
 @pytest.mark.parametrize("name", LIMITED)
 def test_extra_memory_is_limited(name: str, piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for the slices of a CPU, and for the larger ones of a GPU."""
     if piece == "GPU":
-        monkeypatch.setattr(slices, "_limit", slices.device_limit)
-        monkeypatch.setattr(blocks, "CPU_ELEMENTS", slices.DEVICE_BYTES // blocks.ALIVE)
+        size_on_a_device(monkeypatch)
 
     needed = extra(getattr(optgen.optim, name)(large(), foreach=True, **EVERYTHING[name]))
 
@@ -229,7 +237,7 @@ def test_extra_memory_is_limited_where_rows_and_columns_are_factored(
     rows: int, piece: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if piece == "GPU":
-        monkeypatch.setattr(blocks, "CPU_ELEMENTS", slices.DEVICE_BYTES // blocks.ALIVE)
+        size_on_a_device(monkeypatch)
     matrices = [torch.nn.Parameter(torch.ones(rows, size // rows)) for size in SIZES]
 
     needed = extra(optgen.optim.Adafactor(matrices, foreach=True, **EVERYTHING["Adafactor"]))

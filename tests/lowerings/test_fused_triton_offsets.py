@@ -11,7 +11,7 @@ from torch import Tensor
 import optgen.optim
 from optgen import use_lowering
 from optgen.runtime.fused_triton.table import HEADER, Table
-from optgen.runtime.fused_triton.workspace import Shape, Tile
+from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
 pytest.importorskip("triton")
 

@@ -21,7 +21,7 @@ from optgen.lowerings.foreach import FOREACH
 from optgen.lowerings.forloop import FORLOOP
 from optgen.lowerings.lowering import Lowering
 from optgen.passes.specialize_shape import facts_asked
-from optgen.runtime.eager import blocks, slices
+from optgen.runtime.eager import block_size
 
 FORMS = {
     "for-loop": (FORLOOP, "update"),
@@ -50,8 +50,7 @@ def test_a_bucket_takes_the_steps_of_its_rule(
     name: str, form: str, cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if cut:
-        monkeypatch.setattr(blocks, "CPU_ELEMENTS", 4)
-        monkeypatch.setattr(slices, "CPU_ELEMENTS", 4)
+        monkeypatch.setattr(block_size, "CPU_ELEMENTS", 4)
     algorithm = CUT[name]
     module = imported(algorithm, FORMS[form][0])
     shapes = ((5, 7), (7, 5)) if algorithm.requires else SHAPES

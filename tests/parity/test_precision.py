@@ -22,7 +22,7 @@ from parity.trajectories import Make, error, parameters, through, values
 from torch import Tensor
 
 from optgen.runtime.fused_triton import bucket, workspace
-from optgen.runtime.fused_triton.workspace import Tile
+from optgen.runtime.fused_triton.tile_shape import Tile
 
 Ended = dict[str, Any]  # a parameter, under "param", and its state
 

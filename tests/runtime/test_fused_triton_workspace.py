@@ -7,12 +7,10 @@ from math import prod
 import pytest
 import torch
 
+from optgen.runtime.fused_triton.tile_shape import ELEMENTS, Shape, Tile
 from optgen.runtime.fused_triton.workspace import (
     CHUNK,
-    ELEMENTS,
     LINES,
-    Shape,
-    Tile,
     Workspace,
     WorkspaceSpec,
 )

@@ -1,26 +1,18 @@
-"""Iterate over parallel tensor lists in slices, so that temporaries stay small.
-
-A slice of a large CPU tensor fits into a core's cache. All operations of the update but the first
-then find their operands in the cache, which is 2 to 3.5 times faster than sweeping the whole tensor
-once per operation.
-"""
+"""Iterate over parallel tensor lists in slices, so that temporaries stay small."""
 
 from collections.abc import Iterator
 from itertools import zip_longest
 
 from torch import Tensor
 
-CPU_ELEMENTS = 2**18
-"""Elements of a slice on the CPU: 1 MiB of float32; with its states it fits into L2."""
-DEVICE_BYTES = 15 * 2**20
-"""Bytes of a slice on any other device: four lists of temporaries stay below 64 MiB."""
+from optgen.runtime.eager import block_size
 
 
 def slices(params: list[Tensor], *lists: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """Zip the lists; large CPU tensors come as views of slices. An empty list yields None."""
     for row in zip_longest(params, *lists):
-        large = row[0].is_cpu and row[0].numel() > CPU_ELEMENTS
-        yield from _split_row(row, CPU_ELEMENTS) if large else (row,)
+        large = row[0].is_cpu and row[0].numel() > block_size.CPU_ELEMENTS
+        yield from _split_row(row, block_size.CPU_ELEMENTS) if large else (row,)
 
 
 def chunks(
@@ -47,16 +39,9 @@ def chunks(
 
 
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """Return how many elements a slice may hold."""
-    return CPU_ELEMENTS if columns[0][0].is_cpu else device_limit(columns, alive)
-
-
-def device_limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """Return how many elements a slice may hold on a device, where memory is the limit.
-
-    A temporary may have the widest dtype of the lists.
-    """
-    return 4 * DEVICE_BYTES // (alive * max(column[0].itemsize for column in columns if column))
+    """Return how many elements a slice may hold. A temporary may have the lists' widest dtype."""
+    widest = max(column[0].itemsize for column in columns if column)
+    return block_size.block_elements(columns[0][0], widest, alive)
 
 
 def _transposed(rows: list[tuple[Tensor, ...]]) -> tuple[list[Tensor], ...]:

@@ -22,7 +22,8 @@ from optgen.runtime.fused_triton.tensor_streams import (
     dtypes_and_devices,
     tensors_to_copy,
 )
-from optgen.runtime.fused_triton.workspace import Shape, Tile, Workspace, WorkspaceSpec
+from optgen.runtime.fused_triton.tile_shape import Shape, Tile
+from optgen.runtime.fused_triton.workspace import Workspace, WorkspaceSpec
 from optgen.runtime.tensors.layout import copy_like
 
 _dtype = attrgetter("dtype")

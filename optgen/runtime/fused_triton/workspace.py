@@ -12,18 +12,14 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton.table import StagingBuffers, upload
+from optgen.runtime.fused_triton.tile_shape import Shape, Tile
 
-ELEMENTS = 2048
-"""Elements of a tile of matrices."""
-WIDTH = 128
-"""Width of a tile, if the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
 CHUNK = 128
 """Rows or columns of a matrix whose partial sums one program adds up."""
 LINES = 1024
@@ -51,53 +47,10 @@ class WorkspaceSpec:
         return self.by_matrix or bool(self.locals)
 
 
-class Shape(NamedTuple):
-    """Shape of a tensor as a batch of matrices over its last two axes; a vector is one row."""
-
-    matrices: int
-    rows: int
-    columns: int
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Shape:
-        size = tensor.shape
-        if len(size) < 2:
-            return cls(1, 1, tensor.numel())
-        return cls(prod(size[:-2]), size[-2], size[-1])
-
-
-class Tile(NamedTuple):
-    """Numbers of matrices, rows and columns of a block; a tile of several matrices is complete."""
-
-    matrices: int
-    rows: int
-    columns: int
-
-    @classmethod
-    def of(cls, shape: Shape) -> Tile:
-        """Return the tile that such matrices fill best; all tiles have ELEMENTS elements."""
-        high, wide = (_power_of_two(size) for size in shape[1:])
-        columns = min(wide, max(WIDTH, ELEMENTS // high))
-        while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
-            columns *= 2  # within a tile, kernels count in 32 bits
-        rows = min(high, ELEMENTS // columns)
-        return cls(ELEMENTS // (rows * columns), rows, columns)
-
-    def counts(self, shape: Shape) -> tuple[int, int, int]:
-        """Return how many tiles such matrices have: over the batch, down and across."""
-        tiles = zip(shape, self, strict=True)
-        batch, down, across = (-(-size // part) for size, part in tiles)
-        return batch, down, across
-
-
 def _lines(tiles: Sequence[Tile]) -> dict[str, Any]:
     """Return the tiles of sweeps, and how many matrices, rows and columns are finished at once."""
     lines = ((1, LINES, LINES) if tile.matrices == 1 else tuple(tile) for tile in tiles)
     return {"TILES": tuple(map(tuple, tiles)), "LINES": tuple(lines)}
-
-
-def _power_of_two(size: int) -> int:
-    return min(1 << max(size - 1, 0).bit_length(), ELEMENTS)
 
 
 class Programs(NamedTuple):

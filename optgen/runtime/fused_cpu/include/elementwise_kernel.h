@@ -48,11 +48,12 @@
 //   scalar_program.h       runs the scalar program
 //   elementwise_kernel.h   entry: elementwise rules
 //   scatter_add.h          sparse gradients of rules that only add multiples of the gradient
+//   touched_rows.h         rows that sparse gradients touch, sorted
 //   sparse_kernel.h        entry: sparse gradients
 //   broadcast_reduce.h     broadcast and reduction over rows, columns, matrices
 //   rule_tables.h          tables of a rule: steps and passes
-//   tensor_plan.h          a tensor's tiling plan
-//   tiling_plan.h          makes the plan
+//   tensor_plan.h          a tensor's plan: sizes of tiles and blocks
+//   make_tensor_plan.h     makes the plan
 //   loop_access.h          loads and stores of generated loops over rows
 //   tensor_passes.h        a tensor's memory and finish steps
 //   rule_descriptor.h      a rule, type-erased for the sweep library
@@ -61,6 +62,8 @@
 //   tile_sweep.h           one pass over one block: the sweep library's code
 //   sweep_interface.h      interface to the sweep library
 //   workspace.h            memory that is kept between steps
+//   step_plan.h            plans of all tensors of a step
+//   parallel_step.h        the step on several threads
 //   phased_kernel.h        entry: rules with phases
 //   sharded_tensor.h       state machine of one sharded tensor
 //   sharded_kernel.h       entry: sharded parameters

@@ -1,4 +1,4 @@
-// Makes the tiling plan of a tensor.
+// Makes the plan of a tensor: chooses its tiling strategy and the sizes of its tiles.
 #include "optgen/runtime/fused_cpu/include/tensor_plan.h"
 
 namespace optgen {

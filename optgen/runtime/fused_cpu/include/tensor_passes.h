@@ -1,5 +1,5 @@
 // Runs the passes of one tensor: its memory, and the steps between sweeps.
-#include "optgen/runtime/fused_cpu/include/tiling_plan.h"
+#include "optgen/runtime/fused_cpu/include/make_tensor_plan.h"
 #include "optgen/runtime/fused_cpu/include/loop_access.h"
 
 namespace optgen {

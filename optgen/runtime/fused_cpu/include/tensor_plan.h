@@ -1,4 +1,4 @@
-// The tiling plan of one tensor: the sizes of tiles, blocks, bands and chunks.
+// The plan of one tensor: the sizes of tiles, blocks, bands and chunks.
 #include "optgen/runtime/fused_cpu/include/rule_tables.h"
 
 namespace optgen {

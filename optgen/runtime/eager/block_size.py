@@ -1,0 +1,29 @@
+"""Choose how many elements of a large tensor are processed at once, so that temporaries stay small.
+
+A piece of a large CPU tensor fits into a core's cache. All operations of the update but the first
+then find their operands in the cache, which is 2 to 3.5 times faster than sweeping the whole tensor
+once per operation.
+"""
+
+from torch import Tensor
+
+CPU_ELEMENTS = 2**18
+"""Elements processed at once on the CPU: 1 MiB of float32; with its states it fits into L2."""
+DEVICE_BYTES = 15 * 2**20
+"""Bytes processed at once on any other device: four lists of temporaries stay below 64 MiB."""
+
+
+def block_elements(tensor: Tensor, itemsize: int, alive: int) -> int:
+    """Return how many elements of tensors on this one's device are processed at once.
+
+    Args:
+        tensor: Any tensor of the device.
+        itemsize: Bytes of an element of the widest temporary.
+        alive: How many lists of temporaries exist at once.
+    """
+    return CPU_ELEMENTS if tensor.is_cpu else device_elements(itemsize, alive)
+
+
+def device_elements(itemsize: int, alive: int) -> int:
+    """Return how many elements are processed at once on a device, where memory is the limit."""
+    return 4 * DEVICE_BYTES // (alive * itemsize)

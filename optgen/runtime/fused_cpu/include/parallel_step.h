@@ -1,0 +1,118 @@
+// A step on several threads: large tensors are shared by all threads, others go to one thread each.
+// The step is one parallel region, with a barrier after each pass over a batch of shared tensors.
+#include "optgen/runtime/fused_cpu/include/step_plan.h"
+
+namespace optgen {
+
+// Tensors with at least this many elements are shared by all threads. Others go to one thread each.
+constexpr i64 MIN_SHARED_ELEMENTS = 1 << 18;
+// Memory limit of shared tensors that are swept together. If all need more, batches take turns.
+constexpr i64 BATCH_BYTES = 8 << 20;
+
+// Shared tensors whose memory exists at the same time. Threads claim their blocks, pass by pass.
+struct SharedBatch {
+    i64 first, end; // indices of shared tensors
+    i64 blocks, bytes;
+    int passes;
+};
+
+struct ParallelStep {
+    const StepPlan& step_plan;
+    const Threads& threads;
+    HeapArray<TensorPlan*> shared, unshared;
+    i64 shared_count = 0, unshared_count = 0;
+    HeapArray<SharedBatch> batches;
+    i64 batch_count = 0;
+    i64 counters = 1, bytes = 0;
+    i64* next = nullptr; // next to be claimed: tensor that is not shared, then block of each pass
+    char* memory = nullptr;
+
+    ParallelStep(const StepPlan& given_plan, const Threads& given_threads)
+        : step_plan(given_plan), threads(given_threads), shared(step_plan.count + 1),
+          unshared(step_plan.count + 1),
+          batches(step_plan.count + 1) {
+        for (i64 i = 0; i < step_plan.count; ++i) {
+            TensorPlan& plan = step_plan.plans[i];
+            if (plan.extent().elements >= MIN_SHARED_ELEMENTS && plan.blocks > 1) add_shared(plan);
+            else unshared[unshared_count++] = &plan;
+        }
+        for (i64 g = 0; g < batch_count; ++g) counters += batches[g].passes;
+    }
+
+    void add_shared(TensorPlan& plan) {
+        const i64 needed = plan.methods->bytes(plan);
+        if (!batch_count || batches[batch_count - 1].bytes + needed > BATCH_BYTES)
+            batches[batch_count++] = {shared_count, shared_count, 0, 0, 0};
+        SharedBatch& batch = batches[batch_count - 1];
+        plan.first_block = batch.blocks;
+        plan.memory_offset = batch.bytes;
+        plan.blocks_left = plan.blocks;
+        batch.blocks += plan.blocks;
+        batch.bytes += needed;
+        batch.passes = int(max(batch.passes, plan.passes));
+        batch.end = shared_count + 1;
+        shared[shared_count++] = &plan;
+        bytes = max(bytes, batch.bytes);
+    }
+
+    i64 thread_bytes() const { return step_plan.memory + step_plan.scratch; }
+
+    void run() {
+        const i64 counter_bytes = rounded_up(counters * i64(sizeof(i64)), 64);
+        const Workspace workspace(counter_bytes + bytes + threads.count * thread_bytes());
+        next = reinterpret_cast<i64*>(workspace.at);
+        memory = workspace.at + counter_bytes;
+        for (i64 i = 0; i < counters; ++i) next[i] = 0;
+        begin_batch(0);
+        threads.parallel(enter, this, unsigned(threads.count), 0);
+    }
+
+    static void enter(void* region) { static_cast<ParallelStep*>(region)->run_thread(); }
+
+    void run_thread() {
+        const int id = threads.id();
+        char* const thread_memory = memory + bytes + id * thread_bytes();
+        i64* counter = next + 1;
+        for (i64 g = 0; g < batch_count; ++g)
+            for (int pass = 0; pass < batches[g].passes; ++pass, ++counter) {
+                for (i64 b; (b = claim(counter)) < batches[g].blocks;)
+                    sweep_block(batches[g], pass, b, thread_memory + step_plan.memory);
+                if (counter == next + 1) run_unshared(thread_memory);
+                threads.barrier();
+                if (pass + 1 == batches[g].passes && g + 1 < batch_count) {
+                    if (id == 0) begin_batch(g + 1);
+                    threads.barrier();
+                }
+            }
+        if (!batch_count) run_unshared(thread_memory);
+    }
+
+    static i64 claim(i64* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
+    void run_unshared(char* thread_memory) {
+        for (i64 i; (i = claim(next)) < unshared_count;)
+            StepPlan::run_whole(*unshared[i], thread_memory, thread_memory + step_plan.memory);
+    }
+
+    void begin_batch(i64 g) {
+        if (g >= batch_count) return;
+        for (i64 i = batches[g].first; i < batches[g].end; ++i) {
+            shared[i]->memory = memory + shared[i]->memory_offset;
+            shared[i]->methods->begin(*shared[i]);
+        }
+    }
+
+    // Sweeps a block. The thread that finishes a tensor's last block finishes the pass.
+    void sweep_block(const SharedBatch& batch, int pass, i64 b, char* scratch) {
+        i64 i = batch.first;
+        while (i + 1 < batch.end && shared[i + 1]->first_block <= b) ++i;
+        TensorPlan& plan = *shared[i];
+        if (pass >= plan.passes) return;
+        plan.methods->sweep(plan, pass, b - plan.first_block, scratch);
+        if (__atomic_sub_fetch(&plan.blocks_left, 1, __ATOMIC_ACQ_REL)) return;
+        plan.methods->finish(plan, pass);
+        plan.blocks_left = plan.blocks;
+    }
+};
+
+}  // namespace optgen

@@ -1,0 +1,110 @@
+// The plans of all tensors of a step, and the step on one thread.
+#include "optgen/runtime/fused_cpu/include/sweep_interface.h"
+#include "optgen/runtime/fused_cpu/include/workspace.h"
+
+extern "C" {
+const optgen::SweepTable* optgen_sweep_library; // the runtime enters the sweep library's table
+}
+
+namespace optgen {
+
+// Operations on tensors of one rule, in one compute dtype.
+template <class R, class C>
+struct TensorMethodsOf {
+    static TensorPasses<R, C> tensor(const TensorPlan& plan) {
+        return TensorPasses<R, C>(*static_cast<const Program<R>*>(plan.program), plan);
+    }
+    static i64 bytes(const TensorPlan& plan) { return tensor(plan).bytes; }
+    static i64 scratch(const TensorPlan& plan) {
+        return optgen_sweep_library->of(C()).scratch(descriptor<R, C>(plan), plan) * i64(sizeof(C));
+    }
+    static void begin(const TensorPlan& plan) { tensor(plan).begin(); }
+    static void finish(const TensorPlan& plan, int pass) {
+        const TensorPasses<R, C> passes = tensor(plan);
+        passes.finish(passes.table()[pass]);
+    }
+    static void sweep(const TensorPlan& plan, int pass, i64 block, char* memory) {
+        const TensorPasses<R, C> passes = tensor(plan);
+        C* const scratch = reinterpret_cast<C*>(memory);
+        const LoopInputs<R> inputs = passes.inputs(block);
+        const TensorContext<C> tensor{
+            passes.program.table, plan, &inputs, inputs.partials,
+            passes.axis_values, passes.row_sums, passes.column_sums};
+        const Footprint& footprint = FOOTPRINTS<R>.of[plan.strategy][pass];
+        optgen_sweep_library->of(C()).run(
+            descriptor<R, C>(plan), tensor, passes.table()[pass], footprint, pass == 0, scratch,
+            block);
+    }
+    static constexpr TensorMethods METHODS{bytes, scratch, begin, sweep, finish};
+};
+
+template <class R>
+bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
+    if (program.scalar_run[t] < 0) return false;
+    plan = make_plan(program, t);
+    plan.program = &program;
+    plan.methods = with_compute_type(plan.in_double, [](auto number) {
+        return &TensorMethodsOf<R, decltype(number)>::METHODS;
+    });
+    plan.passes = R::PASS_COUNTS[plan.strategy];
+    return true;
+}
+
+// Plans of all tensors of a step.
+struct StepPlan {
+    HeapArray<TensorPlan> plans;
+    i64 count = 0;
+    i64 memory = 0, scratch = 0; // bytes: maxima over tensors, for a whole tensor and for a thread
+    i64 traffic = 0;             // bytes that one sweep over all tensors moves
+
+    template <class... R>
+    explicit StepPlan(const Table& table, const Program<R>&... programs)
+        : plans(table.tensors + 1) {
+        i64 moved = 0;
+        for (i64 t = 0; t < table.tensors; ++t) {
+            TensorPlan& plan = plans[count];
+            if (count && are_alike(table, t, plans[count - 1].tensor)) {
+                plan = plans[count - 1];
+                plan.tensor = t;
+            } else {
+                if (!(plan_tensor(programs, t, plan) || ...)) continue;
+                memory = max(memory, plan.methods->bytes(plan));
+                scratch = max(scratch, plan.methods->scratch(plan));
+                moved = 0;
+                for (u64 dtypes = table.dtypes[t]; dtypes; dtypes >>= 4)
+                    moved += table.elements[t] * itemsize(dtypes & 15);
+            }
+            traffic += moved;
+            ++count;
+        }
+        for (i64 i = 0; i < count; ++i) plans[i].step_exceeds_cache = traffic > CACHE_BYTES;
+    }
+
+    // Tells whether one tensor's plan holds for the other too.
+    static bool are_alike(const Table& table, i64 t, i64 other) {
+        if (table.dtypes[t] != table.dtypes[other] || table.elements[t] != table.elements[other])
+            return false;
+        const i64 *const its = table.shape + SHAPE * t, *const others = table.shape + SHAPE * other;
+        for (int i = 0; i < SHAPE; ++i)
+            if (its[i] != others[i]) return false;
+        return !table.shards;
+    }
+
+    // Runs all passes of one tensor on one thread.
+    static void run_whole(TensorPlan& plan, char* memory, char* scratch) {
+        plan.memory = memory;
+        plan.methods->begin(plan);
+        for (int pass = 0; pass < plan.passes; ++pass) {
+            for (i64 block = 0; block < plan.blocks; ++block)
+                plan.methods->sweep(plan, pass, block, scratch);
+            plan.methods->finish(plan, pass);
+        }
+    }
+
+    void serial() const {
+        const Workspace workspace(memory + scratch);
+        for (i64 i = 0; i < count; ++i) run_whole(plans[i], workspace.at, workspace.at + memory);
+    }
+};
+
+}  // namespace optgen

@@ -1,0 +1,79 @@
+// The rows that sparse gradients touch: their values, sorted by row.
+#include "optgen/runtime/fused_cpu/include/scatter_add.h"
+
+namespace optgen {
+
+// Value of a gradient: its row, and its position among the values.
+struct SparseValue {
+    i64 row, position;
+};
+
+// Sorts values by row with a stable radix sort, lowest bits first. Returns the array, of the two,
+// that holds the result.
+inline SparseValue* radix_sorted(SparseValue* values, SparseValue* other, i64 n, i64 rows) {
+    constexpr int BITS = 11;
+    i64 begin[1 << BITS];
+    for (int shift = 0; (rows - 1) >> shift > 0; shift += BITS) {
+        auto digit = [shift](const SparseValue& v) { return (v.row >> shift) & ((1 << BITS) - 1); };
+        for (i64& each : begin) each = 0;
+        for (i64 i = 0; i < n; ++i) ++begin[digit(values[i])];
+        i64 sum = 0;
+        for (i64& each : begin) {
+            const i64 count = each;
+            each = sum;
+            sum += count;
+        }
+        for (i64 i = 0; i < n; ++i) other[begin[digit(values[i])]++] = values[i];
+        SparseValue* const swapped = values;
+        values = other;
+        other = swapped;
+    }
+    return values;
+}
+
+// Touched rows of all tensors.
+struct TouchedRows {
+    HeapArray<SparseValue> values; // of all tensors, each tensor's sorted by row
+    HeapArray<i64> first;          // [touched row]: its first value; then the number of values
+    HeapArray<i64> start;          // [tensor]: its first touched row; then the number of rows
+    i64 invalid = -1;              // a tensor with an index out of range
+
+    TouchedRows(const Table& table, const SparseGradients& rows)
+        : values(value_count(table, rows) + 1), first(value_count(table, rows) + 1),
+          start(table.tensors + 1) {
+        i64 at = 0, row = 0;
+        for (i64 t = 0; t < table.tensors && invalid < 0; ++t) {
+            start[t] = row;
+            if (!collect(rows.indices[t], rows.values[t], rows.rows[t], at)) invalid = t;
+            for (const i64 end = at + rows.values[t]; at < end; ++at)
+                if (at == end - rows.values[t] || values[at].row != values[at - 1].row)
+                    first[row++] = at;
+        }
+        start[table.tensors] = row;
+        first[row] = at;
+    }
+
+    static i64 value_count(const Table& table, const SparseGradients& rows) {
+        i64 sum = 0;
+        for (i64 t = 0; t < table.tensors; ++t) sum += rows.values[t];
+        return sum;
+    }
+
+    // Writes one tensor's values to `at`, sorted. Returns false if an index is out of range.
+    bool collect(const i64* indices, i64 n, i64 rows, i64 at) {
+        SparseValue* const target = values.data + at;
+        bool in_order = true;
+        for (i64 i = 0; i < n; ++i) {
+            if (indices[i] < 0 || indices[i] >= rows) return false;
+            in_order = in_order && (i == 0 || indices[i] >= indices[i - 1]);
+            target[i] = {indices[i], i};
+        }
+        if (in_order) return true;
+        const HeapArray<SparseValue> other(n);
+        const SparseValue* const result = radix_sorted(target, other.data, n, rows);
+        if (result != target) __builtin_memcpy(target, result, u64(n) * sizeof(SparseValue));
+        return true;
+    }
+};
+
+}  // namespace optgen

@@ -1,0 +1,56 @@
+"""Choose the tiles of matrices: the rows and columns that one program of a kernel handles."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from torch import Tensor
+
+ELEMENTS = 2048
+"""Elements of a tile of matrices."""
+WIDTH = 128
+"""Width of a tile, if the matrices are as wide and have at least ELEMENTS // WIDTH rows."""
+
+
+class Shape(NamedTuple):
+    """Shape of a tensor as a batch of matrices over its last two axes; a vector is one row."""
+
+    matrices: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Shape:
+        size = tensor.shape
+        if len(size) < 2:
+            return cls(1, 1, tensor.numel())
+        return cls(prod(size[:-2]), size[-2], size[-1])
+
+
+class Tile(NamedTuple):
+    """Numbers of matrices, rows and columns of a block; a tile of several matrices is complete."""
+
+    matrices: int
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, shape: Shape) -> Tile:
+        """Return the tile that such matrices fill best; all tiles have ELEMENTS elements."""
+        high, wide = (_power_of_two(size) for size in shape[1:])
+        columns = min(wide, max(WIDTH, ELEMENTS // high))
+        while columns < ELEMENTS and ELEMENTS // columns * shape.columns >= 2**31:
+            columns *= 2  # within a tile, kernels count in 32 bits
+        rows = min(high, ELEMENTS // columns)
+        return cls(ELEMENTS // (rows * columns), rows, columns)
+
+    def counts(self, shape: Shape) -> tuple[int, int, int]:
+        """Return how many tiles such matrices have: over the batch, down and across."""
+        tiles = zip(shape, self, strict=True)
+        batch, down, across = (-(-size // part) for size, part in tiles)
+        return batch, down, across
+
+
+def _power_of_two(size: int) -> int:
+    return min(1 << max(size - 1, 0).bit_length(), ELEMENTS)
