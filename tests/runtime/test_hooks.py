@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batches import one_parameter
+from runtime.batch.batches import one_parameter
 from torch.optim import optimizer as torch_optimizer
 
 from optgen.optim import Adam

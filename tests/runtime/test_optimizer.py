@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batches import one_parameter
+from runtime.batch.batches import one_parameter
 from runtime.training import error, gradients, parameters, train
 from torch.optim import Optimizer
 

@@ -25,8 +25,8 @@ from optgen.spec.read_spec import read_spec
 repeat = importlib.import_module(
     "optgen.runtime.fused_cpu.cached_dense_step"
 )  # a function of the package has the same name
-SPECS = Path(__file__).parents[1] / "specs"
-CATALOGUE = Path(__file__).parents[2] / "specs"
+SPECS = Path(__file__).parents[2] / "specs"
+CATALOGUE = Path(__file__).parents[3] / "specs"
 Shape = tuple[int, ...]
 ODD = '''
 from optgen.spec import *

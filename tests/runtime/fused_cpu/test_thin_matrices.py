@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from parity.trajectories import values
-from runtime.test_fused_cpu_phases import (
+from runtime.fused_cpu.test_phases import (
     Shape,
     follow_the_rule,
     odd,
@@ -17,7 +17,7 @@ from runtime.test_fused_cpu_phases import (
     threads,
     unscaled_once,
 )
-from runtime.test_fused_cpu_shards import follow_the_whole
+from runtime.fused_cpu.test_shard_kernel import follow_the_whole
 from torch.nn import Parameter
 
 from optgen.bench import peak_memory

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from runtime.batches import give_gradients
+from runtime.batch.batches import give_gradients
 from torch import Tensor
 
 from optgen import use_lowering

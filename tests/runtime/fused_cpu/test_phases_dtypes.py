@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from parity.trajectories import values
-from runtime.test_fused_cpu_phases import Shape, rule, stepped
+from runtime.fused_cpu.test_phases import Shape, rule, stepped
 from torch.nn import Parameter
 
 from optgen.optim import Adafactor

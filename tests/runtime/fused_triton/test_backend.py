@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from interpreter import INTERPRETED, inside, outside, run_inside
-from runtime.triton_cases import error, set_gradients, tensors, two_groups, worst
+from runtime.fused_triton.triton_cases import error, set_gradients, tensors, two_groups, worst
 from torch import Tensor
 
 import optgen.optim

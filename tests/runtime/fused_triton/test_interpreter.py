@@ -15,7 +15,7 @@ from optgen.runtime.fused_triton.interpreter import patched_interpreter
 
 pytest.importorskip("triton")
 
-SPECS = Path(__file__).parents[2] / "specs"
+SPECS = Path(__file__).parents[3] / "specs"
 LISTS = ("averaging", "sparse_adam")  # functions, and a rule that takes no dense gradient
 RULES = [path.stem for path in sorted(SPECS.glob("[!_]*.py")) if path.stem not in LISTS]
 MATRICES = ("muon", "row_wise_adagrad")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from runtime.batches import give_gradients, stepped, the_batch
+from runtime.batch.batches import give_gradients, stepped, the_batch
 from runtime.training import error, gradients, parameters, train
 from torch import Tensor
 

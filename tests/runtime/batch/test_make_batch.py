@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.batches import give_gradients, stepped, the_batch
+from runtime.batch.batches import give_gradients, stepped, the_batch
 from torch import Tensor
 
 from optgen import explain

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from parity.trajectories import error, values
-from runtime.test_fused_cpu_phases import Shape, odd, rule, threads
+from runtime.fused_cpu.test_phases import Shape, odd, rule, threads
 from torch import Tensor
 from torch.nn import Parameter
 
