@@ -52,7 +52,7 @@ def verify_algorithm(algorithm: Algorithm) -> None:
         _check_words(expr)
         if any(isinstance(e, Linear) for e in walk(expr)):
             fail("a linear form belongs to a plan", expr)
-    declared = dict.fromkeys(declared_kinds(algorithm), 0)
+    declared = dict.fromkeys(declared_kinds(algorithm), _INPUT)
     Paths(kinds, written_in(algorithm.rule), copies=True).run(algorithm.rule, declared)
 
 
@@ -74,14 +74,22 @@ def verify_plan(plan: Plan, *, hoisted: bool = True) -> None:
     _check_stores(plan)
 
 
+_INPUT = frozenset((0,))  # the version of a declared name before the rule
+
+
+def _only(ref: Ref) -> frozenset[int]:
+    """Return the versions that a variable holds after this one was written."""
+    return frozenset((ref.version,))
+
+
 class _Phases:
     """Walk over the phases of a plan, with the version of each tensor that is in memory."""
 
     def __init__(self, plan: Plan, forms: _Forms) -> None:
         declared = declared_kinds(plan.algorithm)
         self.plan, self.forms = plan, forms
-        self.scalars = {n: 0 for n, kind in declared.items() if not kind.is_tensor}
-        self.memory = {n: 0 for n, kind in declared.items() if kind.is_tensor}
+        self.scalars = {n: _INPUT for n, kind in declared.items() if not kind.is_tensor}
+        self.memory = {n: _INPUT for n, kind in declared.items() if kind.is_tensor}
         programs = (phase.body for phase in plan.phases if not isinstance(phase, MatrixCall))
         written = {ref for program in programs for ref in written_in(program)}
         written |= {call.target for call in plan.calls}
@@ -98,14 +106,14 @@ class _Phases:
                     self.forms.check(body)
                     kept = {s.name for s in streams if s.stored}
                     self.memory |= {n: v for n, v in after.items() if n in kept}
-                    self.memory |= {a.target.name: a.target.version for a in phase.reductions}
+                    self.memory |= {a.target.name: _only(a.target) for a in phase.reductions}
                 case Finish(body):
                     self.paths.run(body, self.memory)
-                    self.memory |= {a.target.name: a.target.version for a in assigns(body)}
+                    self.memory |= {a.target.name: _only(a.target) for a in assigns(body)}
                 case MatrixCall(target, _, args):
                     for arg in args:
                         self.paths.read(arg, self.memory, {})
-                    self.memory[target.name] = target.version
+                    self.memory[target.name] = _only(target)
 
 
 @dataclass

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from optgen.ir.copies import copied
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.print_ir import expr_text
 from optgen.ir.value_kinds import Kind, kind_of
 
-Versions = dict[str, int]
-_EITHER = -1  # the version after a branch whose arms left different ones
+Versions = dict[str, frozenset[int]]
+"""The versions that a name's variable holds: several if a name was copied to its next version."""
 Assumed = Mapping[Expr, bool]
 
 
@@ -74,7 +75,7 @@ class Paths:
                     again = other.target == stmt.target and other.value != stmt.value
                     if again and not _exclude(path, there):
                         fail("assigned two values on one path", stmt.target)
-                now[stmt.target.name] = stmt.target.version
+                now[stmt.target.name] = _held_after(stmt, now)
                 done.append((stmt, path))
             else:
                 here = self._here(program, place, past)
@@ -119,16 +120,18 @@ class Paths:
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
         """Return the versions after both arms of a branch.
 
-        An arm without an assignment keeps the old version. Where the arms leave different versions,
+        An arm without an assignment keeps the old versions. Where the arms leave different ones,
         reading either is an error, except the version of a join that a plan has left out.
         """
         after: Versions = {}
         for name in then.keys() & orelse.keys():
             a, b, old = then[name], orelse[name], before.get(name)
-            if a == b or (old in (a, b) and not self.copies):
+            if a & b or self.copies:
+                after[name] = a & b
+            elif old in (a, b):
                 after[name] = b if a == old else a
-            elif not self.copies:
-                after[name] = _EITHER
+            else:
+                after[name] = frozenset()
         return after
 
     def read(self, expr: Expr, now: Versions, path: Assumed) -> None:
@@ -149,9 +152,9 @@ class Paths:
         if ref.name not in now:
             fail("undefined on this path", ref)
         left_out = not self.copies and ref.version > 0 and ref not in self.written
-        if now[ref.name] != ref.version and not left_out:
-            said = f"read after version {now[ref.name]} was written: {expr_text(ref)}"
-            raise StaleReadError(said)
+        if ref.version not in now[ref.name] and not left_out:
+            held = " or ".join(map(str, sorted(now[ref.name]))) or "an unknown version"
+            raise StaleReadError(f"read where {held} is held: {expr_text(ref)}")
 
 
 @dataclass
@@ -185,12 +188,21 @@ def _conditions(program: Program) -> Iterator[Expr]:
             yield from _conditions((*stmt.then, *stmt.orelse))
 
 
+def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
+    """Return the versions that the target's variable holds after an assignment."""
+    made, source = frozenset((stmt.target.version,)), copied(stmt)
+    if source is None or source.name != stmt.target.name:
+        return made
+    held = now.get(source.name, frozenset())
+    return held | made if source.version in held else made
+
+
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
     """Return the versions after a taken arm; names only the dead arm assigns get its versions."""
-    joined = {a.target.name: a.target.version for a in assigns(dead)}
+    joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {
-        name: joined.get(name, version) if version == before.get(name) else version
-        for name, version in taken.items()
+        name: held | joined.get(name, frozenset()) if held == before.get(name) else held
+        for name, held in taken.items()
     }
 
 

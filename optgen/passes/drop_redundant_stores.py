@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.copies import copied
 from optgen.ir.nodes import Assign, Program, Ref, assigns, expressions, refs, rename_program
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.rewrite import filter_assigns
-from optgen.passes.split_scalars import Splitter, copied
+from optgen.passes.split_scalars import Splitter
 
 
 def drop_redundant_stores(algorithm: Algorithm) -> Algorithm:

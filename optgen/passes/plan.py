@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.copies import is_self_copy
 from optgen.ir.errors import RuleError
 from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs, walk
 from optgen.ir.ops import MATRIX_OPS
@@ -40,7 +41,7 @@ from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
 from optgen.passes.split_live_ranges import split_live_ranges
-from optgen.passes.split_scalars import Splitter, is_self_copy
+from optgen.passes.split_scalars import Splitter
 from optgen.passes.ssa import to_ssa
 
 Order: TypeAlias = Literal["late", "early", "whole"]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.copies import is_self_copy
 from optgen.ir.nodes import (
     Assign,
     Call,
@@ -228,23 +229,6 @@ def _events(program: Program) -> Iterator[tuple[str, Ref]]:
             yield from (("read", r) for r in refs(stmt.condition))
             yield from _events(stmt.then)
             yield from _events(stmt.orelse)
-
-
-def is_self_copy(stmt: Assign) -> bool:
-    """Tell whether a statement only copies a name to its next version."""
-    source = copied(stmt)
-    return source is not None and source.name == stmt.target.name
-
-
-def copied(stmt: Assign) -> Ref | None:
-    """Return the source of a statement that is a plain copy, else None."""
-    match stmt.value:
-        case Ref() as source:
-            return source
-        case Linear((Term(Const(1), (Ref() as source,), ()),)):
-            return source
-        case _:
-            return None
 
 
 def _joined_targets(stmt: If) -> list[Ref]:
