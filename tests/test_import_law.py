@@ -80,7 +80,7 @@ def allowed(part: str, name: str) -> bool:
 
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("torch_private", "rule", "forced", "matrix_ops", "cache"),
+    ("torch_private", "rule", "forced_lowering", "matrix_ops", "cache"),
     ("protocols", "light_optimizer", "tensors"),
     ("state",),
     ("batch",),

@@ -5,8 +5,10 @@ optgen.optim.
 """
 
 from optgen.generated.row_wise_adagrad import RowWiseAdagrad
-from optgen.keyed.apply_optimizer_in_backward import apply_optimizer_in_backward
-from optgen.keyed.backward_hooks import in_backward_optimizer_filter
+from optgen.keyed.apply_optimizer_in_backward import (
+    apply_optimizer_in_backward,
+    in_backward_optimizer_filter,
+)
 from optgen.keyed.clipping import GradientClipping, GradientClippingOptimizer
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.embedding import FusedEmbedding, FusedEmbeddingBag

@@ -1,9 +1,9 @@
-"""Update single parameters in the backward pass, by hooks that run when a gradient is ready."""
+"""Hooks that update a parameter in the backward pass, when its gradient is ready."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.optim import Optimizer
 
 from optgen.keyed.torch_private import backward_is_compiled, hand_to_ddp
@@ -13,43 +13,6 @@ class HasStep(Protocol):
     """Object that takes a step with the gradient of one parameter."""
 
     def step(self) -> Any: ...
-
-
-def apply_optimizer_in_backward(
-    optimizer_class: Callable[..., Optimizer],
-    params: Iterable[nn.Parameter],
-    optimizer_kwargs: dict[str, Any],
-    register_hook: bool = True,
-) -> None:
-    """Give each parameter an optimizer that steps in the backward pass and drops the gradient.
-
-    A parameter keeps its optimizers in `_in_backward_optimizers`, and their classes and arguments
-    in `_optimizer_classes` and `_optimizer_kwargs`, where torch's engines look for them. Another
-    call adds another optimizer, which steps after the first. A parameter that is used several times
-    steps once, with the sum of its gradients.
-
-    Args:
-        optimizer_class: Makes an optimizer from a list of one parameter.
-        params: The parameters. Call `fully_shard` before, and `DistributedDataParallel` after; the
-            latter then takes the steps itself, for which torch's optimizers need an accelerator.
-        optimizer_kwargs: Further arguments of the class.
-        register_hook: Whether the backward pass takes the steps. Default: True. False leaves the
-            steps to an engine.
-    """
-    for param in params:
-        optimizer = optimizer_class([param], **optimizer_kwargs)
-        known = mark(param, optimizer, optimizer_class, optimizer_kwargs)
-        if register_hook and not known:
-            register_update_hook(param, _step_all)
-
-
-def in_backward_optimizer_filter(
-    named_parameters: Iterable[tuple[str, nn.Parameter]], include: bool = False
-) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that are not updated in a backward pass; with `include`, the others."""
-    for name, param in named_parameters:
-        if hasattr(param, "_in_backward_optimizers") == include:
-            yield name, param
 
 
 _MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
@@ -99,9 +62,3 @@ def check_pass(ddp_knows: bool) -> None:
             "engines do not know of it, and gradients might be of one rank only; "
             "call init_process_group first"
         )
-
-
-def _step_all(param: Any) -> None:
-    for optimizer in param._in_backward_optimizers:
-        optimizer.step()
-    param.grad = None

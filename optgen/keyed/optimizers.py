@@ -1,6 +1,6 @@
 """Provide torchrec's module of this name, except the names that optgen lacks."""
 
-from optgen.keyed.backward_hooks import in_backward_optimizer_filter
+from optgen.keyed.apply_optimizer_in_backward import in_backward_optimizer_filter
 from optgen.optim import SGD, Adagrad, Adam
 
 __all__ = ["SGD", "Adagrad", "Adam", "in_backward_optimizer_filter"]

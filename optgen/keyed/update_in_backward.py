@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from optgen.keyed.backward_hooks import in_backward_optimizer_filter
+from optgen.keyed.apply_optimizer_in_backward import in_backward_optimizer_filter
 from optgen.keyed.combined import CombinedOptimizer
 from optgen.keyed.fused import FusedOptimizerModule, fused_optimizer_of
 from optgen.keyed.in_backward_optimizer import InBackwardOptimizer

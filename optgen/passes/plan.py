@@ -8,9 +8,7 @@ from typing import Literal, TypeAlias
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.copies import is_self_copy
-from optgen.ir.errors import RuleError
-from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs, walk
-from optgen.ir.ops import MATRIX_OPS
+from optgen.ir.nodes import Call, Program, Ref, assigns, expressions, refs
 from optgen.ir.plan import (
     Finish,
     MatrixCall,
@@ -37,6 +35,7 @@ from optgen.passes.maximize import add_maximize
 from optgen.passes.name_items import name_items
 from optgen.passes.name_properties import name_properties
 from optgen.passes.name_reductions import name_reductions
+from optgen.passes.plan_errors import changes_nothing, circular_matrix_op
 from optgen.passes.rename import rename
 from optgen.passes.rewrite import filter_assigns
 from optgen.passes.specialize_shape import Facts, fact_combinations, specialize
@@ -75,36 +74,12 @@ def plan(algorithm: Algorithm, facts: Facts | None = None, order: Order = "late"
         try:
             made = _planned(named, order, apart=True)
         except CyclicDependencyError as error:
-            if refusal := _refusal(named.rule):
+            if refusal := circular_matrix_op(named.rule):
                 raise refusal from error
             raise
     if not made.sweeps:
-        raise _changes_nothing(algorithm, facts or {})
+        raise changes_nothing(algorithm, facts or {})
     return replace(made, facts=dict(facts or {}), fresh_keys=asked_fresh(algorithm))
-
-
-def _refusal(program: Program) -> RuleError | None:
-    """Return an error at the first matrix op, or None if the rule has none."""
-    for stmt in assigns(program):
-        for call in walk(stmt.value):
-            if isinstance(call, Call) and call.op in MATRIX_OPS:
-                return RuleError(
-                    call.place,
-                    f"`{call.op}` and a value that is read after it depend on each other",
-                    f"numbers, rows and columns are not kept across `{call.op}`: assign a row or "
-                    f"column state after `{call.op}`",
-                )
-    return None
-
-
-def _changes_nothing(algorithm: Algorithm, facts: Facts) -> RuleError:
-    """Return the error for a rule that only assigns values that are there already."""
-    cases = " and ".join(fact if holds else f"not {fact}" for fact, holds in facts.items())
-    return RuleError(
-        algorithm.place,
-        "the rule changes no tensor" + (f" of parameters that are {cases}" if cases else ""),
-        f"{algorithm.param} = …, the update",
-    )
 
 
 def _planned(named: Algorithm, order: Order, apart: bool) -> Plan:

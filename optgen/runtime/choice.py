@@ -8,7 +8,8 @@ from torch import Tensor
 from optgen.runtime.backends import BACKENDS, FUSED, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
-from optgen.runtime.forced import forced
+from optgen.runtime.batch.forloop_only import why_forloop_only
+from optgen.runtime.forced_lowering import forced
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
 from optgen.runtime.torch_private import foreach_devices
@@ -38,7 +39,7 @@ def _choose(optimizer: Lowered, batch: Batch) -> tuple[str, str]:
             name = type(optimizer).__name__
             raise RuntimeError(f"{name} cannot take a step through {forced_lowering!r}: {reason}")
         return forced_lowering, "asked for by use_lowering"
-    if reason := batch.needs_forloop:
+    if reason := why_forloop_only(batch):
         return "forloop", reason
     if group.get("fused"):
         return _explicitly_fused(optimizer, batch)
@@ -67,7 +68,7 @@ def why_not(owner: Lowered, batch: Batch, lowering: str) -> str:
     """Return a short reason why a lowering cannot take this batch; "" if it can."""
     if lowering == "forloop":
         return ""
-    if reason := batch.needs_forloop:
+    if reason := why_forloop_only(batch):
         return f"only the for-loop can: {reason}"
     return backend(lowering).obstacle(owner, batch)
 

@@ -11,7 +11,7 @@ from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.gather import finish, gather_batches, roll_back
 from optgen.runtime.batch.grad_scaler import is_skipped
 from optgen.runtime.choice import choose
-from optgen.runtime.forced import forced
+from optgen.runtime.forced_lowering import forced
 from optgen.runtime.sharded.consensus import Consensus, note_batch, reach_consensus
 from optgen.runtime.tensors.dtensor import advance_versions
 from optgen.runtime.tensors.real_views import all_plain

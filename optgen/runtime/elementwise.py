@@ -18,8 +18,9 @@ from torch.autograd.graph import increment_version
 from optgen.runtime.backends import BACKENDS, FUSED, CachedCall, backend
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.dispatch_key import dispatch_keys
+from optgen.runtime.batch.forloop_only import why_forloop_only
 from optgen.runtime.choice import why_not
-from optgen.runtime.forced import forced
+from optgen.runtime.forced_lowering import forced
 from optgen.runtime.rule import Rule
 from optgen.runtime.tensors.real_views import all_plain, reals
 from optgen.runtime.torch_private import foreach_devices, is_neg, set_grad_enabled
@@ -111,7 +112,7 @@ class Elementwise:
             raise RuntimeError(f"{self.rule.name} cannot run through {forced_lowering!r}: {reason}")
         if forced_lowering is not None or not (reason or lowering == "foreach"):
             return lowering
-        fast = device in foreach_devices() and not batch.needs_forloop
+        fast = device in foreach_devices() and not why_forloop_only(batch)
         return "foreach" if fast else "forloop"
 
 

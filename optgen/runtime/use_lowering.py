@@ -5,7 +5,7 @@ from contextlib import ContextDecorator
 from typing import Any, TypeVar
 
 from optgen.runtime.backends import BACKENDS
-from optgen.runtime.forced import FORCED
+from optgen.runtime.forced_lowering import FORCED
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -44,7 +44,7 @@ def total(*terms: Term) -> Linear:
     return Linear(terms)
 
 
-ONE = Const(1)
+ONE, P1 = Const(1), Ref("param", 1)
 STEP = Assign(Ref("param", 1), Call("-", (P, Call("*", (LR, G)))))
 BAD_RULES = {
     "undefined": ruled(Assign(Ref("param", 1), Ref("u"))),
@@ -59,7 +59,22 @@ BAD_RULES = {
     "unknown word": ruled(Assign(Ref("param", 1), Call("newton", (G,)))),
     "wrong arity": ruled(Assign(Ref("param", 1), Call("sqrt", (G, G)))),
     "linear form": ruled(Assign(Ref("param", 1), total(Term(ONE, (G,))))),
+    "copied in one arm": ruled(
+        If(LR, (Assign(Ref("grad", 1), G),), (Assign(Ref("grad", 1), P),)), Assign(P1, G)
+    ),
+    "copy of an old version": ruled(STEP, Assign(Ref("param", 2), P), Assign(Ref("u", 1), P)),
 }
+GOOD_RULES = {
+    "copied": ruled(Assign(Ref("grad", 1), G), Assign(P1, Call("+", (G, Ref("grad", 1))))),
+    "copied in both arms": ruled(
+        If(LR, (Assign(Ref("grad", 1), G),), (Assign(Ref("grad", 1), G),)), Assign(P1, G)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GOOD_RULES)
+def test_a_copy_leaves_both_versions_in_the_variable(case: str) -> None:
+    verify_algorithm(GOOD_RULES[case])
 
 
 @pytest.mark.parametrize("case", BAD_RULES)

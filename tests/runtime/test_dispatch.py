@@ -8,7 +8,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import optgen
 from optgen.optim import Adam
-from optgen.runtime.forced import FORCED
+from optgen.runtime.forced_lowering import FORCED
 from optgen.runtime.fused_cpu.backend import FusedCpuBackend
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import optgen
-from optgen.runtime.forced import forced
+from optgen.runtime.forced_lowering import forced
 
 
 @pytest.fixture(autouse=True)

@@ -70,18 +70,6 @@ class Batch:
         return self._noncontiguous
 
     @property
-    def needs_forloop(self) -> str:
-        """Return the reason why only the for-loop can take this batch; "" if there is none."""
-        if self.group.get("differentiable"):
-            return "differentiable"
-        if self.dispatch_key.sparse_param:
-            return "sparse parameters"
-        if self.dispatch_key.subclass:
-            return f"tensors of class {self.dispatch_key.subclass}"
-        repeated = self.dispatch_key.occurrence
-        return "a parameter stands in the group more than once" if repeated else ""
-
-    @property
     def overriding_class(self) -> str:
         """Return the name of a tensor class that may have no memory for a kernel; "" if none."""
         classes = dict.fromkeys(map(type, self.tensors()))

@@ -20,7 +20,7 @@ from torch import Tensor
 from optgen.runtime.batch.batch import Batch
 from optgen.runtime.batch.context import Stepping
 from optgen.runtime.batch.dispatch_key import OPTIONS, dtype_or_class
-from optgen.runtime.forced import forced
+from optgen.runtime.forced_lowering import forced
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
 from optgen.runtime.fused_cpu.kernel.table import Table

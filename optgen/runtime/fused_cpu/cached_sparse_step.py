@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from optgen.runtime.forced import forced
+from optgen.runtime.forced_lowering import forced
 from optgen.runtime.fused_cpu.cached_dense_step import GroupGetter, is_constant
 from optgen.runtime.fused_cpu.kernel import threads
 from optgen.runtime.fused_cpu.kernel.kernel import Kernel
