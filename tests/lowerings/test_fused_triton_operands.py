@@ -19,8 +19,8 @@ from torch import Tensor
 
 from optgen.ir.nodes import Call, Const, Expr, Ref, rebuild
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter
-from optgen.runtime.fused_triton.bucket import exact
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
+from optgen.runtime.fused_triton.launch_options import exact
 
 pytest.importorskip("triton")
 

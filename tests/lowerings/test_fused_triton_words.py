@@ -19,8 +19,8 @@ from optgen.lowerings.fused_triton.expression_printer import (
     ExpressionPrinter,
     variable,
 )
-from optgen.runtime.fused_triton.bucket import exact
 from optgen.runtime.fused_triton.interpreter import patched_interpreter
+from optgen.runtime.fused_triton.launch_options import exact
 
 pytest.importorskip("triton")
 

@@ -21,7 +21,7 @@ from parity.oracle import oracle
 from parity.trajectories import Make, error, parameters, through, values
 from torch import Tensor
 
-from optgen.runtime.fused_triton import bucket, workspace
+from optgen.runtime.fused_triton import bucket, tile_shape
 from optgen.runtime.fused_triton.tile_shape import Tile
 
 Ended = dict[str, Any]  # a parameter, under "param", and its state
@@ -91,13 +91,13 @@ def large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         given = bucket.options
 
         def options(
-            types: Sequence[torch.dtype | None], amd: bool, tile: Tile | None = None
+            types: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
         ) -> dict[str, Any]:
-            blocks = {} if tile else {"BLOCK": 2**14, "TAIL": 2**14}
-            return given(types, amd, tile) | blocks
+            blocks = {} if tiles else {"BLOCK": 2**14, "TAIL": 2**14}
+            return given(types, amd, tiles) | blocks
 
         monkeypatch.setattr(bucket, "options", options)
-        monkeypatch.setattr(workspace, "ELEMENTS", 2**14)
+        monkeypatch.setattr(tile_shape, "ELEMENTS", 2**14)
 
 
 def shape_of(case: Case) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from optgen.runtime.fused_triton import table
-from optgen.runtime.fused_triton.bucket import GroupSubset, options
+from optgen.runtime.fused_triton.bucket import GroupSubset
+from optgen.runtime.fused_triton.launch_options import options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.checkpoint import portable_state_dict

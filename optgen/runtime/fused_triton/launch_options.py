@@ -1,0 +1,38 @@
+"""Choose the block size, the warps and the compiler options of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from optgen.runtime.fused_triton.tile_shape import Tile
+
+TAIL = 256
+"""Elements per iteration of a block that is short, or whose streams are not aligned."""
+
+
+def options(
+    dtypes: Sequence[torch.dtype | None], amd: bool, tiles: Sequence[Tile] = ()
+) -> dict[str, Any]:
+    """Return a kernel's block size and compiler options for these dtypes."""
+    vector = 16 // max(t.itemsize for t in dtypes if t is not None)  # elements an access
+    # With an explicit limit, NVIDIA's assembler no longer spills registers to fit one more block.
+    compiled = exact(amd) | ({} if amd else {"maxnreg": 128})
+    if tiles:
+        warps = (4 if amd else 8) * (2 if dtypes[0] == torch.float64 else 1)
+        return {"VECTOR": vector, "TILES": tuple(map(tuple, tiles)), "num_warps": warps} | compiled
+    wide = amd and vector == 8  # a wave of 64 lanes needs more elements for 16 bytes each
+    block = 512 if dtypes[0] == torch.float64 else 2048 if wide else 1024
+    walk = {"VECTOR": vector, "BLOCK": block, "TAIL": TAIL, "num_warps": 4}
+    return walk | compiled
+
+
+def exact(amd: bool) -> dict[str, Any]:
+    """Return the compiler's options for exact arithmetic.
+
+    A product and a sum are fused and rounded once; Triton 3.9 warns without this option. Denormal
+    numbers are kept: NVIDIA's functions flush them by default.
+    """
+    return {"enable_fp_fusion": True} | ({} if amd else {"enable_reflect_ftz": False})
