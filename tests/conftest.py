@@ -1,4 +1,8 @@
-"""Provide the `golden` fixture. Compiled libraries are cached in build/."""
+"""Provide the `golden` fixture. Compiled libraries are cached in build/.
+
+Workers of one run share the cores, so each computes with one thread, unless a test asks for more.
+Two workers with two threads each would wait for one another at every barrier.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import interpreter  # noqa: F401  (speeds up Triton's interpreter where it is chosen)
 import pytest
