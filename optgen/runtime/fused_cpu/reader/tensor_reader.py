@@ -195,11 +195,11 @@ def _check_versions() -> None:
 
     `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids it, "1" allows it on any torch.
     """
-    wish = os.environ.get("OPTGEN_TENSOR_READER")
-    if wish == "0":
+    setting = os.environ.get("OPTGEN_TENSOR_READER")
+    if setting == "0":
         raise UnknownLayoutError("OPTGEN_TENSOR_READER=0 switches the reader off")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
     is_tried = ".".join(torch.__version__.split(".")[:2]) in _TRIED
-    if not (wish == "1" or is_tried or trial.passes(_source())):
+    if not (setting == "1" or is_tried or trial.passes(_source())):
         raise UnknownLayoutError(f"the reader's trial on torch {torch.__version__} failed")
