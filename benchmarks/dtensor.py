@@ -1,8 +1,10 @@
 """Measure the cost of DTensor for a step: `python benchmarks/dtensor.py [SECONDS]`.
 
-The same 200 parameters are DTensors or plain tensors, in one process of one rank, so the difference
-is the host's work. Each row is a class, ours or torch's. Its columns are the milliseconds of a step
-with plain tensors and with DTensors, and their ratio, by medians and by minima.
+The same 200 parameters are DTensors or plain tensors, in a process group of one rank. Such a group
+communicates nothing, so the difference is work of the host. Each row is a class in one form, for
+parameters of one shape. For optgen and for torch, a row has the median milliseconds of a step with
+plain tensors and with DTensors, the ratio of these medians, and in parentheses the ratio of the
+minima. SECONDS is the time for each row, 3 by default.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ CASES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 @contextmanager
 def one_rank() -> Iterator[Any]:
-    """Yield a mesh of this process only."""
+    """Yield a mesh of one rank, in a process group of this process only."""
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
         distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -49,8 +51,11 @@ def one_rank() -> Iterator[Any]:
             distributed.destroy_process_group()
 
 
-class Steps:
-    """An optimizer of parameters of one shape, as DTensors or plain."""
+class SameShapeStepper:
+    """A `Variant` of optgen.bench.variants: an optimizer of parameters of one shape.
+
+    The parameters are DTensors, or without a mesh plain tensors.
+    """
 
     def __init__(self, cls: Any, options: dict[str, Any], shape: tuple[int, ...], mesh: Any):
         from torch.distributed.tensor import Shard, distribute_tensor
@@ -64,6 +69,7 @@ class Steps:
     def take(self, gradients: Sequence[Tensor]) -> None:
         for param, given in zip(self._params, gradients, strict=True):
             grad = torch.empty_like(param)
+            # With one rank, a local shard is the whole gradient.
             (grad.to_local() if hasattr(grad, "to_local") else grad).copy_(given)  # type: ignore[operator]
             param.grad = grad
 
@@ -73,20 +79,20 @@ def measured(
 ) -> dict[str, Figures]:
     """Return the figures of ours and torch's, for plain tensors and DTensors."""
     variants: dict[str, Variant] = {
-        f"{label} {'DTensor' if shared else 'plain'}": Steps(
-            getattr(module, name), options, shape, mesh if shared else None
+        f"{source} {'DTensor' if sharded else 'plain'}": SameShapeStepper(
+            getattr(module, name), options, shape, mesh if sharded else None
         )
-        for label, module in (("optgen", optgen.optim), ("torch", torch.optim))
-        for shared in (False, True)
+        for source, module in (("optgen", optgen.optim), ("torch", torch.optim))
+        for sharded in (False, True)
     }
     renew = lambda: [torch.randn(shape) for _ in range(TENSORS)]  # noqa: E731
     return compare(variants, renew, Budget(seconds))
 
 
-def _cells(found: dict[str, Figures], label: str) -> str:
-    plain, shared = found[f"{label} plain"], found[f"{label} DTensor"]
-    ratios = [shared[key] / plain[key] for key in ("median", "min")]
-    return f"{plain['median']:.3f} | {shared['median']:.3f} | x{ratios[0]:.2f} (x{ratios[1]:.2f})"
+def _cells(found: dict[str, Figures], source: str) -> str:
+    plain, sharded = found[f"{source} plain"], found[f"{source} DTensor"]
+    ratios = [sharded[key] / plain[key] for key in ("median", "min")]
+    return f"{plain['median']:.3f} | {sharded['median']:.3f} | x{ratios[0]:.2f} (x{ratios[1]:.2f})"
 
 
 def main(seconds: float = 3.0) -> None:
@@ -97,11 +103,11 @@ def main(seconds: float = 3.0) -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     with one_rank() as mesh:
         for shape in SHAPES:
-            for name, way, options in CASES:
+            for name, form, options in CASES:
                 found = measured(name, options, shape, mesh, seconds)
                 size = "x".join(map(str, shape))
-                cells = " | ".join(_cells(found, label) for label in ("optgen", "torch"))
-                print(f"| {name} | {way} | {size} | {cells} |", flush=True)
+                cells = " | ".join(_cells(found, source) for source in ("optgen", "torch"))
+                print(f"| {name} | {form} | {size} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

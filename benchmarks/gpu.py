@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--only", nargs="+", metavar="CLASS")
-    parser.add_argument("--minutes", type=float, default=600.0, help="end after so many")
+    parser.add_argument("--minutes", type=float, default=600.0, help="end after this many minutes")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile(step)")
     parser.add_argument("--rehearse", action="store_true")

@@ -1,4 +1,4 @@
-"""Provide tensors, gradients and settings for benchmarks/gpu.py, and the rule in float64."""
+"""Provide tensors, gradients, arguments and the float64 oracle for benchmarks/gpu.py."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _EDGES: Sizes = ((), (1,), (15,), (17,), (64, 33), (8, 16, 3, 3), (5, 16, 17), (
 _WIDE: Sizes = ((1024,), (1025,), (100_003,), (3, 40_000), (300, 400), (700, 1), (512, 256, 1, 1))
 SIZES: Sizes = (*_EDGES, (40, 70), (1030,)) if REHEARSAL else (*_EDGES, *_WIDE)
 STEPS = 2 if REHEARSAL else 30
-LARGE = 1_000 if REHEARSAL else 100_000
-"""Rounding errors are compared on tensors of at least so many elements."""
+MIN_COMPARED_ELEMENTS = 1_000 if REHEARSAL else 100_000
+"""Smallest tensor whose rounding errors are compared with torch's; those of a smaller one depend
+on chance.
+"""
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "SGD": [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
     "Adam": [{}, {"amsgrad": True, "maximize": True, "weight_decay": 0.1}],
@@ -32,48 +34,51 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
     "RAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
 }
-"""Settings to check a class with; any other class is checked with defaults and weight decay."""
+"""Constructor arguments of each run of a class.
+
+Any other class has a run with its defaults and, if it takes weight decay, a second run with 0.1.
+"""
 BOUNDS = {"Muon": 5e-3}
-"""The error in float64 where a rule itself multiplies in bfloat16."""
+"""Largest error allowed for float64 parameters, if a matrix op of the rule computes in bfloat16."""
 _SPECS = Path(__file__).resolve().parents[1] / "specs"
 
 
 def settings_of(name: str) -> list[dict[str, Any]]:
-    """Return the arguments that a class is checked with."""
+    """Return the constructor arguments of each run of a class."""
     decayed = [{"weight_decay": 0.1}] if accepts(generated(name), "weight_decay") else []
     return SETTINGS.get(name, [{}, *decayed])
 
 
 def bound_of(name: str) -> float:
-    """Return the largest error in float64 that passes."""
+    """Return the largest error allowed for float64 parameters."""
     return BOUNDS.get(name, 1e-12)
 
 
-def draw(size: tuple[int, ...], seed: int, rounded: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """Return normal numbers, rounded to one dtype and stored in another; equal on all devices."""
+def draw(size: tuple[int, ...], seed: int, precision: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """Return normal numbers rounded to `precision`, stored in `dtype`; equal on all devices."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(size, generator=generator, dtype=torch.float64)
-    return drawn.to(rounded).to(dtype).to(DEVICE)
+    return drawn.to(precision).to(dtype).to(DEVICE)
 
 
-def parameters(name: str, rounded: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
+def parameters(name: str, precision: torch.dtype, dtype: torch.dtype) -> list[Tensor]:
     """Return parameters that a class accepts: of many sizes, unaligned, transposed, strided."""
-    made = [draw(size, i, rounded, dtype) for i, size in enumerate(SIZES)]
+    made = [draw(size, i, precision, dtype) for i, size in enumerate(SIZES)]
     made += [
-        draw((1100,), 100, rounded, dtype)[1:1041],
-        draw((25, 44), 101, rounded, dtype).t(),
-        draw((25, 44), 102, rounded, dtype)[:, ::2],
-        draw((0,), 103, rounded, dtype),
+        draw((1100,), 100, precision, dtype)[1:1041],
+        draw((25, 44), 101, precision, dtype).t(),
+        draw((25, 44), 102, precision, dtype)[:, ::2],
+        draw((0,), 103, precision, dtype),
     ]
     return accepted(generated(name), [tensor.detach().requires_grad_() for tensor in made])
 
 
-def give_gradients(params: Sequence[Tensor], rounded: torch.dtype, step: int) -> None:
-    """Set gradients, rounded to a dtype and stored in the parameters'; some parameters get none."""
+def give_gradients(params: Sequence[Tensor], precision: torch.dtype, step: int) -> None:
+    """Set gradients rounded to `precision`, in each parameter's dtype; one in seven gets none."""
     for i, param in enumerate(params):
         absent = (i + step) % 7 == 6
         seed = 1000 * (step + 1) + i
-        param.grad = None if absent else draw(tuple(param.shape), seed, rounded, param.dtype)
+        param.grad = None if absent else draw(tuple(param.shape), seed, precision, param.dtype)
 
 
 def refill_gradients(params: Sequence[Tensor], step: int) -> None:
@@ -101,7 +106,7 @@ def algorithm_of(name: str) -> Algorithm:
     return add_maximize(algorithm)
 
 
-class Exact:
+class Oracle:
     """The rule evaluated in float64, beside an optimizer that starts from the same values."""
 
     def __init__(self, name: str, params: Sequence[Tensor]) -> None:
@@ -111,23 +116,22 @@ class Exact:
 
     def step(self, optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> None:
         """Take the step that the optimizer is about to take, or has just taken."""
-        absent = {hyper.name: hyper.default for hyper in self._algorithm.hypers}
-        owner = {id(p): absent | group for group in optimizer.param_groups for p in group["params"]}
+        defaults = {hyper.name: hyper.default for hyper in self._algorithm.hypers}
+        hypers_of = {id(p): defaults | g for g in optimizer.param_groups for p in g["params"]}
         for i, param in enumerate(params):
             if param.grad is not None:
                 grad = param.grad.double()
                 self.values[i], self._states[i] = evaluate(
-                    self._algorithm, owner[id(param)], self.values[i], grad, self._states[i]
+                    self._algorithm, hypers_of[id(param)], self.values[i], grad, self._states[i]
                 )
 
     def error(self, params: Sequence[Tensor], least: int = 1) -> float:
-        """Return the largest error of the parameters of at least so many elements."""
-        return max(_errors(params, self.values, least))
+        """Return the largest error of the parameters that have at least `least` elements."""
+        return max(_errors(params, self.values, least), default=0.0)
 
 
 def _errors(found: Sequence[Tensor], expected: Sequence[Tensor], least: int) -> Iterator[float]:
-    """Return the largest deviation of each tensor, relative to its largest element."""
-    yield 0.0
+    """Yield the largest deviation of each tensor, relative to its largest element."""
     for a, b in zip(found, expected, strict=True):
         if a.numel() >= least:
             error = (a.detach().double() - b).abs().max() / b.abs().max().clamp(min=1e-300)

@@ -17,9 +17,9 @@ from torch import Tensor
 import optgen.optim
 from benchmarks.classes import generated, reference
 from benchmarks.gpu_cases import (
-    LARGE,
+    MIN_COMPARED_ELEMENTS,
     STEPS,
-    Exact,
+    Oracle,
     bound_of,
     draw,
     give_gradients,
@@ -76,54 +76,55 @@ def situations(names: Sequence[str]) -> Checks:
 
 def trajectory(name: str, number: int, dtype: torch.dtype, lowering: str) -> Measured:
     """Compare steps with the rule in float64, from the same rounded values and gradients."""
-    found, exact = trained(name, number, dtype, lowering)
+    found, oracle = trained(name, number, dtype, lowering)
     if dtype == torch.float64:
-        return exact.error(found), bound_of(name)
+        return oracle.error(found), bound_of(name)
     allowed = 1.0 if dtype.itemsize == 2 and lowering == "fused_triton" else 1.5
     floor = 1e-7 if dtype == torch.float32 else 0.0
     if REHEARSAL and dtype == torch.bfloat16:
         floor = 2**-6  # the interpreter truncates, but a device rounds
-    return exact.error(found, LARGE), max(allowed * torch_error(name, number, dtype), floor)
+    largest = max(allowed * torch_error(name, number, dtype), floor)
+    return oracle.error(found, MIN_COMPARED_ELEMENTS), largest
 
 
 @cache
 def torch_error(name: str, number: int, dtype: torch.dtype) -> float:
     """Return the error of torch's for-loop on the same values."""
-    params, exact = trained(name, number, dtype, "")
-    return exact.error(params, LARGE)
+    params, oracle = trained(name, number, dtype, "")
+    return oracle.error(params, MIN_COMPARED_ELEMENTS)
 
 
 def trained(
     name: str, number: int, dtype: torch.dtype, lowering: str
-) -> tuple[list[Tensor], Exact]:
+) -> tuple[list[Tensor], Oracle]:
     """Return parameters after some steps of ours through a lowering, or of torch's for-loop."""
     kind: Any = generated(name) if lowering else reference(name)
     params = parameters(name, dtype, dtype)
     if not lowering:
         params = [p for p in params if p.numel()]  # torch's Adafactor divides by their number
-    optimizer, exact = kind(groups(params), **settings_of(name)[number]), Exact(name, params)
+    optimizer, oracle = kind(groups(params), **settings_of(name)[number]), Oracle(name, params)
     ours = generated(name)(groups(params), **settings_of(name)[number])  # whose group says all
     for step in range(STEPS):
         give_gradients(params, dtype, step)
-        exact.step(ours, params)
+        oracle.step(ours, params)
         if lowering:
             with use_lowering(lowering):
                 optimizer.step()
         else:
             optimizer.step()
-    return params, exact
+    return params, oracle
 
 
 def graph(name: str) -> Measured:
     """Warm up, capture one step, replay it with other gradients and another learning rate."""
     params = parameters(name, torch.float64, torch.float64)
     lr = torch.tensor(1e-3, dtype=torch.float64, device=DEVICE)
-    optimizer, exact = generated(name)(params, lr=lr, capturable=True), Exact(name, params)
+    optimizer, oracle = generated(name)(params, lr=lr, capturable=True), Oracle(name, params)
     replay: Callable[[], Any] = optimizer.step
     with use_lowering("fused_triton"):
         for step in range(3):
             refill_gradients(params, step)
-            exact.step(optimizer, params)
+            oracle.step(optimizer, params)
             with beside():
                 replay()
             synchronize()
@@ -132,24 +133,24 @@ def graph(name: str) -> Measured:
         if step == 6:
             lr.fill_(0.1)
         refill_gradients(params, step)
-        exact.step(optimizer, params)
+        oracle.step(optimizer, params)
         with use_lowering("fused_triton"):
             replay()
     synchronize()
-    return exact.error(params), bound_of(name)
+    return oracle.error(params), bound_of(name)
 
 
 def scaler(name: str) -> Measured:
     """Scaled gradients, twice with an infinity among them: those steps are skipped."""
     params = parameters(name, torch.float32, torch.float32)
-    optimizer, exact = generated(name)(params, fused=not REHEARSAL), Exact(name, params)
+    optimizer, oracle = generated(name)(params, fused=not REHEARSAL), Oracle(name, params)
     grad_scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10)
     for step in range(6):
         give_gradients(params, torch.float32, step)
         if step in (0, 4):
             params[0].grad = torch.full_like(params[0], torch.inf)
         else:
-            exact.step(optimizer, params)
+            oracle.step(optimizer, params)
         scale = grad_scaler.scale(torch.ones((), device=DEVICE))
         for param in params:
             if param.grad is not None:
@@ -157,34 +158,34 @@ def scaler(name: str) -> Measured:
         with use_lowering("fused_triton"):
             grad_scaler.step(optimizer)
         grad_scaler.update()
-    return exact.error(params), max(1e-6, bound_of(name))
+    return oracle.error(params), max(1e-6, bound_of(name))
 
 
 def another_stream(name: str) -> Measured:
     """Take steps on another stream, with new gradients each time and the host running ahead."""
     params = parameters(name, torch.float64, torch.float64)
-    optimizer, exact = generated(name)(params), Exact(name, params)
+    optimizer, oracle = generated(name)(params), Oracle(name, params)
     with beside(), use_lowering("fused_triton"):
         for step in range(STEPS):
             give_gradients(params, torch.float64, step)
-            exact.step(optimizer, params)
+            oracle.step(optimizer, params)
             optimizer.step()
     synchronize()
-    return exact.error(params), bound_of(name)
+    return oracle.error(params), bound_of(name)
 
 
 def many_groups(name: str) -> Measured:
     """Step the largest number of groups, of a few tensors each, with lr changing at every step."""
     params = parameters(name, torch.float64, torch.float64)
-    optimizer, exact = generated(name)(groups(params, 20)), Exact(name, params)
+    optimizer, oracle = generated(name)(groups(params, 20)), Oracle(name, params)
     for step in range(4):
         give_gradients(params, torch.float64, step)
         for group in optimizer.param_groups:
             group["lr"] *= 0.9
-        exact.step(optimizer, params)
+        oracle.step(optimizer, params)
         with use_lowering("fused_triton"):
             optimizer.step()
-    return exact.error(params), bound_of(name)
+    return oracle.error(params), bound_of(name)
 
 
 def checkpoint(name: str) -> Measured:
@@ -255,16 +256,16 @@ def mixed() -> Measured:
     errors = []
     for kept in (torch.float32, torch.bfloat16):
         params = parameters("AdamW", torch.bfloat16, torch.bfloat16)
-        optimizer, exact = optgen.optim.AdamW(params), Exact("AdamW", params)
+        optimizer, oracle = optgen.optim.AdamW(params), Oracle("AdamW", params)
         optimizer.init_state()
         for values in optimizer.state.values():
             values |= {k: v.to(kept) for k, v in values.items() if k != "step"}
         for step in range(STEPS):
             give_gradients(params, torch.bfloat16, step)
-            exact.step(optimizer, params)
+            oracle.step(optimizer, params)
             with use_lowering("fused_triton"):
                 optimizer.step()
-        errors.append(exact.error(params, LARGE))
+        errors.append(oracle.error(params, MIN_COMPARED_ELEMENTS))
     return errors[0], 1.01 * errors[1]
 
 

@@ -1,8 +1,8 @@
 """Test the wheel and the editable install in fresh virtual environments, and an uninstalled
 checkout.
 
-A fresh environment has nothing of optgen but the installed package. Torch and the other libraries
-are linked by name from the environment that runs the tests, so nothing is downloaded.
+A fresh environment has nothing of optgen but the installed package. Torch and the libraries that a
+test names are symlinked from the environment that runs the tests, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def pip(*arguments: str) -> None:
     subprocess.run([*command, "--disable-pip-version-check"], check=True)
 
 
-def closure(*names: str) -> Iterator[importlib.metadata.Distribution]:
-    """Yield distributions and everything that they require, as installed here."""
+def with_requirements(*names: str) -> Iterator[importlib.metadata.Distribution]:
+    """Yield distributions and all that they require, as this environment has them."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -85,14 +85,16 @@ def closure(*names: str) -> Iterator[importlib.metadata.Distribution]:
 def environment(folder: Path, *libraries: str) -> Path:
     """Make a virtual environment that sees torch and the named libraries; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    lent = folder / "lent"
-    lent.mkdir()
-    for found in closure("torch", "numpy", *libraries):
-        for top in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-            (lent / top).unlink(missing_ok=True)
-            (lent / top).symlink_to(Path(str(found.locate_file(top))))
+    linked = folder / "linked"
+    linked.mkdir()
+    for found in with_requirements("torch", "numpy", *libraries):
+        # A file below ".." is a script of the environment.
+        for entry in {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            # Several distributions may have files in one namespace package.
+            (linked / entry).unlink(missing_ok=True)
+            (linked / entry).symlink_to(Path(str(found.locate_file(entry))))
     (packages,) = (folder / "lib").glob("python3*/site-packages")
-    (packages / "lent.pth").write_text(f"{lent}\n")
+    (packages / "linked.pth").write_text(f"{linked}\n")
     if "ruff" in libraries:  # the formatter is a program, found beside Python
         shutil.copy(
             shutil.which("ruff", path=str(Path(sys.executable).parent)) or "", folder / "bin"
@@ -100,19 +102,19 @@ def environment(folder: Path, *libraries: str) -> Path:
     return folder / "bin" / "python"
 
 
-def run(python: Path, *arguments: str, cwd: Path, code: int = 0) -> str:
-    """Run Python away from the checkout and return what it prints."""
+def run(program: Path, *arguments: str, cwd: Path, status: int = 0) -> str:
+    """Run a program without this environment's variables; return what it prints."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     result = subprocess.run(
-        [python, *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
+        [program, *arguments], cwd=cwd, env=clean, capture_output=True, text=True, check=False
     )
-    assert result.returncode == code, result.stdout + result.stderr
+    assert result.returncode == status, result.stdout + result.stderr
     return result.stdout + result.stderr
 
 
 @pytest.fixture(scope="session")
 def trainer(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel as for training: with torch and no other library."""
+    """Install the wheel as for training: with torch and numpy only."""
     python = environment(tmp_path_factory.mktemp("trainer") / "venv")
     pip("--python", str(python), "install", "--no-deps", str(wheel))
     return python
@@ -139,17 +141,17 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
 
-    assert names == shipped() | {"optgen/py.typed"}
+    assert names == shipped()
 
 
-def test_wheel_trains_with_torch_alone(trainer: Path, tmp_path: Path) -> None:
+def test_wheel_trains_without_the_generator(trainer: Path, tmp_path: Path) -> None:
     assert "site-packages" in run(trainer, "-c", TRAIN, cwd=tmp_path)
-    run(trainer, "-c", "import specs", cwd=tmp_path, code=1)
+    run(trainer, "-c", "import specs", cwd=tmp_path, status=1)
 
 
 def test_command_without_the_generator(trainer: Path, tmp_path: Path) -> None:
     """The command of the wheel says what to install."""
-    printed = run(trainer.parent / "optgen", "list", cwd=tmp_path, code=4)
+    printed = run(trainer.parent / "optgen", "list", cwd=tmp_path, status=4)
 
     assert "is not installed: python -m pip install 'jinja2" in printed
 
@@ -179,7 +181,7 @@ def test_wheel_runs_the_demo(inventor: Path, tmp_path: Path) -> None:
     printed = run(inventor, "demo.py", *few, "--plot", "demo.png", cwd=tmp_path)
 
     assert "fused_cpu" in printed
-    assert "not here" not in printed
+    assert "not here" not in printed  # the demo prints this about what cannot run
     assert "fused_triton" in printed
     assert (tmp_path / "demo.png").stat().st_size > 10_000
 
@@ -190,7 +192,7 @@ def test_editable(source: Path, tmp_path: Path) -> None:
     pip("--python", str(python), "install", "--no-deps", "--no-build-isolation", "-e", str(source))
 
     assert str(source) in run(python, "-c", TRAIN, cwd=tmp_path)
-    run(python, "-c", "import specs", cwd=tmp_path, code=1)
+    run(python, "-c", "import specs", cwd=tmp_path, status=1)
     run(python.parent / "optgen", "new", "my_rule", cwd=source)
     run(python.parent / "optgen", "build", cwd=source)
     run(python, "-c", "from optgen.generated.my_rule import MyRule", cwd=tmp_path)
@@ -213,8 +215,8 @@ def test_the_pins_agree() -> None:
     assert pinned in (ROOT / "constraints.txt").read_text().splitlines()
 
 
-def test_nothing_of_optgen_leaks_into_the_lent_libraries() -> None:
+def test_nothing_of_optgen_leaks_into_the_linked_libraries() -> None:
     """The linked libraries hold nothing of optgen; otherwise these tests would prove nothing."""
-    names = {d.name for d in closure("torch", "numpy", *GENERATOR, *DEMO)}
+    names = {d.name for d in with_requirements("torch", "numpy", *GENERATOR, *DEMO)}
 
     assert "optgen" not in names

@@ -7,7 +7,7 @@ from optgen.bench.first_step import COLD, WARM
 from optgen.bench.report import fastest, ratio
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.target_figures import faster, mean
-from optgen.bench.targets import DENSE, MEAN
+from optgen.bench.targets import MEAN, VECTOR_CLASSES
 from optgen.bench.tensor_lists import LISTS
 from optgen.bench.torch_compile import COMPILED
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
@@ -58,16 +58,16 @@ def _digits(value: float) -> str:
 
 
 def _points(results: Results) -> Iterator[str]:
-    count = len(DENSE) * len(MEAN)
+    count = len(VECTOR_CLASSES) * len(MEAN)
     whole = f"{count} of {count}"
-    means = [mean(faster(DENSE, MEAN, form), count)(results) for form in (None, DEFAULT)]
+    means = [mean(faster(VECTOR_CLASSES, MEAN, form), count)(results) for form in (None, DEFAULT)]
     if all(whole in each for each in means):
         best, usual = (each[whole] for each in means)
         lists = ", ".join(LISTS[name].title for name in MEAN)
         yield (
-            f"On {len(DENSE)} algorithms and three lists of tensors ({lists}), torch's fastest "
-            f"form takes {best:.1f} times as long as optgen, and torch's default form {usual:.1f} "
-            "times as long (geometric means)."
+            f"On {len(VECTOR_CLASSES)} algorithms and three lists of tensors ({lists}), torch's "
+            f"fastest form takes {best:.1f} times as long as optgen, and torch's default form "
+            f"{usual:.1f} times as long (geometric means)."
         )
     if first := results.get(_FIRST):
         yield (

@@ -11,7 +11,8 @@ from optgen.bench.variants import CLASSES, DEFAULT, FACTORED, FUSED, OURS, gener
 from optgen.bench.verdict import Target
 
 ELEMENTWISE = tuple(n for n in CLASSES if generated(n).rule.elementwise)
-DENSE = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
+VECTOR_CLASSES = tuple(n for n in CLASSES if suited(n, TensorList("", "", [(1,)])).shapes)
+"""The classes that take vectors. Muon takes matrices only."""
 _ROOTS = ("Adagrad", "RMSprop")  # a root and a division take longer than reading the caches
 _LARGE = ("2.5e7", "gpt2", "resnet50")
 MEAN = ("2.5e7", "resnet50", "2000x256")
@@ -74,24 +75,28 @@ def _many_tensors() -> Iterator[Target]:
     for names, least in bounds.items():
         title = f"times faster than torch's fused, 2000x256: {', '.join(names)}"
         yield Target(title, faster(names, _TINY, FUSED), least)
-    rest = [name for name in DENSE if not any(name in names for names in bounds)]
+    rest = [name for name in VECTOR_CLASSES if not any(name in names for names in bounds)]
     yield Target("times faster than torch, 2000x256: the rest", faster(rest, _TINY), 20)
-    yield Target("20 groups, times one group", steps(_of_one_group, DENSE, ["20groups"]), most=1.2)
-    count = len(DENSE) * len(MEAN)
+    yield Target(
+        "20 groups, times one group", steps(_of_one_group, VECTOR_CLASSES, ["20groups"]), most=1.2
+    )
+    count = len(VECTOR_CLASSES) * len(MEAN)
     for least, title, form in ((6, "fastest", None), (10, "default", DEFAULT)):
-        values = mean(faster(DENSE, MEAN, form), count)
+        values = mean(faster(VECTOR_CLASSES, MEAN, form), count)
         yield Target(f"geometric mean against torch's {title}", values, least)
 
 
 def _around_steps() -> Iterator[Target]:
-    yield Target("first step, cold: s", part("first step", _cold, DENSE), most=1)
-    yield Target("first step, warm: ms over a plain one", part("first step", _warm, DENSE), most=10)
+    yield Target("first step, cold: s", part("first step", _cold, VECTOR_CLASSES), most=1)
+    yield Target(
+        "first step, warm: ms over a plain one", part("first step", _warm, VECTOR_CLASSES), most=10
+    )
     title = "first step, warm: ms over a plain one and memory for states"
-    yield Target(title, part("first step", _warm_but_memory, DENSE), most=10)
-    yield Target("beside a busy process, times alone", part("busy", _busy, DENSE), most=3)
+    yield Target(title, part("first step", _warm_but_memory, VECTOR_CLASSES), most=10)
+    yield Target("beside a busy process, times alone", part("busy", _busy, VECTOR_CLASSES), most=3)
     yield Target("peak extra memory: MB", part("memory", _megabytes, ELEMENTWISE), most=1)
     yield Target("peak, with column sums: MB", part("memory", _megabytes, FACTORED), most=16)
-    yield Target("tensors that threads change", part("bits", _different, DENSE), most=0)
+    yield Target("tensors that threads change", part("bits", _different, VECTOR_CLASSES), most=0)
 
 
 def _of_one_group(figures: Figures) -> float:

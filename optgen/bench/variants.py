@@ -93,10 +93,10 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
     """Make an optimizer of a class in one of its forms."""
     kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
-    asked = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
+    options = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
     settings = SETTINGS.get(name, {})
-    asked |= {key: value for key, value in settings.items() if key in _arguments(kind)}
-    made: torch.optim.Optimizer = kind(params, **asked)
+    options |= {key: value for key, value in settings.items() if key in _arguments(kind)}
+    made: torch.optim.Optimizer = kind(params, **options)
     return made
 
 

@@ -228,5 +228,5 @@ def bench(
     with exit_codes():
         from optgen.cli import bench as command
 
-        asked = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
-        command.run(command.Request(names or [], *asked), json, plot)
+        arguments = (lists or command.USUAL, dtype, threads, seconds, unfused, compiled)
+        command.run(command.Request(names or [], *arguments), json, plot)

@@ -53,11 +53,11 @@ class Request:
                 raise typer.BadParameter(f"no list {tensors}; there are {', '.join(LISTS)}")
         if self.dtype not in DTYPES:
             raise typer.BadParameter(f"no dtype {self.dtype}; there are {', '.join(DTYPES)}")
-        asked = ([self.dtype], [self.threads])
-        found = list(select_cells.chosen("step", names, self.lists, limited, *asked))
+        setting = ([self.dtype], [self.threads])
+        found = list(select_cells.chosen("step", names, self.lists, limited, *setting))
         if self.compiled:
-            theirs = [name for name in names if name not in OWN]  # other processes lack them
-            found += select_cells.chosen("compile", theirs, [_COMPILED], limited, *asked)
+            catalogued = [name for name in names if name not in OWN]  # other processes lack them
+            found += select_cells.chosen("compile", catalogued, [_COMPILED], limited, *setting)
         return found
 
     def suite(self) -> Suite:
@@ -111,7 +111,7 @@ def limited(name: str) -> bool:
 def _known(name: str) -> str:
     """Return the class name for a name, adamw or AdamW, or for a spec file."""
     if name.endswith(".py"):
-        return _own(name)
+        return _load_class(name)
     for each in CLASSES:
         if module_name(name) == module_name(each):
             return each
@@ -119,7 +119,7 @@ def _known(name: str) -> str:
     raise typer.BadParameter(f"no class {name} to measure; {there_are}")
 
 
-def _own(path: str) -> str:
+def _load_class(path: str) -> str:
     """Load the class of a spec file for the benchmark, and return its name."""
     kind = load(spec_path(path))
     if kind.rule.gradient == "sparse_only":

@@ -185,8 +185,10 @@ def _read(paths: Iterable[Path]) -> tuple[Algorithm, ...]:
         if other is not algorithm and not (other.is_function and algorithm.is_function):
             raise SpecError(
                 algorithm.place,
-                f"`{other.name}` is generated into {algorithm.module}/ already",
-                f"one algorithm, one file; the other one: {other.place}",
+                f"`{algorithm.name}` and `{other.name}` would both be generated into "
+                f"{algorithm.module}/",
+                "a spec file holds one optimizer, or functions; "
+                f"`{other.name}` is at {other.place}",
                 algorithm.source,
             )
     return algorithms

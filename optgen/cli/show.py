@@ -10,7 +10,7 @@ from optgen import emit
 from optgen.cli.locate_specs import is_catalogued, spec_path, specs_folder
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.print_ir import to_text
-from optgen.lowerings import LOWERINGS
+from optgen.lowerings import LOWERINGS, Lowering
 from optgen.passes.derive import derive
 from optgen.passes.latex import to_latex
 from optgen.passes.plan import plan
@@ -52,8 +52,7 @@ def generated(name: str, lowering: str) -> str:
     algorithms = _read(name)
     for algorithm in algorithms:
         if not chosen.applies(algorithm):
-            other = algorithm.base or ("function" if algorithm.is_function else "optimizer")
-            raise typer.BadParameter(f"{algorithm.name} has no {lowering} of its own: see {other}")
+            raise typer.BadParameter(_why_no_file(algorithm, chosen))
     ruff = emit.find_ruff()
     texts: list[str] = []
     for algorithm in algorithms:
@@ -61,6 +60,16 @@ def generated(name: str, lowering: str) -> str:
         with spec_errors(algorithm):
             texts.append(emit.render(algorithm, chosen, ruff, base, catalogued=catalogued))
     return "\n".join(texts)
+
+
+def _why_no_file(algorithm: Algorithm, lowering: Lowering) -> str:
+    """Return why a lowering writes no file for an algorithm, and what to show instead."""
+    name, base = algorithm.name, algorithm.base
+    if lowering.of == "optimizer":
+        return f"{name} is a function, so it has no optimizer: use --lowering function"
+    if lowering.of == "function":
+        return f"{name} is an optimizer, so it has no function: use --lowering optimizer"
+    return f"{name} runs {base}'s {lowering.name}: show {base} instead"
 
 
 def _whole(name: str) -> Iterator[Algorithm]:

@@ -187,7 +187,7 @@ def reads(expr: Expr) -> Iterator[Ref]:
 
 def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the keys of the states that a rule asks `fresh` of, in checkpoint order."""
-    asked = {
+    symbols = {
         arg.name
         for expr in expressions(algorithm.rule)
         for node in walk(expr)
@@ -195,7 +195,7 @@ def asked_fresh(algorithm: Algorithm) -> tuple[str, ...]:
         for arg in node.args
         if isinstance(arg, Ref)
     }
-    return tuple(state.key for state in algorithm.states if state.symbol in asked)
+    return tuple(state.key for state in algorithm.states if state.symbol in symbols)
 
 
 def streams_of(algorithm: Algorithm, body: Program) -> tuple[Stream, ...]:

@@ -36,13 +36,13 @@ def _phase(phase: Phase, number: int) -> Iterator[str]:
 
 
 def _header(algorithm: Algorithm) -> str:
+    hypers = [f"{h.name}={h.default!r}" for h in algorithm.hypers]
+    keywords = ["*", *hypers] if hypers else []
     if algorithm.is_function:
-        hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
-        return f"function {algorithm.name}({', '.join(algorithm.lists)} * {hypers})"
-    inputs = ", ".join(n for n in (algorithm.param, algorithm.grad, algorithm.step) if n)
-    states = ", ".join(f"{s.symbol}={s.key}" for s in algorithm.states)
-    hypers = ", ".join(f"{h.name}={h.default!r}" for h in algorithm.hypers)
-    return f"algorithm {algorithm.name}({inputs} / {states} * {hypers})"
+        return f"function {algorithm.name}({', '.join([*algorithm.lists, *keywords])})"
+    inputs = [n for n in (algorithm.param, algorithm.grad, algorithm.step) if n]
+    states = [f"{s.symbol}={s.key}" for s in algorithm.states]
+    return f"algorithm {algorithm.name}({', '.join([*inputs, '/', *states, *keywords])})"
 
 
 def _statements(program: Program, indent: str) -> Iterator[str]:

@@ -107,8 +107,8 @@ def kind_of(expr: Expr, kinds: Lookup) -> Kind:
             return PARAM
         case Call(op, (arg,)) if op in _REDUCED:
             return Kind(Stage.DEVICE, Axes(kind_of(arg, kinds).axes & _REDUCED[op]))
-        case Call("truth" | "is_none", (Ref() | Call("item") as asked,)) if (
-            kind_of(asked, kinds).stage <= Stage.GROUP
+        case Call("truth" | "is_none", (Ref() | Call("item") as operand,)) if (
+            kind_of(operand, kinds).stage <= Stage.GROUP
         ):
             return STATIC
         case _:

@@ -24,16 +24,16 @@ class _Table(FusedOptimizerModule, nn.Module):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **{**kwargs, "sparse": True})
-        self._own = _optimizer(self, optimizer_class, optimizer_kwargs)
+        self._fused_optimizer = _make_optimizer(self, optimizer_class, optimizer_kwargs)
 
     @property
     def fused_optimizer(self) -> KeyedOptimizer:
         """The optimizer of the table, whose parameter is named "weight"."""
-        return self._own
+        return self._fused_optimizer
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._own.attach()  # copying a table drops its hooks
+        self._fused_optimizer.attach()  # copying a table drops its hooks
 
 
 class FusedEmbedding(_Table, nn.Embedding):
@@ -41,8 +41,10 @@ class FusedEmbedding(_Table, nn.Embedding):
 
     The gradient of the table is sparse: it holds the rows that were looked up. On the CPU one
     kernel sums the gradients of each row and updates the row in place. Then the gradient is freed.
-    Other rows and their state are unchanged. Results are those of `sparse=True` with the same
-    optimizer after the backward pass. `fused_optimizer.step()` ends an iteration.
+    Other rows and their state are unchanged. The results equal those of `nn.Embedding` with
+    `sparse=True` and a step of the same optimizer after the backward pass. Call
+    `fused_optimizer.step()` after each backward pass: it updates nothing, but without it a second
+    gradient is an error.
 
     Args:
         args, kwargs: Those of `nn.Embedding`; `sparse` is True.
@@ -58,7 +60,8 @@ class FusedEmbedding(_Table, nn.Embedding):
 class FusedEmbeddingBag(_Table, nn.EmbeddingBag):
     """An `nn.EmbeddingBag` whose touched rows are updated in the backward pass.
 
-    As `FusedEmbedding`, with the arguments of `nn.EmbeddingBag`, and modes "sum" and "mean".
+    It works as `FusedEmbedding` does, and has the arguments of `nn.EmbeddingBag`. Its mode is "sum"
+    or "mean".
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,14 +70,16 @@ class FusedEmbeddingBag(_Table, nn.EmbeddingBag):
             raise ValueError('mode "max" has no sparse gradient: choose "sum" or "mean"')
 
 
-def _optimizer(
-    table: nn.Module, kind: Callable[..., Optimizer], options: Mapping[str, Any] | None
+def _make_optimizer(
+    table: nn.Module,
+    optimizer_class: Callable[..., Optimizer],
+    optimizer_kwargs: Mapping[str, Any] | None,
 ) -> InBackwardOptimizer:
-    rule = getattr(kind, "rule", None)
+    rule = getattr(optimizer_class, "rule", None)
     if isinstance(rule, Rule) and rule.gradient == "dense":
         raise ValueError(
-            f"{getattr(kind, '__name__', kind)} takes no sparse gradients; RowWiseAdagrad, "
-            "Adagrad, SparseAdam and SGD do, and rules with gradient='rows'"
+            f"{getattr(optimizer_class, '__name__', optimizer_class)} takes no sparse gradients; "
+            "RowWiseAdagrad, Adagrad, SparseAdam and SGD do, and rules with gradient='rows'"
         )
     params = {name: param for name, param in table.named_parameters() if param.requires_grad}
-    return InBackwardOptimizer(params, kind, hyper=options)
+    return InBackwardOptimizer(params, optimizer_class, hyper=optimizer_kwargs)

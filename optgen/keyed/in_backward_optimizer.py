@@ -215,7 +215,7 @@ class InBackwardOptimizer(FusedOptimizer):
 
 
 def _divided(params: list[Tensor], bucket_bytes: int) -> Iterator[list[Tensor]]:
-    """Divide parameters into buckets of at most so many bytes.
+    """Divide parameters into buckets of at most `bucket_bytes`, or of one parameter.
 
     The last parameters come first, because their gradients are computed first.
     """

@@ -67,12 +67,12 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
             for name, param in in_backward_optimizer_filter(self.named_parameters())
             if param.requires_grad
         }
-        self._own = InBackwardOptimizer(
+        self._in_backward = InBackwardOptimizer(
             params, optimizer_class, bucket_bytes, clip_value, groups, hyper, module
         )
-        self._fused: KeyedOptimizer = self._own
+        self._fused: KeyedOptimizer = self._in_backward
         if inner.optimizers:
-            self._fused = CombinedOptimizer([self._own, ("module", inner)])
+            self._fused = CombinedOptimizer([self._in_backward, ("module", inner)])
         self._checked = False
 
     @property
@@ -88,14 +88,16 @@ class UpdateInBackward(nn.Module, FusedOptimizerModule):
 
     def _check_parameters(self) -> None:
         now: dict[str, Tensor] = dict(self.named_parameters())
-        gone = [name for name, param in self._own.params.items() if now.get(name) is not param]
-        if gone:
+        changed = [
+            name for name, param in self._in_backward.params.items() if now.get(name) is not param
+        ]
+        if changed:
             raise RuntimeError(
-                f"{gone[0]} is another parameter than when UpdateInBackward was made, and would "
+                f"{changed[0]} is another parameter than when UpdateInBackward was made, and would "
                 "not be updated: make it after what exchanges parameters, such as fully_shard"
             )
         self._checked = True
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._own.attach(self.module)  # copying parameters drops their hooks
+        self._in_backward.attach(self.module)  # copying parameters drops their hooks

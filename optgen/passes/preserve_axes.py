@@ -24,10 +24,10 @@ def preserve_axes(value: Expr, kinds: Lookup) -> Expr:
         axes = kind_of(expr, kinds).axes
         if kind_of(fold(expr), kinds).axes == axes:
             return expr
-        asked = dict.fromkeys(_with_axes(expr, kinds))
+        sources = dict.fromkeys(_with_axes(expr, kinds))
         if _is_condition(expr):
-            return _condition(expr, _compared("<", asked, expr.place))
-        return Call("where", (_compared("==", asked, expr.place), expr, expr), expr.place)
+            return _condition(expr, _compared("<", sources, expr.place))
+        return Call("where", (_compared("==", sources, expr.place), expr, expr), expr.place)
 
     def inside(expr: Expr) -> Expr:
         expr = rebuild(expr, inside)
@@ -42,9 +42,9 @@ def _is_condition(expr: Expr) -> bool:
     return isinstance(expr, Call) and OPS[expr.op].category in ("comparison", "logic")
 
 
-def _compared(comparison: str, asked: Iterable[Expr], place: Place) -> Expr:
+def _compared(comparison: str, values: Iterable[Expr], place: Place) -> Expr:
     """Return a condition with the axes of all these values: each is compared with itself."""
-    compared = (Call(comparison, (each, each), place) for each in asked)
+    compared = (Call(comparison, (each, each), place) for each in values)
     return reduce(lambda a, b: Call("and", (a, b), place), compared)
 
 

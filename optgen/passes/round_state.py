@@ -33,9 +33,9 @@ def derives(expr: Expr, state: str) -> bool:
 
 def _operands(call: Call, state: str) -> tuple[Expr, ...]:
     """Return the rounded operands of an op, one of which derives from the state."""
-    asked = CONDITIONS.get(call.op, 0)
-    conditions = (_condition(arg, state) for arg in call.args[:asked])
-    return (*conditions, *(round_state(arg, state) for arg in call.args[asked:]))
+    count = CONDITIONS.get(call.op, 0)
+    conditions = (_condition(arg, state) for arg in call.args[:count])
+    return (*conditions, *(round_state(arg, state) for arg in call.args[count:]))
 
 
 def _condition(expr: Expr, state: str) -> Expr:

@@ -16,17 +16,17 @@ Facts = Mapping[str, bool]
 
 def facts_asked(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the shape predicates (`factored`) that the rule or its states read."""
-    asked = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
+    names = {s.when.removeprefix("not ") for s in algorithm.states if s.when}
     nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
-    asked |= {node.op for node in nodes if isinstance(node, Call)}
-    return tuple(fact for fact in FACTS if fact in asked)
+    names |= {node.op for node in nodes if isinstance(node, Call)}
+    return tuple(fact for fact in FACTS if fact in names)
 
 
 def fact_combinations(algorithm: Algorithm) -> Iterator[Facts]:
     """Yield every combination of answers, True first; one empty mapping if the rule reads none."""
-    asked = facts_asked(algorithm)
-    for answers in product((True, False), repeat=len(asked)):
-        yield dict(zip(asked, answers, strict=True))
+    facts = facts_asked(algorithm)
+    for answers in product((True, False), repeat=len(facts)):
+        yield dict(zip(facts, answers, strict=True))
 
 
 def specialize(algorithm: Algorithm, facts: Facts) -> Algorithm:

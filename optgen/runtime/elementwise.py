@@ -83,7 +83,9 @@ class Elementwise:
         params, grads, *states = map(reals, lists, self.written)
         shapes = list(map(_shape, params))
         if any(list(map(_shape, column)) != shapes for column in (grads, *states)):
-            raise ValueError(f"the lists of {self.rule.name} have no equal lengths and shapes")
+            raise ValueError(
+                f"the lists of {self.rule.name} differ in length or in the shapes of their tensors"
+            )
         ordinary = all_plain(grads) and len(set(map(id, lists[0]))) == len(params)
         found = dispatch_keys(self.rule, lists[0], params, grads, ordinary)
         batch = Batch(hypers, params, params, grads, states, [], [], {}, found, [])

@@ -135,16 +135,16 @@ class Expressions:
     def _truth(self, value: Expr) -> Expr:
         """Return the condition that a number is not None and not 0."""
         differs = Call("!=", (value, Const(0)), value.place)
-        asked = self._asked(value)
-        match asked:
+        source = self._unpacked_item(value)
+        match source:
             case Call("item", (Ref(name), Const(int() as index))):
                 hyper = self.scope.algorithm.hyper(name)
                 if hyper is not None and hyper.may_be_none(index):
-                    given = Call("not", (Call("is_none", (asked,), value.place),), value.place)
+                    given = Call("not", (Call("is_none", (source,), value.place),), value.place)
                     return Call("and", (given, differs), value.place)
         return Call("truth", (value,), value.place) if isinstance(value, Ref) else differs
 
-    def _asked(self, value: Expr) -> Expr:
+    def _unpacked_item(self, value: Expr) -> Expr:
         """Return the tuple item that a name was unpacked from (a, b = eps), else the value."""
         return self.scope.items.get(value.name, value) if isinstance(value, Ref) else value
 
@@ -183,7 +183,7 @@ class Expressions:
         return Call(comparison, (self.value(left), self._option(choice, right)), place)
 
     def _is_none(self, node: ast.expr, place: Place, *, negated: bool) -> Expr:
-        value = self._asked(self.value(node))
+        value = self._unpacked_item(self.value(node))
         owner = value.args[0] if isinstance(value, Call) and value.op == "item" else value
         hyper = self.scope.algorithm.hyper(owner.name) if isinstance(owner, Ref) else None
         if hyper is None:
@@ -246,8 +246,8 @@ class Expressions:
         if name == "t" and algorithm.step is None and not algorithm.is_function:
             hint = "add the step count to the inputs: p, g, t, /"
             self.source.error(node, "unknown name `t`", hint)
-        elsewhere = ", or put it into the same cell" if self.source.is_excerpt else ""
-        otherwise = f"declare it in the signature or assign it{elsewhere}"
+        same_cell = ", or put it into the same cell" if self.source.is_excerpt else ""
+        otherwise = f"declare it in the signature or assign it{same_cell}"
         self.source.error(
             node,
             f"unknown name `{name}`",
@@ -280,9 +280,9 @@ class Expressions:
         state = self.scope.algorithm.state(name)
         if state is not None and state.when and state.when not in self.scope.known_true:
             fact = state.when.removeprefix("not ") in FACTS
-            asked = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
+            test = f"{state.when}({self.scope.algorithm.param})" if fact else state.when
             self.source.error(
-                node, f"`{name}` exists only when {state.when}", f"test it first: if {asked}: …"
+                node, f"`{name}` exists only when {state.when}", f"test it first: if {test}: …"
             )
 
     def check_branch(self, node: ast.expr, condition: Expr) -> None:

@@ -14,8 +14,8 @@ def implied(condition: Expr) -> frozenset[str]:
             return frozenset((name,))
         case Call("not", (Ref(name) | Call("truth", (Ref(name),)),)):
             return frozenset((f"not {name}",))
-        case Call("not", (Call("is_none", (asked,)),)):
-            return frozenset((_given(asked),))
+        case Call("not", (Call("is_none", (source,)),)):
+            return frozenset((_not_none_fact(source),))
         case Call(fact, _) if fact in FACTS:
             return frozenset((fact,))
         case Call("not", (Call(fact, _),)) if fact in FACTS:
@@ -31,26 +31,28 @@ def implied(condition: Expr) -> frozenset[str]:
 
 def may_be_none(value: Expr, scope: Scope) -> bool:
     """Tell whether a value is a hyperparameter, or an item of one, that may be None here."""
-    asked = scope.items.get(value.name, value) if isinstance(value, Ref) else value
-    match asked:
+    # A variable that was unpacked from a tuple stands for an item.
+    source = scope.items.get(value.name, value) if isinstance(value, Ref) else value
+    match source:
         case Ref(name):
-            index, known = 0, {name, _given(asked)}
+            index, proofs = 0, {name, _not_none_fact(source)}  # a number that is true is not None
         case Call("item", (Ref(name), Const(int() as index))):
-            known = {_given(asked)}
+            proofs = {_not_none_fact(source)}
         case _:
             return False
     hyper = scope.algorithm.hyper(name)
     if hyper is None or hyper.type not in ("number", "tuple") or not hyper.may_be_none(index):
         return False
-    if isinstance(asked, Ref) and hyper.type == "tuple":  # a tuple itself is never None
+    if isinstance(source, Ref) and hyper.type == "tuple":  # a tuple itself is never None
         return False
-    return known.isdisjoint(scope.known_true)
+    return proofs.isdisjoint(scope.known_true)
 
 
-def _given(asked: Expr) -> str:
-    match asked:
+def _not_none_fact(source: Expr) -> str:
+    """Return the fact that a hyperparameter, or an item of one, is not None, for `known_true`."""
+    match source:
         case Ref(name):
             return f"{name} is given"
         case Call("item", (Ref(name), Const(index))):
             return f"{name}[{index}] is given"
-    raise TypeError(f"not a hyperparameter or an item of one: {asked!r}")
+    raise TypeError(f"not a hyperparameter or an item of one: {source!r}")

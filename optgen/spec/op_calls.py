@@ -58,10 +58,10 @@ class OpCalls(Expressions):
         if name in UNSUPPORTED:
             hint = UNSUPPORTED[name] or functions
             self.source.error(node, f"the language has no `{name}`", hint)
-        elsewhere = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
+        same_cell = f"if `{name}` is a helper of yours, put it into the same cell as the rule"
         close = [op for op in CALLABLE if self._could_be(node, op)]
         hint = did_you_mean(
-            name, [*close, *self.scope.helpers], elsewhere if self.source.is_excerpt else functions
+            name, [*close, *self.scope.helpers], same_cell if self.source.is_excerpt else functions
         )
         self.source.error(node, f"unknown function `{name}`", hint)
 
@@ -149,11 +149,11 @@ class OpCalls(Expressions):
 
     def check_truths(self, condition: Expr) -> None:
         """Check that only numbers, not tensors, are tested for truth."""
-        for asked in walk(condition):
-            match asked:
+        for expr in walk(condition):
+            match expr:
                 case Call("truth", (value,)) if not self.scope.kind(value).is_scalar:
                     message = "a tensor is used as a condition, but it is neither true nor false"
-                    self.source.error_at(asked.place, message, "compare it: … != 0")
+                    self.source.error_at(expr.place, message, "compare it: … != 0")
 
     def _fresh(self, node: ast.Call) -> Expr:
         match node.args[0]:

@@ -7,29 +7,29 @@ import pytest
 from optgen.bench.report import misses, verdict_table
 from optgen.bench.results import Cell, Figures, Results
 from optgen.bench.target_figures import faster, mean, of_limit
-from optgen.bench.targets import DENSE, ELEMENTWISE, FACTORED, of_machine
+from optgen.bench.targets import ELEMENTWISE, FACTORED, VECTOR_CLASSES, of_machine
 from optgen.bench.variants import DEFAULT, FUSED, LIMIT, OURS
 from optgen.bench.verdict import Target, verdicts
 
 
 def figures(ours: float, **others: float) -> Figures:
-    """Return the medians of one cell."""
+    """Return the figures of one cell; its median, minimum and cold time are equal."""
     titles = {"limit": LIMIT, "default": DEFAULT, "fused": FUSED}
     named = {OURS: ours} | {titles[key]: value for key, value in others.items()}
     return {title: {"median": value, "min": value, "cold": value} for title, value in named.items()}
 
 
-def step(name: str, tensors: str = "1e6") -> Cell:
+def step_cell(name: str, tensors: str = "1e6") -> Cell:
     return Cell("step", name, tensors)
 
 
 RESULTS: Results = {
-    step("AdamW"): figures(2.0, limit=1.0, default=20.0, fused=8.0),
-    step("SGD"): figures(1.0, limit=0.9, default=2.0),
+    step_cell("AdamW"): figures(2.0, limit=1.0, default=20.0, fused=8.0),
+    step_cell("SGD"): figures(1.0, limit=0.9, default=2.0),
 }
 
 
-def test_missed_by_the_one_that_misses() -> None:
+def test_one_slow_class_misses_the_target_and_is_named() -> None:
     (found,) = verdicts([Target("x", of_limit(["AdamW", "SGD"], ["1e6"]), 0.75)], RESULTS)
 
     assert found.values == {"AdamW, 1e6": 0.5, "SGD, 1e6": 0.9}
@@ -39,7 +39,7 @@ def test_missed_by_the_one_that_misses() -> None:
     assert list(misses([found])) == ["x, wanted ≥ 0.75: AdamW, 1e6 0.5"]
 
 
-def test_reached_by_all_of_them() -> None:
+def test_a_target_is_reached_if_all_classes_reach_it() -> None:
     (found,) = verdicts([Target("x", of_limit(["AdamW", "SGD"], ["1e6"]), 0.5)], RESULTS)
 
     assert found.word == "reached by 2"
@@ -58,12 +58,15 @@ def test_not_measured_is_not_reached() -> None:
 @pytest.mark.parametrize(
     ("value", "word"), [(1.2, "reached"), (1.3, "missed"), (float("nan"), "missed")]
 )
-def test_at_most(value: float, word: str) -> None:
+def test_a_bound_includes_its_value_and_no_nan(value: float, word: str) -> None:
     assert Target("x", lambda results: {"a": value}, most=1.2).judge({}).word == word
     assert Target("x", lambda results: {"a": -value}, least=-1.2).judge({}).word == word
 
 
-def test_the_geometric_mean_of_torchs_fastest_and_default() -> None:
+def test_a_geometric_mean_says_how_many_figures_it_has() -> None:
+    """Two of four figures are measured. Torch takes 8/2 and 2/1 times as long as ours in its
+    fastest form, 20/2 and 2/1 times as long in its default form.
+    """
     fastest = mean(faster(["AdamW", "SGD"], ["1e6"]), 4)(RESULTS)
     default = mean(faster(["AdamW", "SGD"], ["1e6"], DEFAULT), 4)(RESULTS)
 
@@ -72,7 +75,10 @@ def test_the_geometric_mean_of_torchs_fastest_and_default() -> None:
 
 
 def test_the_targets_of_a_machine() -> None:
-    """A processor that converts bfloat16 has more targets; every row prints."""
+    """A processor with bfloat16 conversion in hardware has three targets more.
+
+    The table has a header, and a row for each target, measured or not.
+    """
     plain, converting = of_machine({}), of_machine({"converts_bfloat16": True})
 
     assert len(converting) == len(plain) + 3
@@ -84,7 +90,7 @@ def test_the_targets_of_a_machine() -> None:
     ]
 
 
-def test_which_classes_targets_are_about() -> None:
+def test_the_classes_of_the_targets() -> None:
     assert FACTORED == ("Adafactor",)
-    assert set(DENSE) == {*ELEMENTWISE, *FACTORED}
-    assert len(DENSE) == 12
+    assert set(VECTOR_CLASSES) == {*ELEMENTWISE, *FACTORED}
+    assert len(VECTOR_CLASSES) == 12

@@ -202,7 +202,7 @@ def test_two_specs_with_one_folder(checkout: Path) -> None:
 
     assert result.exit_code == 3
     assert snapshot(checkout) == before
-    assert "one algorithm, one file" in result.output
+    assert "a spec file holds one optimizer, or functions" in result.output
 
 
 def test_without_the_formatter(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,10 @@ class Shrinker:
         return True
 
     def candidate(self, place: int) -> tuple[str, Setting | None] | None:
-        """Return a shorter candidate; None if there are not so many. Larger cuts come first."""
+        """Return the candidate at a place in the list of shorter ones, or None after the last one.
+
+        Larger cuts come first.
+        """
         settings = list(_settings(self.setting))
         if place < len(settings):
             return self.text, settings[place]

@@ -113,14 +113,14 @@ def test_no_graph_and_a_new_version() -> None:
 def test_what_is_not_taken() -> None:
     ones, kept = [torch.ones(2, 3), torch.ones(4)], torch.ones(2, 3)
     for wrong in ([torch.ones(2, 3)], [torch.ones(3, 2), torch.ones(4)], []):
-        with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+        with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
             ema(ones, wrong)
     with pytest.raises(TypeError, match="ema takes tensors, but lists hold a NoneType"):
         ema(ones, [ones[0], None])
     ema(ones, ones)  # lists as long, which the next call knows
-    with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+    with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
         ema(ones, [torch.zeros(3, 2), torch.zeros(4)])
-    with pytest.raises(ValueError, match="of ema have no equal lengths and shapes"):
+    with pytest.raises(ValueError, match="of ema differ in length or in the shapes"):
         ema([torch.ones(2, dtype=torch.complex64)], [torch.ones(2)])
     with pytest.raises(UnfitError, match=r"ema takes real or complex numbers, not torch\.int64"):
         ema(ones, [torch.ones(2, 3), torch.arange(4)])

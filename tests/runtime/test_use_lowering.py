@@ -13,7 +13,8 @@ from optgen.runtime.forced_lowering import forced
 
 
 @pytest.fixture(autouse=True)
-def free_again() -> Iterator[None]:
+def reset_lowering() -> Iterator[None]:
+    """End every test with no lowering forced."""
     yield
     optgen.use_lowering(None)
 
@@ -31,10 +32,10 @@ def test_a_statement_holds_until_the_next() -> None:
     assert "asked for" not in optgen.explain(optimizer)
 
 
-def test_a_context_gives_back_what_held_before() -> None:
+def test_leaving_a_context_restores_the_lowering_before() -> None:
     optgen.use_lowering("foreach")
-    with optgen.use_lowering("forloop") as given:
-        assert given is None
+    with optgen.use_lowering("forloop") as target:
+        assert target is None  # __enter__ returns nothing
         assert forced() == "forloop"
         with optgen.use_lowering(None):
             assert forced() is None
@@ -46,9 +47,11 @@ def test_a_context_gives_back_what_held_before() -> None:
 
 
 def test_a_context_may_be_made_before_and_entered_twice() -> None:
-    wish = optgen.use_lowering("forloop")
+    """Making the context forces the lowering at once; leaving restores the lowering before."""
+    context = optgen.use_lowering("forloop")
+    assert forced() == "forloop"
     for _ in range(2):
-        with wish:
+        with context:
             assert forced() == "forloop"
         assert forced() is None
 
@@ -65,7 +68,7 @@ def test_a_decorator_holds_inside_the_function_only() -> None:
     assert forced() == "forloop"
 
 
-def test_another_thread_has_its_own() -> None:
+def test_each_thread_has_its_own_forced_lowering() -> None:
     found = []
     optgen.use_lowering("foreach")
     thread = threading.Thread(target=lambda: found.append(forced()))

@@ -53,8 +53,8 @@ _AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 def context(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
-    asked = {state.key: state.symbol for plan in planned for state in plan.fresh()}
-    fresh = [asked[state.key] for state in algorithm.states if state.key in asked]
+    symbols = {state.key: state.symbol for plan in planned for state in plan.fresh()}
+    fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]
     streams = _streams(algorithm, planned)
     names = listed("enum { ", [*map(constant, streams), "STREAMS"], " };", 4)
     blocks = {

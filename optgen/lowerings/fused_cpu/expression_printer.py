@@ -102,10 +102,10 @@ class ExpressionPrinter:
 
     def _truth(self, expr: Expr, within: int = 0) -> str:
         """Return a condition's text, by its name if it has one."""
-        asked = self.ask(expr)
-        if asked is None:
+        name = self.ask(expr)
+        if name is None:
             return self(expr, within)
-        return f"({asked})" if " " in asked and _COMPARED < within else asked
+        return f"({name})" if " " in name and _COMPARED < within else name
 
     def _bare(self, expr: Expr) -> tuple[str, int]:
         known = self.read(expr)

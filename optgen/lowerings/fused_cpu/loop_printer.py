@@ -228,7 +228,7 @@ class LoopPrinter:
             inner = inner.args[1]
         text = f"{'unlikely' if is_rare(expr, self._hypers) else 'flag'}<C>({self._scalars(expr)})"
         taken = {r.name for r in self._plan.kinds} | set(self._fields.values())
-        taken -= _asked(inner)
+        taken -= _whole_condition(inner)
         for name in map(variable, candidate_names(inner, expr)):
             if is_free(name, taken) and self._conditions.setdefault(name, text) == text:
                 return name
@@ -249,9 +249,9 @@ class LoopPrinter:
         """Yield the names that a value reads outside of its named conditions."""
         if isinstance(value, Ref):
             yield value
-        asked = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
-            if position >= asked or not self._plan.kind(child).is_scalar:
+            if position >= conditions or not self._plan.kind(child).is_scalar:
                 yield from self._numbers_in(child)
 
     def read_scalar(self, expr: Expr) -> str | None:
@@ -302,7 +302,7 @@ def _is_long(expr: Expr) -> bool:
     return False
 
 
-def _asked(expr: Expr) -> set[str]:
+def _whole_condition(expr: Expr) -> set[str]:
     """Return the flag or fresh state that is the whole condition, which may share its name."""
     match expr:
         case Ref(name) | Call("fresh", (Ref(name),)):

@@ -96,7 +96,7 @@ class PassScheduler:
         """Return the passes. They recompute states, except those `kept` from an earlier pass."""
         steps, levels = self.steps, self._levels()
         passes = range(1 + max(levels))
-        runs = [self._needed(levels, at, kept, self._own(levels, at)) for at in passes]
+        runs = [self._needed(levels, at, kept, self._first_run_by(levels, at)) for at in passes]
         for name in kept:
             writers = [i for i, step in enumerate(steps) if name in step.writes]
             first = min((levels[i] for i in writers), default=0)
@@ -149,7 +149,7 @@ class PassScheduler:
                 known[name] = max(after, level), max(later, level + (step.axes not in self.axes))
         return levels
 
-    def _own(self, levels: Sequence[int], at: int) -> set[int]:
+    def _first_run_by(self, levels: Sequence[int], at: int) -> set[int]:
         """Return the swept steps that a pass is the first to run."""
         swept = (i for i, step in enumerate(self.steps) if self._is_swept(step))
         return {i for i in swept if levels[i] == at}

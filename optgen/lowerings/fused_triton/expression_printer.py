@@ -149,9 +149,9 @@ class ExpressionPrinter:
                     return f"{self._compared(a)} {sign} {self._compared(b)}", binding
                 return f"{self(a, binding)} {sign} {self(b, binding + 1)}", binding
             case Call(word, args):
-                asked = CONDITIONS.get(word, 0)
-                texts = (self.condition(a) for a in args[:asked])
-                text = CALLS[word].format(*texts, *(self.argument(a) for a in args[asked:]))
+                conditions = CONDITIONS.get(word, 0)
+                texts = (self.condition(a) for a in args[:conditions])
+                text = CALLS[word].format(*texts, *(self.argument(a) for a in args[conditions:]))
                 return text, _ATOM if text.endswith(")") and text[0] != "(" else 3
         raise TypeError(f"cannot print in Triton: {expr!r}")
 

@@ -157,9 +157,9 @@ class FinishKernel:
 
     def _factors(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""
-        asked = {r.name for r in (*small_values_made(self.finish), *names_read_by(self.finish))}
+        used = {r.name for r in (*small_values_made(self.finish), *names_read_by(self.finish))}
         return [
             self.kernels.place(s.symbol) | {"shape": s.shape}
             for s in self.kernels.plan.algorithm.factor_states()
-            if s.symbol in asked
+            if s.symbol in used
         ]

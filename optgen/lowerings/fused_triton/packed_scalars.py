@@ -73,9 +73,9 @@ class PackedScalars:
         """Yield the numbers that a value reads: its names, and its uniform conditions."""
         if isinstance(value, Ref) and self._plan.kinds[value].axes is Axes.NONE:
             yield variable(value.name), value, self._plan.kinds[value].is_scalar
-        asked = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
+        conditions = CONDITIONS.get(value.op, 0) if isinstance(value, Call) else 0
         for position, child in enumerate(children(value)):
-            if position < asked and self._is_answer(child):
+            if position < conditions and self._is_answer(child):
                 yield *self._entry(child), True
             else:
                 yield from self._read_value(child)

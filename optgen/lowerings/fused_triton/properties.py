@@ -26,5 +26,5 @@ def read_property(expr: Expr) -> str | None:
 
 def load_properties(exprs: Iterable[Expr]) -> list[str]:
     """Return the lines that load the properties in these expressions."""
-    asked = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
-    return [f"{name} = {value}" for word, (name, value) in _LOADS.items() if word in asked]
+    ops = {e.op for expr in exprs for e in walk(expr) if isinstance(e, Call)}
+    return [f"{name} = {value}" for word, (name, value) in _LOADS.items() if word in ops]

@@ -56,8 +56,8 @@ OPTIMIZER = Lowering(
 def rule_of(algorithm: Algorithm) -> dict[str, str]:
     """Return the non-default arguments of `Rule` as Python text."""
     planned = plans(algorithm)
-    asked = {s.key for plan in planned for s in plan.fresh()}
-    fresh = tuple(s.key for s in algorithm.states if s.key in asked)
+    fresh_keys = {s.key for plan in planned for s in plan.fresh()}
+    fresh = tuple(s.key for s in algorithm.states if s.key in fresh_keys)
     facts = facts_asked(algorithm)
     tensors = tuple(h.name for h in algorithm.hypers if h.tensor in ("always", "capturable"))
     entries = {

@@ -198,8 +198,8 @@ class _Printer:
                 value = f"number({self._like()}, {value}{self.form.count})"
             if isinstance(stmt.value, Ref) and self._is_state(stmt.value) and not in_lists:
                 value += ".clone()"  # the state is overwritten later
-            asked = self._completed(needed.get(stmt.target, ()))
-            return "\n".join([f"{stmt.target.name} = {value}", *asked])
+            completion = self._completed(needed.get(stmt.target, ()))
+            return "\n".join([f"{stmt.target.name} = {value}", *completion])
 
         yield from statements(body, text, line)
         made = {a.target.name for a in assigns(body)}
@@ -229,10 +229,10 @@ class _Printer:
 
     def _completed(self, reductions: Sequence[Assign]) -> list[str]:
         """Return the line that requests the completion of these reductions over the ranks."""
-        asked = (
+        requests = (
             collective_requests(reductions, self.kinds.__getitem__) if self.form.over_ranks else []
         )
-        return [f"yield [{', '.join(asked)}]"] if asked else []
+        return [f"yield [{', '.join(requests)}]"] if requests else []
 
     def _call(self, call: MatrixCall) -> Iterator[str]:
         """Print the call of a matrix op on one tensor or on a sublist."""

@@ -35,8 +35,8 @@ def name_fresh(plan: Plan) -> Plan:
                 return names[name]
         return rebuild(expr, named)
 
-    asked = plan.map_programs(lambda program: map_expressions(program, named))
-    return replace(asked, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
+    renamed = plan.map_programs(lambda program: map_expressions(program, named))
+    return replace(renamed, kinds={**plan.kinds, **dict.fromkeys(names.values(), PARAM)})
 
 
 def _annotation(hyper: Hyper) -> str:

@@ -56,7 +56,7 @@ class EagerBackend:
         rule = function.rule
         update = load(function.lowerings, self._lowering, "update")
         hypers = {key: number(batch.group[key]) for key in rule.hypers}
-        for columns, _, _ in buckets(rule, batch, by_value=True):
+        for columns, _, _ in buckets(rule, batch, equal_scalars=True):
             update(*reads_in_dtype_of_first(rule, columns), **hypers)
 
 

@@ -14,44 +14,46 @@ class Bucket(NamedTuple):
     """The tensors of a batch that one call can take."""
 
     columns: list[list[Any]]  # in the order of a lowering's arguments
-    fresh: dict[str, bool]  # which states this step has created
-    places: list[int]  # of the tensors in the batch
+    fresh: dict[str, bool]  # arguments "fresh_<state>": whether this step has created the state
+    indices: list[int]  # of the tensors in the batch
 
 
-def buckets(rule: Rule, batch: Batch, by_value: bool) -> Iterator[Bucket]:
+def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     """Yield buckets of tensors with equal devices, dtypes and freshness.
 
-    With `by_value`, the tensors of a bucket also have equal step counts and scalar states. If the
-    rule is not elementwise, the tensors of a bucket have one shape, and so have the whole
-    parameters that they are shards of. All ranks that hold shards of the same parameters therefore
-    have the same buckets.
+    With `equal_scalars`, the tensors of a bucket also have equal step counts and scalar states. If
+    the rule is not elementwise, the tensors of a bucket have equal shapes. If they are shards,
+    their whole parameters also have equal shapes, so all ranks form the same buckets.
     """
     keys = [
         _kinds(rule, batch),
-        *_dtypes(batch),
+        *_gradient_dtypes(batch),
         *(batch.fresh[key] for key in rule.fresh if batch.any_fresh),
     ]
     states = list(zip(rule.states, batch.states, strict=True))
-    if by_value:
+    if equal_scalars:
         scalars = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
         for column in filter(None, scalars):
             keys += [_values(column), _occurrences(column)]
-    rows: dict[tuple[Any, ...], list[int]] = {}
+    indices_by_key: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(zip(*keys, strict=True)):
-        rows.setdefault(key, []).append(index)
-    suited = batch.params[0]  # all parameters of a batch have the same shape predicates
-    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(suited))]
+        indices_by_key.setdefault(key, []).append(index)
+    example = batch.params[0]  # a shape predicate has one answer for all parameters of a batch
+    lists = [batch.params, batch.grads, *(c for state, c in states if state.suits(example))]
     if rule.step is not None:
         lists.append(batch.steps)
-    for places in rows.values():
-        whole = len(places) == len(batch.params)
-        columns = [c if whole or not c else [c[place] for place in places] for c in lists]
-        fresh = {f"fresh_{key}": batch.fresh[key][places[0]] for key in rule.fresh}
-        yield Bucket(columns, fresh, places)
+    for indices in indices_by_key.values():
+        whole = len(indices) == len(batch.params)
+        columns = [c if whole or not c else [c[index] for index in indices] for c in lists]
+        fresh = {f"fresh_{key}": batch.fresh[key][indices[0]] for key in rule.fresh}
+        yield Bucket(columns, fresh, indices)
 
 
 def _kinds(rule: Rule, batch: Batch) -> list[int]:
-    """Number the tensors by device, dtypes and maybe shape; none of these changes in a batch."""
+    """Number the parameters by device, by dtypes and, unless the rule is elementwise, by shape.
+
+    `memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
+    """
     kinds: list[int] | None = batch.memo.get("kinds")
     if kinds is None:
         known: dict[tuple[Any, ...], int] = {}
@@ -59,19 +61,22 @@ def _kinds(rule: Rule, batch: Batch) -> list[int]:
         kinds = batch.memo["kinds"] = [
             known.setdefault(
                 (
-                    row[1].device,
-                    None if rule.elementwise else (row[0].shape, row[1].shape),
-                    *(tensor.dtype for tensor in row[1:]),
+                    tensors[0].device,
+                    None if rule.elementwise else (member.shape, tensors[0].shape),
+                    *(tensor.dtype for tensor in tensors),
                 ),
                 len(known),
             )
-            for row in zip(*columns, strict=True)
+            for member, *tensors in zip(*columns, strict=True)
         ]
     return kinds
 
 
-def _dtypes(batch: Batch) -> list[list[torch.dtype]]:
-    """Return the dtypes of gradients if they have several; they may change with every step."""
+def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
+    """Return one list, the dtype of each gradient, if the gradients have several dtypes.
+
+    Unlike the numbers of `_kinds`, the dtypes of gradients can change in every step.
+    """
     return [[grad.dtype for grad in batch.grads]] if len(batch.grad_dtypes) > 1 else []
 
 

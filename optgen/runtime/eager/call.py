@@ -53,7 +53,7 @@ class Call(NamedTuple):
         """Update the batch, bucket by bucket; with sparse gradients, only the rows they touch."""
         rows = None if self.takes_sparse else gather_rows(rule, self.batch)
         dense = rows.rows if rows else self.batch
-        for columns, fresh, _ in buckets(rule, dense, by_value=not self.functional):
+        for columns, fresh, _ in buckets(rule, dense, equal_scalars=not self.functional):
             for part in self.split(rule, columns):
                 self.function(*part, **self.hypers, **fresh)
         if rows:

@@ -26,13 +26,13 @@ def several(rule: Rule, batch: Batch) -> bool:
     """Tell whether some parameter of a batch has a gradient or a state of another dtype."""
     known = batch.memo.get("dtype")
     if known is None:
-        kept = _own(rule, batch.states)
+        kept = _states_in_param_dtype(rule, batch.states)
         dtypes = set(map(_dtype, chain(batch.params, *kept)))
         known = batch.memo["dtype"] = dtypes.pop() if len(dtypes) == 1 else "several"
     return batch.grad_dtypes != {known}
 
 
-def _own(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:
+def _states_in_param_dtype(rule: Rule, states: list[list[Any]]) -> Iterator[list[Any]]:
     """Yield the states that were created in the dtype of their parameters."""
     for state, column in zip(rule.states, states, strict=True):
         if state.shape != "scalar" and state.dtype is None:

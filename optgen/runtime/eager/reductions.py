@@ -10,22 +10,22 @@ from torch import Tensor
 
 
 def no_sum(like: Tensor, *count: int) -> Tensor:
-    """Return a float64 zero that the sums of blocks are added to; with `count`, so many zeros."""
+    """Return a float64 zero that sums of blocks are added to; with `count`, that many zeros."""
     return torch.zeros([*count, *[1] * like.dim()], dtype=torch.float64, device=like.device)
 
 
 def number(like: Tensor, value: float | Tensor, *count: int) -> Tensor:
-    """Return a number in the shape and dtype of a reduction of `like`; with `count`, so many."""
+    """Return a number in the shape and dtype of a reduction; with `count`, that many numbers."""
     return no_sum(like, *count).add_(value)
 
 
 def no_row_sum(like: Tensor, *count: int) -> Tensor:
-    """Return a zero for every row of a tensor; with `count`, for so many tensors of its shape."""
+    """Return a zero for every row of a tensor; with `count`, of that many tensors of its shape."""
     return _zeros([*count, *like.shape[:-1], 1], like)
 
 
 def no_col_sum(like: Tensor, *count: int) -> Tensor:
-    """Return a zero for every column of a tensor's matrices; with `count`, for so many tensors."""
+    """Return a zero for every column of a tensor's matrices; with `count`, of that many tensors."""
     return _zeros([*count, *like.shape[:-2], 1, like.size(-1)], like)
 
 

@@ -52,10 +52,10 @@ def _updates(optimizer: Optimized, batch: Batch, consensus: Consensus) -> Iterat
     alone = variant_name("update", rule, batch)  # needs no other rank
     update = sharded or load(optimizer.lowerings, "foreach", alone)
     consensus.note(sharding, name, taken)
-    for columns, fresh, places in buckets(rule, batch, by_value=True):
-        whole = batch.members[places[0]]
+    for columns, fresh, indices in buckets(rule, batch, equal_scalars=True):
+        whole = batch.members[indices[0]]
         count = columns[-1][0].item() if rule.step else None
-        consensus.note(sharding, tuple(whole.shape), whole.dtype, places, fresh, count)
+        consensus.note(sharding, tuple(whole.shape), whole.dtype, indices, fresh, count)
         collectives = {"collectives": Collectives(whole, sharded_axes)} if sharded else {}
         yield _update_bucket(update, in_one_dtype(rule, columns), {**taken, **fresh, **collectives})
 

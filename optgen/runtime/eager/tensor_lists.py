@@ -17,7 +17,7 @@ from torch import Tensor
 
 from optgen.runtime.torch_private import foreach_clone
 
-CHUNK_ELEMENTS = 2**20  # eight float32 lists of so many elements are 32 MiB
+CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
 _BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}

@@ -29,7 +29,7 @@ class CachedCall:
 
     @classmethod
     def of(cls, kernel: Kernel, tensors: int) -> "CachedCall | None":
-        """Return a cached call for so many tensors; None if there is no reader."""
+        """Return a cached call for a number of tensors; None if there is no reader."""
         tensor_reader = reader()
         return None if tensor_reader is None else cls(kernel, tensor_reader, tensors)
 

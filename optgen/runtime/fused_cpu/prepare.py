@@ -77,11 +77,13 @@ def prepare_sparse(kernel: Kernel, optimizer: Lowered, batches: list[Batch]) -> 
     """Prepare an update of batches of which some have sparse gradients."""
     sparse = [batch for batch in batches if batch.dispatch_key.sparse_grad]
     update = sparse_gradients.kernel_function(kernel)
-    suited = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
+    kernel_batches = [batch for batch in sparse if update and sparse_gradients.can_take(batch)]
     in_place = (
-        sparse_gradients.prepare(kernel, update, optimizer, suited) if update and suited else None
+        sparse_gradients.prepare(kernel, update, optimizer, kernel_batches)
+        if update and kernel_batches
+        else None
     )
-    taken = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in suited]
+    taken = [gather_rows(optimizer.rule, batch) for batch in sparse if batch not in kernel_batches]
     dense = [
         *(batch for batch in batches if not batch.dispatch_key.sparse_grad),
         *(each.rows for each in taken),

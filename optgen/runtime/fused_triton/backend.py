@@ -26,7 +26,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.torch_private import capturing
 
-_KEPT = 4  # plans of a function: so many averaged models can alternate without a new table
+_KEPT = 4  # plans of a function: four averaged models can alternate without a new table
 
 
 class FusedTritonBackend:

@@ -100,7 +100,7 @@ def elements(height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl
 
 @triton.jit
 def inside(depth, height, width, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Return the mask of a tile's elements, if so many matrices, rows and columns are left."""
+    """Return the mask of a tile's elements, from the matrices, rows and columns that are left."""
     matrices = tl.arange(0, DEPTH)[:, None, None] < depth
     rows = tl.arange(0, HEIGHT)[None, :, None] < height
     return matrices & rows & (tl.arange(0, WIDTH)[None, None, :] < width)
@@ -114,7 +114,7 @@ def lines(size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def lines_inside(depth, size, DEPTH: tl.constexpr, SIZE: tl.constexpr):
-    """Return the mask of a tile's rows (or columns), if so many matrices and lines are left."""
+    """Return the mask of a tile's rows (or columns), from the matrices and lines that are left."""
     return (tl.arange(0, DEPTH)[:, None] < depth) & (tl.arange(0, SIZE)[None, :] < size)
 
 

@@ -18,7 +18,7 @@ from optgen.runtime.fused_triton.tensor_streams import StreamTensors
 from optgen.runtime.fused_triton.workspace import WorkspaceSpec
 from optgen.runtime.protocols import Lowered
 from optgen.runtime.rule import Rule
-from optgen.runtime.state.device_scalars import move_to_params
+from optgen.runtime.state.device_scalars import move_scalars_to_param_devices
 
 _dtype = attrgetter("dtype")
 
@@ -130,7 +130,7 @@ def _move_scalars(rule: Rule, batch: Batch) -> None:
             pairs = zip(tensors, batch.params, strict=True)
             tensors[:] = [step.to(param.device) for step, param in pairs]
         else:
-            tensors[:] = move_to_params(batch.dicts, key, batch.params)
+            tensors[:] = move_scalars_to_param_devices(batch.dicts, key, batch.params)
 
 
 def _scalars(rule: Rule, batch: Batch) -> Iterator[tuple[str, list[Any]]]:

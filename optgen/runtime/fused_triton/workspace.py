@@ -108,7 +108,7 @@ class Workspace:
         self._programs: dict[tuple[int, int], Programs] = {}
 
     def programs(self, row_sums: int = 0, column_sums: int = 0) -> Programs:
-        """Return the programs that finish matrices after so many partial row and column sums.
+        """Return the programs that finish matrices after these numbers of partial sums.
 
         Before a large matrix is finished, each program adds up the partial sums of some lines.
         """

@@ -1,8 +1,8 @@
 """Move step counts and scalar states to a device and back: a fused kernel advances them there.
 
-torch keeps these scalars on the CPU unless a group is fused or capturable. If the default lowering
-is fused on a CUDA device, the scalars move there before the first launch, as views of one tensor.
-Checkpoints get CPU copies, like torch's checkpoints.
+torch keeps these scalars on the CPU unless a group is fused or capturable. The Triton lowering
+needs them on the parameters' devices in any group. So the scalars move there before the first
+launch, as views of one tensor per device. Checkpoints get CPU copies, like torch's checkpoints.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 
-def move_to_params(
+def move_scalars_to_param_devices(
     states: Sequence[dict[str, Any]], key: str, params: Sequence[Tensor]
 ) -> list[Tensor]:
     """Move the scalars under `key` to their parameters' devices; return them.
 
     Scalars that move become views of one new tensor per device.
     """
-    elsewhere: dict[torch.device, list[dict[str, Any]]] = {}
+    moving_to: dict[torch.device, list[dict[str, Any]]] = {}
     for state, param in zip(states, params, strict=True):
         if state[key].device != param.device:
-            elsewhere.setdefault(param.device, []).append(state)
-    for device, moving in elsewhere.items():
+            moving_to.setdefault(param.device, []).append(state)
+    for device, moving in moving_to.items():
         values = torch.stack([state[key].detach().cpu().reshape(()) for state in moving])
         for state, value in zip(moving, values.to(device).unbind(), strict=True):
             state[key] = value
@@ -33,12 +33,14 @@ def move_to_params(
 
 
 def copy_scalars_to_cpu(
-    packed: Mapping[Any, dict[str, Any]], groups: Iterable[Mapping[str, Any]], keys: Sequence[str]
+    saved_states: Mapping[Any, dict[str, Any]],
+    groups: Iterable[Mapping[str, Any]],
+    keys: Sequence[str],
 ) -> dict[Any, dict[str, Any]]:
     """Return the states of a checkpoint with the scalars of the given groups copied to the CPU.
 
     Args:
-        packed: the "state" of a state_dict; not changed.
+        saved_states: the "state" of a state_dict; not changed.
         groups: some of the "param_groups" of the state_dict.
         keys: the keys of the scalars. All other values are passed on, not copied.
     """
@@ -46,12 +48,12 @@ def copy_scalars_to_cpu(
     for group in groups:
         for index in group["params"]:
             for key in keys:
-                value = packed.get(index, {}).get(key)
+                value = saved_states.get(index, {}).get(key)
                 if isinstance(value, Tensor) and not value.is_cpu:
                     moved.append((index, key, value))
-    result = dict(packed)
+    result = dict(saved_states)
     for index in {index for index, _, _ in moved}:
-        result[index] = dict(packed[index])
+        result[index] = dict(saved_states[index])
     for (index, key, _), value in zip(moved, _on_cpu([v for _, _, v in moved]), strict=True):
         result[index][key] = value
     return result
@@ -66,5 +68,5 @@ def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     for indices in by_kind.values():
         values = torch.stack([tensors[i].detach().reshape(()) for i in indices]).cpu()
         for i, value in zip(indices, values.unbind(), strict=True):
-            result[i] = value.clone()
+            result[i] = value.clone()  # a checkpoint would store the whole stack with a view
     return result

@@ -131,7 +131,9 @@ def test_equal_steps_share_a_bucket_and_a_parameter_that_joins_late_has_its_own(
         optimizer.step()
     (batch,) = gather_batches(optimizer)
 
-    found = [len(columns[0]) for columns, _, _ in buckets(optimizer.rule, batch, by_value=True)]
+    found = [
+        len(columns[0]) for columns, _, _ in buckets(optimizer.rule, batch, equal_scalars=True)
+    ]
 
     assert found == [2, 1]
     assert [float(optimizer.state[p]["step"]) for p in params] == [2, 2, 1]
@@ -145,7 +147,7 @@ def test_mixed_dtypes_make_buckets() -> None:
         optimizer.step()
     (batch,) = gather_batches(optimizer)
 
-    found = [columns[0] for columns, _, _ in buckets(optimizer.rule, batch, by_value=True)]
+    found = [columns[0] for columns, _, _ in buckets(optimizer.rule, batch, equal_scalars=True)]
 
     assert [[p.dtype for p in bucket] for bucket in found] == [
         [torch.float32, torch.float32],

@@ -14,7 +14,7 @@ from optgen.runtime.fused_triton.launch_options import options
 from optgen.runtime.fused_triton.table import HEADER, Hypers, Table, flatten
 from optgen.runtime.rule import Rule
 from optgen.runtime.state.checkpoint import portable_state_dict
-from optgen.runtime.state.device_scalars import copy_scalars_to_cpu, move_to_params
+from optgen.runtime.state.device_scalars import copy_scalars_to_cpu, move_scalars_to_param_devices
 from optgen.runtime.tensors.layout import copy_like, is_dense, same_layout, streams_to_copy
 
 CPU = torch.device("cpu")
@@ -174,7 +174,7 @@ def test_a_copy_is_walked_like_its_parameter(name: str) -> None:
 def test_scalars_that_are_in_place_stay_themselves() -> None:
     state: dict[str, Any] = {"step": torch.tensor(3.0)}
     step = state["step"]
-    assert move_to_params([state], "step", [torch.ones(2)]) == [step]
+    assert move_scalars_to_param_devices([state], "step", [torch.ones(2)]) == [step]
     assert state["step"] is step
 
 
@@ -182,7 +182,7 @@ def test_scalars_move_to_their_parameter() -> None:
     states: list[dict[str, Any]] = [{"step": torch.tensor(float(i))} for i in range(3)]
     first = states[0]["step"]
     params = [torch.ones(2), *(torch.ones(2, device="meta") for _ in range(2))]
-    found = move_to_params(states, "step", params)
+    found = move_scalars_to_param_devices(states, "step", params)
     assert [t.device.type for t in found] == ["cpu", "meta", "meta"]
     assert found[0] is first
     assert [state["step"] for state in states] == found

@@ -1,4 +1,4 @@
-"""Test the first state: made by the constructor or a step, from a number or a hyperparameter."""
+"""Test the creation of states: by the constructor or a step, initial values, devices and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stepped(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]]
 
 
-def test_adagrads_state_is_there_before_a_step_also_of_parameters_that_are_not_trained() -> None:
+def test_adagrad_creates_state_in_the_constructor_even_for_frozen_parameters() -> None:
     for module in BOTH:
         params = [Parameter(torch.ones(2)), Parameter(torch.ones(3), requires_grad=False)]
         optimizer = module.Adagrad(params, initial_accumulator_value=0.5)
@@ -39,7 +39,7 @@ def test_adagrads_state_is_there_before_a_step_also_of_parameters_that_are_not_t
 
 @adagrad_makes_missing_state
 def test_eager_state_begins_as_the_constructor_says_in_every_group() -> None:
-    """Neither a group's own value counts, nor the defaults of a group that is added later."""
+    """A group's own value does not count, not even that of a group that is added later."""
     for module in BOTH:
         first, second, late = (Parameter(torch.ones(2)) for _ in range(3))
         groups = [{"params": [first]}, {"params": [second], "initial_accumulator_value": 0.1}]
@@ -70,11 +70,14 @@ def test_a_complex_state_begins_alike_in_both_parts(name: str, key: str) -> None
 
 @pytest.mark.parametrize("name", ["ASGD", "Rprop"])
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_state_begins_as_a_tensor_lr_that_requires_grad(name: str, shape: tuple[int, ...]) -> None:
-    """Torch's Rprop cannot."""
+def test_state_that_begins_as_a_tensor_lr_is_detached_from_it(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    """State never requires gradients. Torch's Rprop raises an error for such an lr."""
     lr = torch.full(shape, 0.5).requires_grad_()
     optimizer = getattr(optgen.optim, name)([Parameter(torch.ones(2))], lr=lr)
     state = stepped(optimizer)[0]
+    assert {"ASGD": "eta", "Rprop": "step_size"}[name] in state
     assert not any(value.requires_grad for value in state.values())
 
 
@@ -87,24 +90,24 @@ def test_memory_is_shared() -> None:
     assert not hasattr(optgen.optim.Adam, "share_memory")
 
 
-def sharding_of(optimizer: Any) -> dict[str, str]:
-    """Return the devices on which a step would create scalar states of a meta parameter."""
+def scalar_devices(optimizer: Any) -> dict[str, str]:
+    """Return the device types of a meta parameter's scalar states, by key."""
     optimizer.init_state()
     state: dict[str, Tensor] = optimizer.state[META]
     return {key: value.device.type for key, value in state.items() if not value.dim()}
 
 
-def test_where_scalars_live() -> None:
-    """Scalars are on the parameter's device if a graph or a kernel reads them, ASGD's always."""
+def test_devices_of_scalar_states() -> None:
+    """Scalars are on the CPU, except in a capturable group and in ASGD."""
     META.requires_grad_()
     nadam, asgd = optgen.optim.NAdam, optgen.optim.ASGD
 
-    assert sharding_of(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
-    assert sharding_of(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
-    assert sharding_of(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
+    assert scalar_devices(nadam([META])) == {"step": "cpu", "mu_product": "cpu"}
+    assert scalar_devices(nadam([META], capturable=True)) == {"step": "meta", "mu_product": "meta"}
+    assert scalar_devices(asgd([META])) == {"step": "meta", "eta": "meta", "mu": "meta"}
 
 
-def test_old_numbers_become_tensors_where_scalars_live() -> None:
+def test_python_numbers_in_an_old_checkpoint_become_tensors() -> None:
     for module in BOTH:
         optimizer = module.ASGD([Parameter(torch.ones(2))])
         stepped(optimizer)
@@ -118,16 +121,16 @@ def test_old_numbers_become_tensors_where_scalars_live() -> None:
 
 
 @pytest.fixture
-def collections() -> Iterator[list[str]]:
-    """Return the garbage collections that begin in this test."""
-    begun: list[str] = []
+def gc_events() -> Iterator[list[str]]:
+    """Yield a list that gets the garbage collector's events in a test: "start 0", "stop 0"."""
+    events: list[str] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
-        begun.append(f"{phase} {info['generation']}")
+        events.append(f"{phase} {info['generation']}")
 
     gc.collect()
     gc.callbacks.append(note)
-    yield begun
+    yield events
     gc.callbacks.remove(note)
 
 
@@ -135,20 +138,21 @@ def many() -> list[Tensor]:
     return [Parameter(torch.ones(())) for _ in range(1000)]
 
 
-def test_creating_many_states_starts_no_search_for_garbage(collections: list[str]) -> None:
+def test_creating_many_states_starts_no_search_for_garbage(gc_events: list[str]) -> None:
     optimizer = optgen.optim.Adam(many())
     gc.collect()
-    collections.clear()
+    gc_events.clear()
     optimizer.init_state()
 
+    # Since Python 3.12 the collector runs between bytecodes, and not inside an allocation. So a
+    # small collection that was due before the creation of states may still run.
     due = ["start 0", "stop 0"] if sys.version_info >= (3, 12) else []
-    # since Python 3.12 a collection that was due comes a little later
-    assert collections in ([], due)
+    assert gc_events in ([], due)
     assert gc.isenabled()
     assert len(optimizer.state) == 1000
 
 
-def test_what_was_frozen_stays_so() -> None:
+def test_objects_frozen_for_the_collector_stay_frozen() -> None:
     """Programs freeze objects before a fork, for example."""
     optimizer = optgen.optim.Adam(many())
     gc.freeze()

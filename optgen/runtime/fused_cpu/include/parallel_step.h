@@ -40,7 +40,7 @@ struct ParallelStep {
     }
 
     void add_shared(TensorPlan& plan) {
-        const i64 needed = plan.methods->bytes(plan);
+        const i64 needed = plan.methods->tensor_bytes(plan);
         if (!batch_count || batches[batch_count - 1].bytes + needed > BATCH_BYTES)
             batches[batch_count++] = {shared_count, shared_count, 0, 0, 0};
         SharedBatch& batch = batches[batch_count - 1];

@@ -27,7 +27,7 @@ struct ShardedStep {
             progress[i] = {&step_plan.plans[i], nullptr, TensorProgress::SWEEPING, 0, 0, 0};
             (choose_methods(programs, progress[i]), ...);
             step_plan.plans[i].memory_offset = bytes;
-            bytes += step_plan.plans[i].methods->bytes(step_plan.plans[i]);
+            bytes += step_plan.plans[i].methods->tensor_bytes(step_plan.plans[i]);
         }
         memory.grow(bytes + threads.count * step_plan.scratch + 64);
         char* const at = memory.data + 64 - reinterpret_cast<u64>(memory.data) % 64;

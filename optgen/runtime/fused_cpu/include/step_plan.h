@@ -3,7 +3,8 @@
 #include "optgen/runtime/fused_cpu/include/workspace.h"
 
 extern "C" {
-const optgen::SweepTable* optgen_sweep_library; // the runtime enters the sweep library's table
+// The runtime stores the address of the sweep library's `optgen_sweeps` here (sweep_library.py).
+const optgen::SweepTable* optgen_sweep_library;
 }
 
 namespace optgen {
@@ -11,33 +12,34 @@ namespace optgen {
 // Operations on tensors of one rule, in one compute dtype.
 template <class R, class C>
 struct TensorMethodsOf {
-    static TensorPasses<R, C> tensor(const TensorPlan& plan) {
+    static TensorPasses<R, C> passes_of(const TensorPlan& plan) {
         return TensorPasses<R, C>(*static_cast<const Program<R>*>(plan.program), plan);
     }
-    static i64 bytes(const TensorPlan& plan) { return tensor(plan).bytes; }
-    static i64 scratch(const TensorPlan& plan) {
+    // plan.memory may not be set yet: TensorPasses only measures.
+    static i64 tensor_bytes(const TensorPlan& plan) { return passes_of(plan).bytes; }
+    static i64 scratch_bytes(const TensorPlan& plan) {
         return optgen_sweep_library->of(C()).scratch(descriptor<R, C>(plan), plan) * i64(sizeof(C));
     }
-    static void begin(const TensorPlan& plan) { tensor(plan).begin(); }
+    static void begin(const TensorPlan& plan) { passes_of(plan).begin(); }
     static void finish(const TensorPlan& plan, int pass) {
-        const TensorPasses<R, C> passes = tensor(plan);
+        const TensorPasses<R, C> passes = passes_of(plan);
         passes.finish(passes.table()[pass]);
     }
-    static void sweep(const TensorPlan& plan, int pass, i64 block, char* memory) {
-        const TensorPasses<R, C> passes = tensor(plan);
-        C* const scratch = reinterpret_cast<C*>(memory);
+    static void sweep(const TensorPlan& plan, int pass, i64 block, char* scratch) {
+        const TensorPasses<R, C> passes = passes_of(plan);
         const LoopInputs<R> inputs = passes.inputs(block);
-        const TensorContext<C> tensor{
+        const TensorContext<C> context{
             passes.program.table, plan, &inputs, inputs.partials,
             passes.axis_values, passes.row_sums, passes.column_sums};
         const Footprint& footprint = FOOTPRINTS<R>.of[plan.strategy][pass];
         optgen_sweep_library->of(C()).run(
-            descriptor<R, C>(plan), tensor, passes.table()[pass], footprint, pass == 0, scratch,
-            block);
+            descriptor<R, C>(plan), context, passes.table()[pass], footprint, pass == 0,
+            reinterpret_cast<C*>(scratch), block);
     }
-    static constexpr TensorMethods METHODS{bytes, scratch, begin, sweep, finish};
+    static constexpr TensorMethods METHODS{tensor_bytes, scratch_bytes, begin, sweep, finish};
 };
 
+// Plans the tensor by this program, if the program applies to it; tells whether it does.
 template <class R>
 bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
     if (program.scalar_run[t] < 0) return false;
@@ -54,8 +56,9 @@ bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
 struct StepPlan {
     HeapArray<TensorPlan> plans;
     i64 count = 0;
-    i64 memory = 0, scratch = 0; // bytes: maxima over tensors, for a whole tensor and for a thread
-    i64 traffic = 0;             // bytes that one sweep over all tensors moves
+    i64 memory = 0;  // bytes that any tensor needs at most, shared by its blocks
+    i64 scratch = 0; // bytes that a thread needs at most for any tensor
+    i64 traffic = 0; // bytes of all streams and scalars, as if each had its parameter's shape
 
     template <class... R>
     explicit StepPlan(const Table& table, const Program<R>&... programs)
@@ -67,9 +70,10 @@ struct StepPlan {
                 plan = plans[count - 1];
                 plan.tensor = t;
             } else {
+                // Each program is for certain shapes. None applies to a tensor without a gradient.
                 if (!(plan_tensor(programs, t, plan) || ...)) continue;
-                memory = max(memory, plan.methods->bytes(plan));
-                scratch = max(scratch, plan.methods->scratch(plan));
+                memory = max(memory, plan.methods->tensor_bytes(plan));
+                scratch = max(scratch, plan.methods->scratch_bytes(plan));
                 moved = 0;
                 for (u64 dtypes = table.dtypes[t]; dtypes; dtypes >>= 4)
                     moved += table.elements[t] * itemsize(dtypes & 15);

@@ -51,10 +51,10 @@ struct Tile {
 
 struct TensorPlan;
 
-// Operations on a planned tensor, in its compute dtype. `bytes` and `scratch` return memory sizes.
+// Operations on a planned tensor, in its compute dtype.
 struct TensorMethods {
-    i64 (*bytes)(const TensorPlan&);
-    i64 (*scratch)(const TensorPlan&);
+    i64 (*tensor_bytes)(const TensorPlan&);  // memory that the blocks of the tensor share
+    i64 (*scratch_bytes)(const TensorPlan&); // memory that a thread needs
     void (*begin)(const TensorPlan&);
     void (*sweep)(const TensorPlan&, int pass, i64 block, char* scratch);
     void (*finish)(const TensorPlan&, int pass);

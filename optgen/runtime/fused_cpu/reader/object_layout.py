@@ -25,7 +25,7 @@ from torch import Tensor
 from optgen.runtime.fused_cpu.toolchain.dtype_codes import CODES
 from optgen.runtime.torch_private import dtensor_spec, local_tensor
 
-_INLINE = 5  # up to so many dimensions, an implementation stores the sizes inline
+_INLINE = 5  # an implementation stores the sizes of up to 5 dimensions inline
 # The size of an implementation in words of 8 bytes, in the versions of torch tried.
 _WORDS = 22 if torch.__version__ >= "2.13" else 23
 _PYTHON = {
@@ -58,15 +58,15 @@ class Layout(ctypes.Structure):
         ("count", c_int64),
         ("shape", c_int64),
         ("plain", c_uint64),
-        ("contiguity", c_uint64),
-        ("contiguous", c_uint64),
-        ("types", c_uint64),
-        ("numbers", c_uint64),
-        ("tensor", c_void_p),
-        ("parameter", c_void_p),
-        ("dict", c_void_p),
-        ("text", c_void_p),
-        ("shared", c_void_p),
+        ("contiguity_mask", c_uint64),
+        ("contiguous_bits", c_uint64),
+        ("stream_dtypes", c_uint64),
+        ("scalar_dtypes", c_uint64),
+        ("tensor_type", c_void_p),
+        ("parameter_type", c_void_p),
+        ("dict_type", c_void_p),
+        ("key_type", c_void_p),
+        ("dtensor_type", c_void_p),
         ("local", c_int64),
         ("spec", c_int64),
         ("object", c_int64),
@@ -85,12 +85,12 @@ def measure_layout() -> Layout:
     """Measure the layout of this process's objects; raise an `UnknownLayoutError` if unknown."""
     dtype_bits = sum(1 << code for code in CODES.values())
     layout = Layout(
-        tensor=id(Tensor),
-        parameter=id(torch.nn.Parameter),
-        dict=id(dict),
-        text=id(str),
-        types=dtype_bits,
-        numbers=dtype_bits,
+        tensor_type=id(Tensor),
+        parameter_type=id(torch.nn.Parameter),
+        dict_type=id(dict),
+        key_type=id(str),
+        stream_dtypes=dtype_bits,
+        scalar_dtypes=dtype_bits,
     )
     _link(layout)
     one = torch.empty(3, dtype=torch.float32)
@@ -99,7 +99,8 @@ def measure_layout() -> Layout:
     _find_keys(layout, one, other)
     _find_traits(layout)
     _find_shape(layout)
-    _check_grad(layout)
+    _find_undefined_gradient(layout)
+    _check_symbols(layout)
     return layout
 
 
@@ -135,7 +136,7 @@ def _implementation(*tensors: Tensor) -> int:
 
 def _only(found: list[int], what: str) -> int:
     if len(found) != 1:
-        raise UnknownLayoutError(f"{what} of a tensor may be in {len(found)} places, not in one")
+        raise UnknownLayoutError(f"found {len(found)} places for {what} of a tensor, not one")
     return found[0]
 
 
@@ -149,24 +150,25 @@ def _find_keys(layout: Layout, one: Tensor, other: Tensor) -> None:
     A negated view differs from its base in one key and so in one bit; two plain tensors have equal
     keys.
     """
-    plain = _samples([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
-    negated = _samples([torch._neg_view(one), torch._neg_view(other.detach())])
+    plain = _common_words([one, other, *(torch.empty(2, dtype=dtype) for dtype in CODES)])
+    negated = _common_words([torch._neg_view(one), torch._neg_view(other.detach())])
     found = [
-        i
-        for i in range(_WORDS)
-        if len(plain[i]) == len(negated[i]) == 1
-        and min(plain[i]) != 0
-        and (min(plain[i]) ^ min(negated[i])).bit_count() == 1
+        i for i, word in plain.items() if word and (word ^ negated.get(i, word)).bit_count() == 1
     ]
     place = _only(found, "the keys")
-    if _samples([torch.empty(3, layout=torch.sparse_coo)])[place] == plain[place]:
+    if _implementation_words(torch.empty(3, layout=torch.sparse_coo))[place] == plain[place]:
         raise UnknownLayoutError("the dispatch keys of a sparse tensor are those of a dense one")
-    layout.keys, layout.plain = 8 * place, min(plain[place])
+    layout.keys, layout.plain = 8 * place, plain[place]
 
 
-def _samples(tensors: list[Tensor]) -> list[set[int]]:
-    """Return the set of values that each word has in the tensors' implementations."""
+def _values_by_word(tensors: list[Tensor]) -> list[set[int]]:
+    """Return, for each word of an implementation, the values that it has in these tensors."""
     return list(map(set, zip(*map(_implementation_words, tensors), strict=True)))
+
+
+def _common_words(tensors: list[Tensor]) -> dict[int, int]:
+    """Return the words that are equal in the implementations of all these tensors, by index."""
+    return {i: min(values) for i, values in enumerate(_values_by_word(tensors)) if len(values) == 1}
 
 
 def _always(words: set[int]) -> tuple[int, int]:
@@ -179,18 +181,22 @@ def _find_traits(layout: Layout) -> None:
 
     Other bits of that word may be padding with any value.
     """
-    straight = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
-    words = {tensor.dtype: _implementation_words(tensor) for tensor in straight}
+    by_dtype = {t: _implementation_words(torch.empty(9, 7, dtype=t)) for t in CODES}
     found = [
-        i for i in range(_WORDS) if all(words[t][i] & 0xFFFF == code for t, code in CODES.items())
+        i
+        for i in range(_WORDS)
+        if all(by_dtype[t][i] & 0xFFFF == code for t, code in CODES.items())
     ]
     place = _only(found, "the dtype")
-    ones, zeros = _always(_samples(straight)[place])
-    others = _always(_samples([tensor.t() for tensor in straight])[place])
-    layout.contiguity = (ones & others[1] | zeros & others[0]) & ~0xFFFF
-    if not layout.contiguity:
+    tensors = [torch.empty(n, 7, dtype=dtype) for n in range(2, 10) for dtype in CODES]
+    contiguous_1, contiguous_0 = _always(_values_by_word(tensors)[place])
+    transposed_1, transposed_0 = _always(_values_by_word([t.t() for t in tensors])[place])
+    # The bits that are equal in all contiguous tensors, and inverted in all transposed ones.
+    different = contiguous_1 & transposed_0 | contiguous_0 & transposed_1
+    layout.contiguity_mask = different & ~0xFFFF
+    if not layout.contiguity_mask:
         raise UnknownLayoutError("no bit tells whether a tensor is contiguous")
-    layout.traits, layout.contiguous = 8 * place, ones & layout.contiguity
+    layout.traits, layout.contiguous_bits = 8 * place, contiguous_1 & layout.contiguity_mask
     sizes = [(5, 7), (11, 13), (), (0, 3)]
     shapes = [_implementation_words(tensor) for tensor in map(torch.empty, sizes)]
     counts = [35, 143, 1, 0]
@@ -211,7 +217,8 @@ def _find_shape(layout: Layout) -> None:
     layout.shape = 8 * _only(found, "the shape")
 
 
-def _check_grad(layout: Layout) -> None:
+def _find_undefined_gradient(layout: Layout) -> None:
+    """Find the implementation of a gradient that is None; check the C++ symbol of gradients."""
     grad = ctypes.CFUNCTYPE(c_void_p, c_void_p)(layout.grad)
     params = [torch.nn.Parameter(torch.empty(n)) for n in (2, 3)]
     layout.undefined = _words(grad(params[0]._cdata), 1)[0]
@@ -221,10 +228,11 @@ def _check_grad(layout: Layout) -> None:
         param.grad = torch.empty_like(param)
         if _words(grad(param._cdata), 1)[0] != param.grad._cdata:
             raise UnknownLayoutError("the C++ symbol returns another gradient than `.grad`")
-    _check_interface(layout, params[0])
 
 
-def _check_interface(layout: Layout, param: Tensor) -> None:
+def _check_symbols(layout: Layout) -> None:
+    """Check that the symbols for addresses and versions do what `data_ptr`, `_version` do."""
+    param = torch.nn.Parameter(torch.empty(2))
     handle = c_void_p(id(param) + layout.implementation)
     address = c_void_p()
     prototype = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
@@ -240,7 +248,8 @@ def _check_interface(layout: Layout, param: Tensor) -> None:
 def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     """Find the slots of a DTensor that hold its local tensor and its spec.
 
-    Find also the word of an implementation that holds the address of its Python object.
+    Find also the word of an implementation that holds the address of its Python object. Store the
+    DTensor's class in the layout.
     """
     words = _words(id(dtensor), type(dtensor).__basicsize__ // 8)
     held = {"local": local_tensor(dtensor), "spec": dtensor_spec(dtensor)}
@@ -252,4 +261,4 @@ def find_dtensor_fields(layout: Layout, dtensor: Tensor) -> None:
     found = [i for i in range(_WORDS) if all(words[i] == known for known, words in samples)]
     layout.object = 8 * _only(found, "the Python object")
     layout.local, layout.spec = slots["local"], slots["spec"]
-    layout.shared = id(type(dtensor))
+    layout.dtensor_type = id(type(dtensor))

@@ -15,13 +15,13 @@ struct Layout {
     i64 shape;                // offset in an implementation: number of dimensions, then their sizes
                               // if there are at most INLINE_DIMENSIONS
     u64 plain;                // dispatch keys of a tensor that is dense memory and nothing else
-    u64 contiguity;           // mask of the traits that tell whether a tensor is contiguous
-    u64 contiguous;           // these traits of a contiguous tensor
-    u64 types;                // bit k: the kernel knows torch's dtype k
-    u64 numbers;              // the same for scalar cells
-    Object tensor, parameter; // the Python types read here; Python handles subclasses
-    Object dict, text;        // the Python types of a state and of its keys
-    Object shared;            // the Python type DTensor; null if there are no sharded tensors
+    u64 contiguity_mask;      // the traits that tell whether a tensor is contiguous
+    u64 contiguous_bits;      // these traits of a contiguous tensor
+    u64 stream_dtypes;        // bit k: streams may have torch's dtype k, because the kernel knows it
+    u64 scalar_dtypes;        // bit k: scalar cells may have torch's dtype k
+    Object tensor_type, parameter_type; // the Python types read here; Python handles subclasses
+    Object dict_type, key_type; // the Python types of a state and of its keys
+    Object dtensor_type;      // the Python type DTensor; null if there are no sharded tensors
     i64 local, spec, object;  // offsets in a DTensor: local shard and sharding spec; offset in an
                               // implementation: its Python object
     const void* undefined;    // implementation of a gradient that is None
@@ -78,21 +78,21 @@ Object type_of(Object object) { return at<Object>(object, sizeof(i64)); }
 
 constexpr u64 TYPE = 0xffff;
 
-bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 types) {
+bool read(const Layout& layout, const void* handle, Tensor& tensor, u64 dtypes) {
     const void* implementation = at<const void*>(handle, 0);
     if (at<u64>(implementation, layout.keys) != layout.plain) return false;
     const u64 traits = at<u64>(implementation, layout.traits);
     tensor.handle = const_cast<void*>(handle);
     tensor.type = int(traits & TYPE);
-    if (tensor.type >= 16 || !(types >> tensor.type & 1)) return false;
-    tensor.contiguous = (traits & layout.contiguity) == layout.contiguous;
+    if (tensor.type >= 16 || !(dtypes >> tensor.type & 1)) return false;
+    tensor.contiguous = (traits & layout.contiguity_mask) == layout.contiguous_bits;
     tensor.elements = at<i64>(implementation, layout.count);
     layout.address(handle, &tensor.address);
     return tensor.address || !tensor.elements;
 }
 
 bool read(const Layout& layout, const void* handle, Tensor& tensor) {
-    return read(layout, handle, tensor, layout.types);
+    return read(layout, handle, tensor, layout.stream_dtypes);
 }
 
 // Tells whether the elements fill one range of memory, in any order of dimensions.

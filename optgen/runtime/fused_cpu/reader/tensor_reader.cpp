@@ -40,7 +40,7 @@ struct Reader : Streams {
         const i64 count = last - first;
         for (i64 i = 0; i < count; ++i) {
             const Object type = type_of(request.params[first + i]);
-            if (!is_tensor(request.params[first + i]) && type != layout.shared) return false;
+            if (!is_tensor(request.params[first + i]) && type != layout.dtensor_type) return false;
             params[i] = request.params[first + i] + layout.implementation;
             prefetch_implementation(params[i]);
         }
@@ -96,7 +96,7 @@ struct Reader : Streams {
         const i64 streams = request.streams + request.scalars;
         for (i64 s = 2; s < streams; ++s)
             if (key == request.keys[s]) return s;
-        for (i64 s = 2; s < streams && type_of(key) == layout.text; ++s)
+        for (i64 s = 2; s < streams && type_of(key) == layout.key_type; ++s)
             if (layout.compare(key, request.names[s]) == 0) return s;
         return -1;
     }
@@ -136,8 +136,10 @@ struct Reader : Streams {
             const i64 t = found.tensor[i], stream = found.stream[i];
             if (t != of && !read(layout, request.handles[of = t], like))
                 return false;
-            const u64 types = stream < request.streams ? layout.types : layout.numbers;
-            if (!read(layout, found.object[i] + layout.implementation, tensor, types)) return false;
+            const u64 dtypes =
+                stream < request.streams ? layout.stream_dtypes : layout.scalar_dtypes;
+            const Object handle = found.object[i] + layout.implementation;
+            if (!read(layout, handle, tensor, dtypes)) return false;
             if (!fits_parameter(stream, tensor, like)) return false;
             put(stream, t, tensor);
             if (stream >= request.streams) prefetch(tensor.address);
@@ -165,7 +167,7 @@ struct Reader : Streams {
                 states[count++] = value;
             }
             for (i64 i = 0; i < count; ++i) {
-                if (type_of(states[i]) != layout.dict) return false;
+                if (type_of(states[i]) != layout.dict_type) return false;
                 prefetch(at<const void*>(states[i], DICT_KEYS), 3);
             }
             for (i64 i = 0; i < count; ++i) find_states(states[i], tensors[i], found);

@@ -109,7 +109,7 @@ class Reader:
         """Measure the layout of DTensors with one of them; tell whether it could be measured."""
         try:
             for layout in (self.layout, *self._layouts.values()):
-                if layout.shared != id(type(dtensor)):
+                if layout.dtensor_type != id(type(dtensor)):
                     find_dtensor_fields(layout, dtensor)
         except UnknownLayoutError:
             return False
@@ -123,7 +123,7 @@ class Reader:
         """
         columns = Columns(2, sum(map(len, lists)))
         places = array("q", map(id, lists))
-        allowed = array("Q", [self.layout.types]) * len(lists)
+        allowed = array("Q", [self.layout.stream_dtypes]) * len(lists)
         request = RequestBuffers(
             columns,
             layout=ctypes.pointer(self.layout),
@@ -154,10 +154,10 @@ class Reader:
 
         The reader takes tensors of dtypes that the kernel does not know as single numbers only.
         """
-        dtype_bits = self.layout.types & kernel.dtype_bits
+        dtype_bits = self.layout.stream_dtypes & kernel.dtype_bits
         if dtype_bits not in self._layouts:
             self._layouts[dtype_bits] = Layout.from_buffer_copy(self.layout)
-            self._layouts[dtype_bits].types = dtype_bits
+            self._layouts[dtype_bits].stream_dtypes = dtype_bits
         return self._layouts[dtype_bits]
 
 
@@ -195,11 +195,11 @@ def _check_versions() -> None:
 
     `OPTGEN_TENSOR_READER` overrides the choice: "0" forbids it, "1" allows it on any torch.
     """
-    wish = os.environ.get("OPTGEN_TENSOR_READER")
-    if wish == "0":
+    setting = os.environ.get("OPTGEN_TENSOR_READER")
+    if setting == "0":
         raise UnknownLayoutError("OPTGEN_TENSOR_READER=0 switches the reader off")
     if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise UnknownLayoutError("not CPython with an interpreter lock")
     is_tried = ".".join(torch.__version__.split(".")[:2]) in _TRIED
-    if not (wish == "1" or is_tried or trial.passes(_source())):
+    if not (setting == "1" or is_tried or trial.passes(_source())):
         raise UnknownLayoutError(f"the reader's trial on torch {torch.__version__} failed")

@@ -67,18 +67,18 @@ struct Streams {
 
     bool is_tensor(Object object) const {
         const Object type = type_of(object);
-        return type == layout.tensor || type == layout.parameter;
+        return type == layout.tensor_type || type == layout.parameter_type;
     }
 
     // Returns the tensor with memory: a DTensor's local shard, if its sharding spec is as expected.
     // Returns null otherwise.
     Object local_tensor(Object object, i64 stream, i64 t) const {
-        const bool shared = type_of(object) == layout.shared;
+        const bool sharded = type_of(object) == layout.dtensor_type;
         const i64 place = stream * request.tensors + t;
         const Object expected = request.specs ? request.specs[place] : nullptr;
-        if (shared && at<Object>(object, layout.spec) != expected) return nullptr;
-        if (!shared && expected) return nullptr;
-        if (shared) object = at<Object>(object, layout.local);
+        if (sharded && at<Object>(object, layout.spec) != expected) return nullptr;
+        if (!sharded && expected) return nullptr;
+        if (sharded) object = at<Object>(object, layout.local);
         return object && is_tensor(object) ? object : nullptr;
     }
 

@@ -85,17 +85,17 @@ def main() -> int:
     return 0 if sgd and adam else 1
 
 
-def _equals_torch(own: Any, theirs: Any, **arguments: Any) -> bool:
+def _equals_torch(ours: Any, theirs: Any, **arguments: Any) -> bool:
     plain = list(_tensors())
     strange = [*_tensors(), torch.randn(4, 3).t().requires_grad_()]  # the reader gives up
-    read, _ = (_steps(own, theirs, tensors, arguments) for tensors in (plain, strange))
+    read, _ = (_steps(ours, theirs, tensors, arguments) for tensors in (plain, strange))
     return read._context.cached is not None
 
 
-def _steps(own: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
+def _steps(ours: Any, theirs: Any, tensors: list[Tensor], arguments: dict[str, Any]) -> Any:
     """Take steps of both optimizers, and return ours; raise a `ValueError` if results differ."""
     copies = [t.detach().double().clone().requires_grad_() for t in tensors]
-    optimizer, expected = own(tensors, **arguments), theirs(copies, foreach=False, **arguments)
+    optimizer, expected = ours(tensors, **arguments), theirs(copies, foreach=False, **arguments)
     for step in range(6):
         _give_gradients(tensors, copies, step)
         if step == 4:

@@ -34,8 +34,8 @@ def save(library: Path, log: str, source: str) -> Path | None:
 
 def _places(library: Path) -> list[Path]:
     path = library.with_suffix(".log")
-    elsewhere = Path(tempfile.gettempdir(), f"optgen-{os.getpid()}-{path.name}")
-    return [elsewhere] if is_temporary(library.parent) else [path, elsewhere]
+    temporary = Path(tempfile.gettempdir(), f"optgen-{os.getpid()}-{path.name}")
+    return [temporary] if is_temporary(library.parent) else [path, temporary]
 
 
 def build_error(

@@ -14,7 +14,7 @@ from pathlib import Path
 from optgen.runtime.fused_cpu.toolchain import dtype_variants
 from optgen.runtime.fused_cpu.toolchain.source import inline_includes
 
-_KERNEL, _OWN = "optgen_sweep_library", "optgen_sweeps"
+_POINTER, _TABLE = "optgen_sweep_library", "optgen_sweeps"
 """Symbols: the kernel's pointer to the sweep functions, and the table of these functions."""
 
 _FEATURES = {"OPTGEN_HAS_AXES": "HAS_AXES = true", "OPTGEN_HAS_MAX": "{Step::MAX"}
@@ -28,20 +28,19 @@ def start_build(executor: Executor, source: str, dtype_bits: int) -> Callable[[]
         A function that waits for the build and returns the library's path; None if the kernel needs
         no library.
     """
-    if _KERNEL not in source:
+    if _POINTER not in source:
         return lambda: None
     defines = "".join(f"#define {name} {int(sign in source)}\n" for name, sign in _FEATURES.items())
-    asked = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
-    path = dtype_variants.find_built(
-        *asked
-    )  # here, because two threads that search would wait for each other
-    return (lambda: path) if path else executor.submit(dtype_variants.build, *asked).result
+    request = "sweeps", defines + _source(), dtype_bits, dtype_variants.matrix_op_dtypes(source)
+    # Two threads that search would wait for each other, so this thread searches.
+    path = dtype_variants.find_built(*request)
+    return (lambda: path) if path else executor.submit(dtype_variants.build, *request).result
 
 
 def connect(kernel: ctypes.CDLL, path: Path) -> None:
     """Connect a kernel to the sweep functions of this library."""
-    calls = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _OWN)
-    ctypes.c_void_p.in_dll(kernel, _KERNEL).value = ctypes.addressof(calls)
+    calls = ctypes.c_char.in_dll(ctypes.CDLL(str(path)), _TABLE)
+    ctypes.c_void_p.in_dll(kernel, _POINTER).value = ctypes.addressof(calls)
 
 
 @cache

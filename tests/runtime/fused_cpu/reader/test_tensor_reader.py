@@ -140,8 +140,8 @@ def other_gradient(words: Words) -> Words:
 TYPES = (id(torch.Tensor), id(torch.nn.Parameter))
 SURPRISES = [
     (other_type_word, "second word"),
-    (other_implementation, "implementation of a tensor may be in 0 places"),
-    (other_keys, "keys of a tensor may be in 0 places"),
+    (other_implementation, "found 0 places for the implementation of a tensor"),
+    (other_keys, "found 0 places for the keys of a tensor"),
     (other_gradient, "undefined gradients have no common implementation"),
 ]
 

@@ -1,7 +1,7 @@
-"""Test every op through every lowering against the op's own meaning, on every kind of number.
+"""Test every elementwise op through every lowering against the meaning that ops.py gives it.
 
-A row of the table becomes a spec. Each of its states holds one use of the op: on tensors, on a
-tensor and a scalar, or in the scalar program. `p` and `g` run through all pairs of special values.
+Several ops share a spec, which has a state for each use of an op. A use is on tensors, on a tensor
+and a scalar, or in the scalar program. `p` and `g` run through all pairs of special values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ USES: dict[str, tuple[str, ...]] = {
 HEAD = """from optgen.spec import *
 
 @optimizer(paper="https://example.org")
-def Word(
+def Uses(
     p, g, /,"""
 HYPERS = {
     "c": "hyper(0.75)",
@@ -82,13 +82,15 @@ EXTREME = (1e-300, -1e300)
 SCALARS = ((0.75, 2.0), (-1.5, 0.5), (2.0, 0.75), (0.0, 1.0))
 UNSIGNED_ZERO = {"%", "maximum", "minimum", "clamp", "lerp"}
 """Ops for which torch's own implementations do not agree on the sign of a zero."""
-MODERATE = {"%", "lerp"}
-"""Ops for which they do not agree on any digit if operands are 1e300 and 1e-300."""
-FINITE_ONLY = {"lerp"}
+WITHOUT_EXTREMES = {"%", "lerp"}
+"""Ops that are not tested on EXTREME: there torch's own implementations differ in every digit."""
+INFINITE_OR_NAN = {"lerp"}
 """Ops that lowerings may compute in another form.
 
-If an operand is infinite, the result must not be finite. It may be infinite or NaN.
+If the expected result is infinite or NaN, either of the two is right.
 """
+MAX_STATES = 14
+"""The C++ lowering takes up to 16 streams. Two of them are the parameter and the gradient."""
 
 
 def statements(state: str, use: str) -> list[str]:
@@ -105,74 +107,79 @@ def statements(state: str, use: str) -> list[str]:
     ]
 
 
-def states_of(word: str) -> dict[str, str]:
-    """Return a state for every use of an op, by its name and key; SELF becomes the state's name."""
-    number = list(USES).index(word)
-    states = {f"r{number}_{index}": use for index, use in enumerate(USES[word])}
+def states_of(op: str) -> dict[str, str]:
+    """Return the text of every use of an op, by the name of the state that stores it.
+
+    The state's name is its key too, and replaces SELF.
+    """
+    number = list(USES).index(op)
+    states = {f"r{number}_{index}": use for index, use in enumerate(USES[op])}
     return {state: use.replace("SELF", state) for state, use in states.items()}
 
 
-def read(words: Iterable[str]) -> list[str]:
-    """Return the hyperparameters that the uses read; a spec may declare no other."""
-    text = " ".join(use for word in words for use in USES[word])
+def hypers_read_by(ops: Iterable[str]) -> list[str]:
+    """Return the hyperparameters that the uses of ops read; a spec may declare no other."""
+    text = " ".join(use for op in ops for use in USES[op])
     return [name for name in HYPERS if re.search(rf"\b{name}\b", text)]
 
 
-def spec(words: Iterable[str]) -> str:
-    """Return a spec of all uses; it reads every state, and changes the parameter after storing
-    them.
+def spec(ops: Iterable[str]) -> str:
+    """Return the text of a spec with all uses of these ops.
+
+    A rule must read its states and its gradient, and the uses may read neither. So the last line
+    reads all of them, in a condition that never holds: `state < state`.
     """
-    uses = {state: use for word in words for state, use in states_of(word).items()}
+    uses = {state: use for op in ops for state, use in states_of(op).items()}
     states = [f'    {state}=state("{state}"),' for state in uses]
-    hypers = [f"    {name}={HYPERS[name]}," for name in read(words)]
+    hypers = [f"    {name}={HYPERS[name]}," for name in hypers_read_by(ops)]
     rule = itertools.chain.from_iterable(starmap(statements, uses.items()))
     never = " or ".join(f"{state} < {state}" for state in uses)
     last = f"    p = where({never}, g, 0.5 * p)"
-    doc = ["):", '    """Uses of some words."""']
+    doc = ["):", '    """Uses of some ops."""']
     return "\n".join([HEAD, *states, "    *,", *hypers, *doc, *rule, last, ""])
 
 
-def families() -> Iterator[list[str]]:
-    """Yield ops that share a spec, so that few kernels are built; a spec has up to 16 streams."""
-    words: list[str] = []
-    for word in USES:
-        if sum(len(USES[name]) for name in [*words, word]) > 14:
-            yield words
-            words = []
-        words.append(word)
-    yield words
+def op_lists() -> Iterator[list[str]]:
+    """Yield lists of ops that share a spec, so that few kernels are built."""
+    ops: list[str] = []
+    for op in USES:
+        if sum(len(USES[name]) for name in [*ops, op]) > MAX_STATES:
+            yield ops
+            ops = []
+        ops.append(op)
+    yield ops
 
 
-FAMILY = {word: tuple(words) for words in families() for word in words}
+SPEC_OPS = {op: tuple(ops) for ops in op_lists() for op in ops}
 
 
 @functools.cache
-def loaded(words: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
-    """Return the generated class and the rule of a family."""
-    written = Spec("Word", spec(words), f"<{' '.join(words)}>", 1)
+def loaded(ops: tuple[str, ...]) -> tuple[type[torch.optim.Optimizer], Algorithm]:
+    """Return the generated class and the algorithm of ops that share a spec."""
+    written = Spec("Uses", spec(ops), f"<{' '.join(ops)}>", 1)
     (algorithm,) = read_spec(written)
     return optgen.load(written), add_maximize(algorithm)
 
 
-def pairs(word: str) -> tuple[Tensor, Tensor]:
-    """Return every pair of special values."""
-    numbers = SPECIAL if word in MODERATE else SPECIAL + EXTREME
+def pairs(op: str) -> tuple[Tensor, Tensor]:
+    """Return every pair of special values: the first values, and the second ones."""
+    numbers = SPECIAL if op in WITHOUT_EXTREMES else SPECIAL + EXTREME
     p, g = zip(*itertools.product(numbers, numbers), strict=True)
     return torch.tensor(p, dtype=torch.float64), torch.tensor(g, dtype=torch.float64)
 
 
-def test_every_word_has_a_row() -> None:
+def test_every_elementwise_op_has_a_row() -> None:
     assert set(USES) == set(BY_ELEMENT)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
-@pytest.mark.parametrize("word", USES)
-def test_a_word_means_what_it_says(word: str, lowering: str) -> None:
-    cls, algorithm = loaded(FAMILY[word])
+@pytest.mark.parametrize("op", USES)
+def test_an_op_means_what_it_says(op: str, lowering: str) -> None:
+    cls, algorithm = loaded(SPEC_OPS[op])
     for c, d in SCALARS:
         values = {"c": c, "d": d, "pair": (0.5, 0.25), "maybe": None}
-        hypers: dict[str, Any] = {name: values[name] for name in read(FAMILY[word])}
-        p, g = pairs(word)
+        hypers: dict[str, Any] = {name: values[name] for name in hypers_read_by(SPEC_OPS[op])}
+        p, g = pairs(op)
         param = torch.nn.Parameter(p.clone())
         optimizer = cls([param], **hypers)
         state: dict[str, Any] = {}
@@ -184,18 +191,18 @@ def test_a_word_means_what_it_says(word: str, lowering: str) -> None:
             param.grad = grad
             with use_lowering(lowering):
                 optimizer.step()
-            for key, use in states_of(word).items():
-                assert_same(word, use, optimizer.state[param][key], state[key])
+            for key, use in states_of(op).items():
+                assert_same(op, use, optimizer.state[param][key], state[key])
             torch.testing.assert_close(param.detach(), expected, equal_nan=True)
 
 
-def assert_same(word: str, use: str, found: Tensor, expected: Tensor) -> None:
+def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:
     """Check that results agree up to rounding, with NaN, infinities and signed zeros in place."""
-    if word in FINITE_ONLY:
+    if op in INFINITE_OR_NAN:
         finite = expected.isfinite()
         assert torch.equal(found.isfinite(), finite), use
         found, expected = found[finite], expected[finite]
     wrong = ~torch.isclose(found, expected, rtol=1e-12, atol=0, equal_nan=True)
-    if word not in UNSIGNED_ZERO:
+    if op not in UNSIGNED_ZERO:
         wrong |= (expected == 0) & (found.signbit() != expected.signbit())
     assert not wrong.any(), (use, found[wrong], expected[wrong])
