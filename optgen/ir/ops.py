@@ -123,6 +123,10 @@ _ROWS = (
     OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
     OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
     OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col("mean")),
+    OpInfo("row_norm", 1, "reduction", lambda x: (x * x).sum(-1, True).sqrt(), _row("norm")),
+    OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col("norm")),
+    OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row("rms")),
+    OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col("rms")),
     OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
     OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
@@ -147,7 +151,9 @@ FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
-BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"))
+BY_ROW: frozenset[str] = frozenset(
+    ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
+)
 """Ops whose result for a row depends on that row only."""
 SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
     ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round")

@@ -59,6 +59,8 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return Range(-inner.high, -inner.low)
         case Call("sqrt" | "exp" | "abs" | "max_abs" | "norm" | "rms", _):
             return NOT_NEGATIVE
+        case Call("row_norm" | "col_norm" | "row_rms" | "col_rms", _):
+            return NOT_NEGATIVE
         case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # none of them decreases
             inner = range_of(a, ranges)
             return Range(of_numbers(word, [inner.low]), of_numbers(word, [inner.high]))

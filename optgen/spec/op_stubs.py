@@ -131,6 +131,26 @@ def col_mean(x: Any) -> Any:
     _refuse("col_mean")
 
 
+def row_norm(x: Any) -> Any:
+    """Return the Euclidean norm along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_norm")
+
+
+def col_norm(x: Any) -> Any:
+    """Return the Euclidean norm along the last axis but one: one number per column."""
+    _refuse("col_norm")
+
+
+def row_rms(x: Any) -> Any:
+    """Return the root mean square along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_rms")
+
+
+def col_rms(x: Any) -> Any:
+    """Return the root mean square along the last axis but one: one number per column."""
+    _refuse("col_rms")
+
+
 def sum(x: Any) -> Any:
     """Return the sum of all elements: one number per parameter."""
     _refuse("sum")

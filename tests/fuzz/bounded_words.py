@@ -207,8 +207,8 @@ def _reduced(word: str, x: Any) -> Bounded:
 
 
 def _norm(word: str, x: Any) -> Bounded:
-    mean = "mean" if word == "rms" else "sum"
-    root: Bounded = MEANINGS["sqrt"](MEANINGS[mean](MEANINGS["*"](x, x)))
+    reduced = word.replace("rms", "mean").replace("norm", "sum")
+    root: Bounded = MEANINGS["sqrt"](MEANINGS[reduced](MEANINGS["*"](x, x)))
     return root
 
 
@@ -276,7 +276,8 @@ def _meanings() -> dict[str, Meaning]:
     found |= {word: part(_same, word) for word in ("neg", "abs", "maximum", "minimum", "clamp")}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
-    return found | {word: part(_norm, word) for word in ("norm", "rms")}
+    norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")
+    return found | {word: part(_norm, word) for word in norms}
 
 
 MEANINGS = _meanings()

@@ -88,6 +88,7 @@ LATES = (
 )  # fmt: skip
 LATES_OF_AXES = (
     "mean($r)", "max_abs($c)", "norm($r)", "sum($c)", "rms($c)", "rms($r * $c)", "max_abs($r)",
+    "max_abs(row_norm($x))", "mean(col_rms($x))",
 )  # fmt: skip
 ROWS = (
     "row_mean($x)", "row_mean($x)", "(row_sum($x) / cols(p))", "row_sum($x)", "($n * row_mean($x))",
@@ -97,6 +98,9 @@ ROWS = (
     "where($r > 0.2, $r, $n)", "maximum($r, row_sum($x))", "(-(-$r))", "row_mean(2 + 0*g)",
     "row_mean(g**0)", "row_sum(p - p)", "row_mean(1*$x)", "row_mean($c)", "(abs($r) + 0.5)**$e",
     "($r % 1.5)", "abs($r)", "where($q, $r, row_mean($x))", "clamp($r, -1, 1)", "sign($r)",
+    "row_norm($x)", "row_rms($x)", "row_norm($c)", "row_rms($r * $c)", "(row_norm($x) / norm($x))",
+    "tanh($r)", "sin($r)", "atan2($r, $n)", "atan2(row_sum($x), $r)", "floor($r * 4)",
+    "round(row_norm($x))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARED = (
