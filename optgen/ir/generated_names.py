@@ -5,6 +5,8 @@ from __future__ import annotations
 import keyword
 from collections.abc import Collection, Iterable
 
+from optgen.ir.ops import SHADOWABLE_FUNCTIONS
+
 _BUILT_IN: tuple[str, ...] = (
     "ValueError",
     "all",
@@ -36,9 +38,10 @@ RUNTIME: dict[str, tuple[str, ...]] = {
         "write",
     ),
     "eager.scalars": (
-        *("advance", "advance_one", "both", "clamp", "divide", "either", "exp", "holds"),
-        *("in_type_of", "lerp", "log", "maximum", "minimum", "opposite", "power", "read_one"),
-        *("remainder", "sign", "sqrt", "store", "store_one", "where"),
+        *("advance", "advance_one", "atan2", "both", "ceil", "clamp", "cos", "divide", "either"),
+        *("exp", "floor", "holds", "in_type_of", "lerp", "log", "maximum", "minimum", "opposite"),
+        *("power", "read_one", "remainder", "round", "sign", "sin", "sqrt", "store", "store_one"),
+        *("tanh", "where"),
     ),
     "sharded.driver": ("Update",),
     "sharded.collectives": ("Collectives",),
@@ -52,8 +55,8 @@ PYTHON = frozenset(
         *(*_BUILT_IN, "Tensor", "math", "replace", "torch"),
         *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
     )
-)
-"""Names that generated Python uses besides the ops of the language."""
+).difference(SHADOWABLE_FUNCTIONS)
+"""Names that generated Python uses, whatever the rule. A pass reserves the other functions."""
 
 
 def plural(name: str) -> str:

@@ -85,6 +85,13 @@ _ROWS = (
     OpInfo("sqrt", 1, "function", lambda x: x.sqrt(), r"\sqrt{{{0}}}"),
     OpInfo("exp", 1, "function", lambda x: x.exp(), r"e^{{{0}}}"),
     OpInfo("log", 1, "function", lambda x: x.log(), r"\log {0}"),
+    OpInfo("tanh", 1, "function", lambda x: x.tanh(), r"\tanh({0})"),
+    OpInfo("sin", 1, "function", lambda x: x.sin(), r"\sin({0})"),
+    OpInfo("cos", 1, "function", lambda x: x.cos(), r"\cos({0})"),
+    OpInfo("atan2", 2, "function", lambda y, x: y.atan2(x), r"\operatorname{{atan2}}({0}, {1})"),
+    OpInfo("floor", 1, "function", lambda x: x.floor(), r"\left\lfloor {0} \right\rfloor"),
+    OpInfo("ceil", 1, "function", lambda x: x.ceil(), r"\left\lceil {0} \right\rceil"),
+    OpInfo("round", 1, "function", lambda x: x.round(), r"\operatorname{{round}}({0})"),
     OpInfo("abs", 1, "function", lambda x: x.abs(), r"\left|{0}\right|"),
     OpInfo("sign", 1, "function", lambda x: x.sign(), r"\operatorname{{sign}}({0})"),
     OpInfo("maximum", 2, "function", lambda a, b: a.maximum(b), r"\max({0}, {1})"),
@@ -116,6 +123,10 @@ _ROWS = (
     OpInfo("col_sum", 1, "reduction", lambda x: x.sum(-2, keepdim=True), _col("sum")),
     OpInfo("row_mean", 1, "reduction", lambda x: x.mean(-1, keepdim=True), _row("mean")),
     OpInfo("col_mean", 1, "reduction", lambda x: x.mean(-2, keepdim=True), _col("mean")),
+    OpInfo("row_norm", 1, "reduction", lambda x: (x * x).sum(-1, True).sqrt(), _row("norm")),
+    OpInfo("col_norm", 1, "reduction", lambda x: (x * x).sum(-2, True).sqrt(), _col("norm")),
+    OpInfo("row_rms", 1, "reduction", lambda x: (x * x).mean(-1, True).sqrt(), _row("rms")),
+    OpInfo("col_rms", 1, "reduction", lambda x: (x * x).mean(-2, True).sqrt(), _col("rms")),
     OpInfo("sum", 1, "reduction", lambda x: x.sum(), r"\operatorname{{sum}}({0})"),
     OpInfo("mean", 1, "reduction", lambda x: x.mean(), r"\operatorname{{mean}}({0})"),
     OpInfo("norm", 1, "reduction", lambda x: (x * x).sum().sqrt(), r"\left\|{0}\right\|_2"),
@@ -140,8 +151,18 @@ FACTS: tuple[str, ...] = ("factored",)
 """Shape predicates: `when=` may name them, and plans are specialised for their values."""
 REDUCTIONS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "reduction")
 MATRIX_OPS: tuple[str, ...] = tuple(w.name for w in _ROWS if w.category == "matrix")
-BY_ROW: frozenset[str] = frozenset(("row_sum", "row_mean", "cols", "machine_eps"))
+BY_ROW: frozenset[str] = frozenset(
+    ("row_sum", "row_mean", "row_norm", "row_rms", "cols", "machine_eps")
+)
 """Ops whose result for a row depends on that row only."""
+SHADOWABLE_FUNCTIONS: frozenset[str] = frozenset(
+    ("tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
+)
+"""Functions whose names a spec may use for its own values if it does not call them.
+
+Generated code calls them only if the spec does.
+"""
+
 CALLABLE: tuple[str, ...] = (*FUNCTIONS, "fresh", *REDUCTIONS, *MATRIX_OPS, *PROPERTIES)
 """Functions that a spec may call."""
 

@@ -54,8 +54,8 @@ def _size(word: str, param: Ref) -> Expr:
     return Call(word, (param,))
 
 
-def _total(x: Expr) -> Expr:
-    return Call("sum", (Call("**", (x, Const(2))),))
+def _total(x: Expr, word: str = "sum") -> Expr:
+    return Call(word, (Call("**", (x, Const(2))),))
 
 
 def _root(x: Expr) -> Expr:
@@ -65,6 +65,10 @@ def _root(x: Expr) -> Expr:
 _EXPANDED: dict[str, Callable[[Expr, Expr, Ref], Expr]] = {
     "row_mean": lambda x, _, p: Call("/", (Call("row_sum", (x,)), _size("cols", p))),
     "col_mean": lambda x, _, p: Call("/", (Call("col_sum", (x,)), _size("rows", p))),
+    "row_norm": lambda x, _, p: _root(_total(x, "row_sum")),
+    "col_norm": lambda x, _, p: _root(_total(x, "col_sum")),
+    "row_rms": lambda x, _, p: _root(Call("/", (_total(x, "row_sum"), _size("cols", p)))),
+    "col_rms": lambda x, _, p: _root(Call("/", (_total(x, "col_sum"), _size("rows", p)))),
     "mean": lambda x, count, _: Call("/", (Call("sum", (x,)), count)),
     "norm": lambda x, _count, _: _root(_total(x)),
     "rms": lambda x, count, _: _root(Call("/", (_total(x), count))),

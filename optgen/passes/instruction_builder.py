@@ -184,6 +184,8 @@ class InstructionBuilder:
                 self._extreme("minimum", name, name, others[1])
             case "where":
                 self._where(name, first, *others)
+            case "atan2" if not all(map(self._is_tensor, call.args)):
+                self._atan2(name, first, *others)
             case word if word in _MIRRORED and not self._is_tensor(first):
                 self._opaque_op(Call(_MIRRORED[word], (*others, first)), name)
             case "lerp" if self._is_of_another_type(call):
@@ -195,6 +197,15 @@ class InstructionBuilder:
                 made = self._is_tensor(first)
                 source: Operand = self._first(first, name) if made else first
                 self._emit(call.op, name, source, self._eithers(others))
+
+    def _atan2(self, name: str, y: Expr, x: Expr) -> None:
+        """Build an `atan2` of a tensor and a number. torch takes the number only as a tensor."""
+        tensor, number = (y, x) if self._is_tensor(y) else (x, y)
+        source = self._first(tensor, name)
+        typed = self._temporary("operand")
+        self._emit("new_full", typed, source, (number,))
+        first, second = (source, typed) if tensor is y else (typed, source)
+        self._emit("atan2", name, first, (second,))
 
     def _where(self, name: str, mask: Expr, a: Expr, b: Expr) -> None:
         """Build a `where`. If one side is a number, fill it into the other side's new tensor."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm
+from optgen.ir.evaluate import of_numbers
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 
 
@@ -58,6 +59,15 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return Range(-inner.high, -inner.low)
         case Call("sqrt" | "exp" | "abs" | "max_abs" | "norm" | "rms", _):
             return NOT_NEGATIVE
+        case Call("row_norm" | "col_norm" | "row_rms" | "col_rms", _):
+            return NOT_NEGATIVE
+        case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # none of them decreases
+            inner = range_of(a, ranges)
+            return Range(of_numbers(word, [inner.low]), of_numbers(word, [inner.high]))
+        case Call("sin" | "cos", _):
+            return Range(-1.0, 1.0)
+        case Call("atan2", _):  # pi rounds up in float32; y >= 0 includes -0.0, which gives -pi
+            return Range(-4.0, 4.0)
         case Call("numel" | "ndim" | "rows" | "cols" | "machine_eps", _):
             return NOT_NEGATIVE
         case Call("sum" | "row_sum" | "col_sum" | "mean" | "row_mean" | "col_mean", (a,)):

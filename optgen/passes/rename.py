@@ -8,7 +8,8 @@ from itertools import count
 
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.generated_names import is_free
-from optgen.ir.nodes import assigns, rename_program
+from optgen.ir.nodes import Call, assigns, expressions, rename_program, walk
+from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 
 
 def rename(algorithm: Algorithm) -> Algorithm:
@@ -29,7 +30,7 @@ def rename(algorithm: Algorithm) -> Algorithm:
     wanted |= keys
     wanted |= {n: n for a in assigns(algorithm.rule) if (n := a.target.name) not in wanted}
     names: dict[str, str] = {}
-    taken = {"state_steps", *(h.name for h in algorithm.hypers)}
+    taken = {"state_steps", *(h.name for h in algorithm.hypers), *_shadowable_calls(algorithm)}
     taken |= set() if algorithm.step else {"step"}
     for name, ideal in wanted.items():
         candidates = _of_state(ideal) if name in keys else _underscored(ideal)
@@ -47,6 +48,12 @@ def rename(algorithm: Algorithm) -> Algorithm:
             algorithm.rule, lambda ref: replace(ref, name=names.get(ref.name, ref.name))
         ),
     )
+
+
+def _shadowable_calls(algorithm: Algorithm) -> frozenset[str]:
+    """Return the functions that a rule calls and whose names are otherwise free."""
+    nodes = (node for expr in expressions(algorithm.rule) for node in walk(expr))
+    return SHADOWABLE_FUNCTIONS.intersection(n.op for n in nodes if isinstance(n, Call))
 
 
 def _of_state(key: str) -> Iterator[str]:

@@ -27,6 +27,8 @@ def _alone(expr: Expr) -> Expr:
     match expr:
         case Call("row_mean" | "col_mean" | "row_sum" | "col_sum", (x,)):
             return x
+        case Call("row_norm" | "col_norm" | "row_rms" | "col_rms", (x,)):
+            return Call("abs", (x,), expr.place)
         case Call("rows" | "cols", _):
             return Const(1)
     return expr

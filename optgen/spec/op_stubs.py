@@ -41,6 +41,41 @@ def log(x: Any) -> Any:
     _refuse("log")
 
 
+def tanh(x: Any) -> Any:
+    """Return the hyperbolic tangent."""
+    _refuse("tanh")
+
+
+def sin(x: Any) -> Any:
+    """Return the sine of an angle in radians."""
+    _refuse("sin")
+
+
+def cos(x: Any) -> Any:
+    """Return the cosine of an angle in radians."""
+    _refuse("cos")
+
+
+def atan2(y: Any, x: Any) -> Any:
+    """Return the angle of the point (x, y) in radians, from -pi to pi."""
+    _refuse("atan2")
+
+
+def floor(x: Any) -> Any:
+    """Return the largest whole number that is not above x."""
+    _refuse("floor")
+
+
+def ceil(x: Any) -> Any:
+    """Return the smallest whole number that is not below x."""
+    _refuse("ceil")
+
+
+def round(x: Any) -> Any:
+    """Return the nearest whole number; the even one of two that are equally near."""
+    _refuse("round")
+
+
 def abs(x: Any) -> Any:
     """Return the absolute value."""
     _refuse("abs")
@@ -94,6 +129,26 @@ def row_mean(x: Any) -> Any:
 def col_mean(x: Any) -> Any:
     """Return the mean along the last axis but one, which keeps size 1: one number per column."""
     _refuse("col_mean")
+
+
+def row_norm(x: Any) -> Any:
+    """Return the Euclidean norm along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_norm")
+
+
+def col_norm(x: Any) -> Any:
+    """Return the Euclidean norm along the last axis but one: one number per column."""
+    _refuse("col_norm")
+
+
+def row_rms(x: Any) -> Any:
+    """Return the root mean square along the last axis, which keeps size 1: one number per row."""
+    _refuse("row_rms")
+
+
+def col_rms(x: Any) -> Any:
+    """Return the root mean square along the last axis but one: one number per column."""
+    _refuse("col_rms")
 
 
 def sum(x: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from optgen.ir.algorithm import Hyper, Require
 from optgen.ir.nodes import Call, Const, Expr, Ref, refs, walk
+from optgen.ir.ops import FUNCTIONS
 from optgen.spec.constant_arithmetic import MEANING, compute
 from optgen.spec.errors import SpecError, did_you_mean
 from optgen.spec.reserved_names import message_fields
@@ -82,7 +83,7 @@ def _check_condition(reader: Statements, node: ast.expr, require: Require) -> No
         error(node, "this `require` uses what a constructor does not know", hint)
     for inner in walk(require.condition):
         if isinstance(inner, Call) and inner.op not in (*_MEANING, *_ASKED, "and", "or"):
-            hint = "compare, or use sqrt, exp, log, abs, maximum, minimum"
+            hint = f"compare, or use {', '.join(name for name in FUNCTIONS if name in MEANING)}"
             error(node, f"`{inner.op}` is not allowed in `require`", hint)
 
 

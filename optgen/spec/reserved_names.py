@@ -9,14 +9,14 @@ import string
 from collections.abc import Iterator
 
 from optgen.ir.generated_names import PYTHON, derived_names
-from optgen.ir.ops import BY_ELEMENT, FACTS, OPS
+from optgen.ir.ops import BY_ELEMENT, FACTS, OPS, SHADOWABLE_FUNCTIONS
 from optgen.spec.source import Source
 
 ADDED_ARGUMENTS = ("maximize", "foreach", "fused", "capturable", "differentiable")
 """Constructor arguments that the generator adds to every optimizer."""
 
-SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS)
-"""Ops whose names a spec may use for its own values if it does not call the op: `norm`, `rows`."""
+SHADOWABLE = frozenset(OPS).difference(BY_ELEMENT, FACTS) | SHADOWABLE_FUNCTIONS
+"""Ops whose names a spec may use for its own values if it does not call the op: `norm`, `sin`."""
 
 GENERATED_MODULES = ("forloop", "foreach", "fused_cpu", "fused_triton")
 """Generated modules. A class or function of the same name would be replaced in the package."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _UNWRITTEN = (
-    "acos acosh arccos arcsin arctan argmax argmin asin asinh atan atan2 atanh cat ceil cholesky "
-    "conj copysign cos cosh cummax cummin cumprod cumsum det diag dropout eigh einsum erf erfc "
-    "erfinv fft floor gather histogram hypot imag inverse inv kron lgamma matmul median mm norm2 "
-    "outer pinv prod qr quantile rand randn randint random real reshape round searchsorted sin "
-    "sinc sinh softmax sort std svd tan topk trace transpose trunc unique"
+    "acosh argmax argmin asinh atanh cat cholesky conj copysign cummax cummin cumprod cumsum det "
+    "diag dropout eigh einsum erf erfc erfinv fft gather histogram imag inverse inv kron lgamma "
+    "matmul median mm norm2 outer pinv prod qr quantile rand randn randint random real reshape "
+    "searchsorted softmax sort std svd topk trace transpose unique"
 )
 
 UNSUPPORTED: Mapping[str, str] = {
@@ -17,12 +16,19 @@ UNSUPPORTED: Mapping[str, str] = {
     "all": "join conditions with `and`; for a condition on each element, use where(…)",
     "any": "join conditions with `or`; for a condition on each element, use where(…)",
     "amax": "max_abs(x) is the largest absolute value",
+    "acos": "atan2(sqrt(1 - x**2), x)",
+    "arccos": "atan2(sqrt(1 - x**2), x)",
+    "arcsin": "atan2(x, sqrt(1 - x**2))",
+    "arctan": "atan2(x, 1)",
+    "arctan2": "atan2(y, x)",
+    "asin": "atan2(x, sqrt(1 - x**2))",
+    "atan": "atan2(x, 1)",
     "average": "mean(x)",
     "clip": "clamp(x, low, high)",
+    "cosh": "(exp(x) + exp(-x)) / 2",
     "cube": "x**3",
     "col_max": "",
     "col_min": "",
-    "col_norm": "sqrt(col_sum(x**2))",
     "column_mean": "col_mean(x)",
     "column_sum": "col_sum(x)",
     "dot": "sum(a * b)",
@@ -31,6 +37,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "global_mean": "a rule sees one parameter at a time: mean(x) is the mean of one parameter",
     "global_norm": "a rule sees one parameter at a time: norm(x) is the norm of one parameter",
     "global_sum": "a rule sees one parameter at a time: sum(x) is the sum of one parameter",
+    "hypot": "sqrt(x**2 + y**2)",
     "ln": "log(x)",
     "log10": "log(x) / log(10)",
     "log1p": "log(1 + x)",
@@ -44,15 +51,17 @@ UNSUPPORTED: Mapping[str, str] = {
     "relu": "maximum(x, 0)",
     "row_max": "",
     "row_min": "",
-    "row_norm": "sqrt(row_sum(x**2))",
+    "rint": "round(x)",
     "rsqrt": "1 / sqrt(x)",
     "sgn": "sign(x)",
     "sigmoid": "1 / (1 + exp(-x))",
+    "sinh": "(exp(x) - exp(-x)) / 2",
     "softplus": "log(1 + exp(x))",
     "softsign": "x / (1 + abs(x))",
     "sqr": "x**2; the root is sqrt(x)",
     "square": "x**2",
-    "tanh": "1 - 2 / (exp(2 * x) + 1)",
+    "tan": "sin(x) / cos(x)",
+    "trunc": "sign(x) * floor(abs(x))",
     "var": "mean(x**2) - mean(x)**2",
     "zeros_like": "0 * x, or the number 0",
 }

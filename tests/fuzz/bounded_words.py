@@ -120,6 +120,31 @@ def _moved(word: str, x: Any) -> Bounded:
     return made(v, moved.nan_to_num(torch.inf, torch.inf) + 2 * x.eps * v.abs(), x.ok, x.eps)
 
 
+def _wave(word: str, x: Any) -> Bounded:
+    """Return a sine or a cosine, which moves no further than its operand."""
+    x = lift(x)
+    v = PLAIN[word](x.v)
+    return made(v, operand(x, x.eps) + 2 * x.eps * v.abs(), x.ok, x.eps)
+
+
+def _angle(y: Any, x: Any) -> Bounded:
+    """Return an angle; it is unknown near the origin, and beside the negative half of the axis."""
+    y, x = lift(y), lift(x)
+    v, eps = PLAIN["atan2"](y.v, x.v), max(y.eps, x.eps)
+    ey, ex = operand(y, eps), operand(x, eps)
+    far, near = y.v.hypot(x.v), ey.hypot(ex)
+    sure = (far > 2 * near) & ((y.v.abs() > ey) | (x.v > ex))
+    e = (ey * x.v.abs() + ex * y.v.abs()) / far / (far - near) + 2 * eps * v.abs()
+    return made(v, e, y.ok & x.ok & sure, eps)
+
+
+def _whole(word: str, x: Any) -> Bounded:
+    """Return a whole number; it is unknown if the operand's bound reaches another one."""
+    x = lift(x)
+    v, sure = PLAIN[word](x.v), PLAIN[word](x.v - x.e) == PLAIN[word](x.v + x.e)
+    return made(v, torch.zeros_like(v), x.ok & sure, x.eps)
+
+
 def _same(word: str, *xs: Any) -> Bounded:
     """Return a function that moves no further than the operand with the largest bound."""
     given = [lift(x) for x in xs]
@@ -182,8 +207,8 @@ def _reduced(word: str, x: Any) -> Bounded:
 
 
 def _norm(word: str, x: Any) -> Bounded:
-    mean = "mean" if word == "rms" else "sum"
-    root: Bounded = MEANINGS["sqrt"](MEANINGS[mean](MEANINGS["*"](x, x)))
+    reduced = word.replace("rms", "mean").replace("norm", "sum")
+    root: Bounded = MEANINGS["sqrt"](MEANINGS[reduced](MEANINGS["*"](x, x)))
     return root
 
 
@@ -235,6 +260,7 @@ def _meanings() -> dict[str, Meaning]:
         "**": _power,
         "%": _remainder,
         "sign": _sign,
+        "atan2": _angle,
         "where": _where,
         "lerp": _lerp,
         "and": _and,
@@ -244,11 +270,14 @@ def _meanings() -> dict[str, Meaning]:
         "orthogonalize": _orthogonalize,
     }
     found |= {word: part(_compared, word) for word in ("<", "<=", ">", ">=", "==", "!=")}
-    found |= {word: part(_moved, word) for word in ("sqrt", "exp", "log")}
+    found |= {word: part(_moved, word) for word in ("sqrt", "exp", "log", "tanh")}
+    found |= {word: part(_wave, word) for word in ("sin", "cos")}
+    found |= {word: part(_whole, word) for word in ("floor", "ceil", "round")}
     found |= {word: part(_same, word) for word in ("neg", "abs", "maximum", "minimum", "clamp")}
     sums = ("sum", "mean", "row_sum", "row_mean", "col_sum", "col_mean")
     found |= {word: part(_reduced, word) for word in sums}
-    return found | {word: part(_norm, word) for word in ("norm", "rms")}
+    norms = ("norm", "rms", "row_norm", "row_rms", "col_norm", "col_rms")
+    return found | {word: part(_norm, word) for word in norms}
 
 
 MEANINGS = _meanings()

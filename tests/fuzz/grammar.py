@@ -11,6 +11,7 @@ TIDY_CONSTANTS = ("0.5", "2", "0.125", "1", "3", "0.9", "0.1", "1.5", "SCALE")
 ODD_CONSTANTS = (
     "0", "-1", "-0.5", "2*3", "1 - 1", "-(-2)", "1/3", "2**-3", "5 % 3", "-0.0", "7e-1", "abs(2*3)",
     "-2 % 3", "2**0.5", "- -1", "+2", "sqrt(4)", "maximum(1, 2)", "0 * 3", "1 / 8 / 2", "-SCALE",
+    "tanh(2)", "atan2(1, -2)", "round(-2.5)", "floor(-0.5)", "ceil(SCALE)", "cos(0)", "sin(1/2)",
 )  # fmt: skip
 WHOLE = ("2", "3", "1", "0", "4", "7", "-0", "2.0")
 EXPONENTS = ("2", "3", "0.5", "1.5", "-1", "-2", "-0.5", "0", "-3", "0.25", "2.5", "1/3")
@@ -18,7 +19,7 @@ WILD_EXPONENTS = ("40", "-40", "1e3", "2**63", "-2**63", "(-2)**3", "17", "-17",
 
 NUMBERS = (
     "($n + $k)", "($n - $k)", "($n * $k)", "($n / (abs($k) + 1))", "(-$n)", "sqrt(abs($n))",
-    "maximum($n, $k)", "minimum($n, $k)", "abs($n)", "($n / 2)",
+    "maximum($n, $k)", "minimum($n, $k)", "abs($n)", "($n / 2)", "tanh($n)", "cos($n)",
 )  # fmt: skip
 ODD_NUMBERS = (
     "(-(-$n))", "- -$n", "-(-(-$n))", "($n % 2)", "($n % (abs($k) + 0.5))", "exp(-abs($n))",
@@ -27,7 +28,8 @@ ODD_NUMBERS = (
     "$u**clamp($n, -3, 3)", "$n**$w", "($n / $u)", "(0 * $n)", "(1 * $n)", "($n - $n)", "$n**0",
     "($n + $k - $n)", "abs(2*3)", "2**clamp($n, 0, 2)", "($n / $k)", "clamp($n, $k, 3)",
     "-$n**2", "(-$n)**2", "($n - ($k - $n))", "(1 - $n**2)", "($n + machine_eps(p))",
-    "($n / numel(p))", "($n / (1 + ndim(p)))", "where(not $q, $n, 0)",
+    "($n / numel(p))", "($n / (1 + ndim(p)))", "where(not $q, $n, 0)", "sin($n)", "atan2($n, $k)",
+    "floor($n)", "ceil($n * 3)", "round($n / 0.25)", "($n - floor($n))", "sqrt(1 - tanh($n)**2)",
 )  # fmt: skip
 
 TENSORS = (
@@ -35,7 +37,7 @@ TENSORS = (
     "($a / (abs($b) + 0.5))", "($a / (sqrt($b**2) + 0.25))", "(-$a)", "lerp($a, $b, $n)",
     "($n * $a + (1 - $n) * $b)", "$a**2", "sqrt(abs($a))", "abs($a)", "sign($a)",
     "maximum($a, $b)", "minimum($a, $n)", "where($m, $a, $b)", "clamp($a, -1, $n**2)",
-    "($a / ($n**2 + 1))",
+    "($a / ($n**2 + 1))", "tanh($a)", "atan2($a, $b)",
 )  # fmt: skip
 ODD_TENSORS = (
     "$a**$w", "(abs($a) + 0.5)**$e", "(abs($a) + 0.5)**clamp($n, -2, 2)", "$u**clamp($a, -2, 2)",
@@ -51,7 +53,11 @@ ODD_TENSORS = (
     "(abs($a) + 0.5)**-$w", "maximum($a, $n)", "minimum($n, $a)", "sign($a) * sqrt(abs($a))",
     "exp(log(abs($a) + 1))", "($a / ($b**2 + 1) / (abs($n) + 1))", "($a - ($b - $a))",
     "sqrt(maximum($a, 0))", "log(exp(clamp($a, -1, 1)))", "blend($a, $b)", "turned($a, $b)",
-    "blend($a, $n)", "turned(blend($a, $b), $a)", "(+$a)", "where($m, -$a, -(-$b))",
+    "blend($a, $n)", "turned(blend($a, $b), $a)", "(+$a)", "where($m, -$a, -(-$b))", "sin($a)",
+    "cos($a)", "tanh($n * $a)", "atan2($a, $n)", "atan2($n, $b)", "atan2($a, abs($b) + 0.5)",
+    "atan2(-$a, sqrt($b**2))", "floor($a)", "ceil($a / 0.5)", "round(4 * $a)", "($a - floor($a))",
+    "sqrt(1 - tanh($a)**2)", "round($a * 8) / 8", "sign($a) * floor(abs($a))",
+    "sqrt(1 + cos($a))", "ceil(abs($a))**$e",
 )  # fmt: skip
 WILD_TENSORS = ("abs($a)**$v", "($a / $b)", "($a % $b)", "sqrt($a)", "log($a)", "$a**$v", "exp($a)")
 
@@ -61,13 +67,14 @@ MIXED = (
     "lerp($a, $b, $l)", "maximum($a, $l)", "($l + $a)", "where($l > $a, $l, $b)",
     "($a % (1 + abs($l)))",
     "(abs($a) + 0.5)**clamp($l, -1, 2)", "($l - $a)", "lerp($l, $a, 0.5)", "minimum($l, $a)",
+    "atan2($a, $l)", "atan2($l, $a)", "tanh($a / (1 + abs($l)))",
 )  # fmt: skip
 ALONG = (
     "($a * $r)", "($a - $c)", "($a - $r)", "($a / sqrt(1 + $r**2))", "($r * $c)",
     "($a + $r * $c)", "where($r > $c, $a, $b)", "where($a > $r, $a, $c)", "lerp($a, $r, $n)",
     "clamp($a, -1, abs($c))", "maximum($a, $r)", "($a / (abs($r * $c) + 0.5))", "($r - $a)",
     "where($m, $r, $a)", "lerp($r, $c, $l)", "($a * $r / (abs($c) + 1))", "($r + $c)",
-    "$a % (1 + abs($r))",
+    "$a % (1 + abs($r))", "atan2($a, $r)", "atan2($r, $c)", "atan2($c, $a)",
 )  # fmt: skip
 
 LATES = (
@@ -77,9 +84,11 @@ LATES = (
     "clamp(norm($x), 0.1, 2)", "(abs(mean($x)) + 0.5)**$e", "(-(-rms($x)))", "(mean($x) % 1)",
     "(mean($x) - $l)", "sqrt(abs(sum($x)))", "lerp($n, rms($x), 0.5)", "where($q, mean($x), $n)",
     "minimum(rms($x), $l)", "exp(-rms($x))", "sign(sum($x))", "log(1 + norm($x))", "- -mean($x)",
+    "tanh(sum($x))", "atan2(sum($x), $l)", "cos(norm($x))", "ceil(rms($x))", "round(8 * mean($x))",
 )  # fmt: skip
 LATES_OF_AXES = (
     "mean($r)", "max_abs($c)", "norm($r)", "sum($c)", "rms($c)", "rms($r * $c)", "max_abs($r)",
+    "max_abs(row_norm($x))", "mean(col_rms($x))",
 )  # fmt: skip
 ROWS = (
     "row_mean($x)", "row_mean($x)", "(row_sum($x) / cols(p))", "row_sum($x)", "($n * row_mean($x))",
@@ -89,6 +98,9 @@ ROWS = (
     "where($r > 0.2, $r, $n)", "maximum($r, row_sum($x))", "(-(-$r))", "row_mean(2 + 0*g)",
     "row_mean(g**0)", "row_sum(p - p)", "row_mean(1*$x)", "row_mean($c)", "(abs($r) + 0.5)**$e",
     "($r % 1.5)", "abs($r)", "where($q, $r, row_mean($x))", "clamp($r, -1, 1)", "sign($r)",
+    "row_norm($x)", "row_rms($x)", "row_norm($c)", "row_rms($r * $c)", "(row_norm($x) / norm($x))",
+    "tanh($r)", "sin($r)", "atan2($r, $n)", "atan2(row_sum($x), $r)", "floor($r * 4)",
+    "round(row_norm($x))",
 )  # fmt: skip
 CONDITIONS = ("($q and $p)", "($q or $p)", "(not $q)", "(not (not $q or $p))", "(not ($q and $p))")
 COMPARED = (

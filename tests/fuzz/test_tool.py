@@ -53,7 +53,7 @@ def drawn() -> list[str]:
 
 def test_every_word_occurs(drawn: list[str]) -> None:
     text = "\n".join(drawn)
-    called = set(re.findall(r"\b([a-z_]+)\(", text))
+    called = set(re.findall(r"\b([a-z_0-9]+)\(", text))
     assert not set(CALLABLE) - called
 
 

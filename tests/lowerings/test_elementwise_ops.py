@@ -48,6 +48,13 @@ USES: dict[str, tuple[str, ...]] = {
     "sqrt": ("sqrt(g)", "g * sqrt(c)"),
     "exp": ("exp(g)", "g * exp(c)"),
     "log": ("log(g)", "g * log(c)"),
+    "tanh": ("tanh(g)", "g * tanh(c)"),
+    "sin": ("sin(g)", "g * sin(c)"),
+    "cos": ("cos(g)", "g * cos(c)"),
+    "atan2": ("atan2(p, g)", "atan2(g, c)", "atan2(c, g)", "g * atan2(c, d)"),
+    "floor": ("floor(g)", "g * floor(c)"),
+    "ceil": ("ceil(g)", "g * ceil(c)"),
+    "round": ("round(g)", "g * round(c)", "round(p * 0.5)"),
     "abs": ("abs(g)", "g * abs(c)"),
     "sign": ("sign(g)", "g * sign(c)"),
     "maximum": ("maximum(p, g)", "maximum(g, c)", "maximum(c, g)", "g * maximum(c, d)"),
@@ -194,6 +201,40 @@ def test_an_op_means_what_it_says(op: str, lowering: str) -> None:
             for key, use in states_of(op).items():
                 assert_same(op, use, optimizer.state[param][key], state[key])
             torch.testing.assert_close(param.detach(), expected, equal_nan=True)
+
+
+NAMED = '''from optgen.spec import *
+
+@optimizer(paper="https://example.org")
+def Named(p, g, t, /, m=state("floor"), n=state("tanh"), *, lr=hyper(0.5), sin=hyper(2.0)):
+    """Names of functions."""
+    require(round(sin) == sin, "sin is {sin}")
+    ceil = 1 + cos(g)
+    m = m + floor(g * sin) * ceil
+    n = tanh(n) + g
+    p = p - lr * m * n * floor(t / 2 + 1)
+'''
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_keys_and_other_names_may_be_those_of_functions(lowering: str) -> None:
+    written = Spec("Named", NAMED, "<named>", 1)
+    (algorithm,) = read_spec(written)
+    cls = optgen.load(written)
+    with pytest.raises(ValueError, match=r"sin is 2\.5"):
+        cls([torch.ones(1)], sin=2.5)
+    p, grad = torch.tensor([[0.5, -1.0], [1.25, -0.75]], dtype=torch.float64)
+    state: dict[str, Any] = {}
+    param = torch.nn.Parameter(p.clone())
+    param.grad = grad
+    optimizer = cls([param])
+    for _ in range(3):
+        p, state = evaluate(algorithm, {"lr": 0.5, "sin": 2.0}, p, grad, state)
+        with use_lowering(lowering):
+            optimizer.step()
+
+    torch.testing.assert_close(param.detach(), p, rtol=1e-14, atol=0)
+    assert {"floor", "tanh"} <= set(optimizer.state[param])
 
 
 def assert_same(op: str, use: str, found: Tensor, expected: Tensor) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from interpreter import inside, outside, run_inside
@@ -147,6 +148,30 @@ def test_a_word_on_scalars(number: int, kernels: ModuleType) -> None:
         torch.float64,
         lambda *a: kernel[(len(SPECIAL) ** 3,)](*a, SIZE=1),
     )
+
+
+PRECISE: dict[str, Callable[..., Any]] = {"tanh": np.tanh, "atan2": np.arctan2}
+"""Functions that Triton has not, and their values in extended precision."""
+
+
+@inside
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("word", PRECISE)
+def test_the_last_places(word: str, dtype: torch.dtype, kernels: ModuleType) -> None:
+    """Results are within 3 units in the last place, for operands of many magnitudes."""
+    number = [each.name for each in WRITTEN].index(word)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(3, 2**15, generator=generator, dtype=torch.float64)
+    scale = torch.exp(6 * torch.rand(3, 2**15, generator=generator, dtype=torch.float64) - 4)
+    given = [*(drawn * scale).to(dtype)]
+    found = torch.empty_like(given[0])
+    with patched_interpreter():
+        getattr(kernels, f"tensor{number}")[(1,)](*given, found, SIZE=2**15)
+
+    wide = [x.numpy().astype(np.longdouble) for x in given[: OPS[word].arity]]
+    exact = PRECISE[word](*wide)
+    unit = np.spacing(np.abs(exact).astype(found.numpy().dtype))
+    assert (np.abs(found.numpy() - exact) <= 3 * unit).all()
 
 
 @outside

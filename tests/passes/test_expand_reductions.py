@@ -1,4 +1,4 @@
-"""Test that four reductions are enough, and mean the same as the nine of the language."""
+"""Test that four reductions are enough, and mean the same as those of the language."""
 
 from __future__ import annotations
 

@@ -157,6 +157,11 @@ def test_any_rule_is_tex(tmp_path: Path, text: str) -> None:
         ("maximum(a + b, c) * a", r"\max(a + b, c) a"),
         ("where(a < b, a, c)", r"(a < b \;?\; a : c)"),
         ("a % b", r"a \bmod b"),
+        ("tanh(a + b) * c", r"\tanh(a + b) c"),
+        ("a * sin(b)**2 - cos(c)", r"a \sin(b)^2 - \cos(c)"),
+        ("atan2(-a, b) * c", r"\operatorname{atan2}(-a, b) c"),
+        ("floor(a + b) * ceil(c)", r"\left\lfloor a + b \right\rfloor \left\lceil c \right\rceil"),
+        ("round(a) / b", r"\frac{\operatorname{round}(a)}{b}"),
     ],
 )
 def test_brackets(expression: str, latex: str) -> None:

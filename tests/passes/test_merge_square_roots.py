@@ -26,6 +26,7 @@ def roots(planned: Plan) -> int:
 JOINED = {
     "as Adadelta": "v = beta * v + (1 - beta) * g**2; p = p - lr * sqrt(v) / sqrt(v + eps) * g",
     "squares": "p = p - lr * sqrt(g * g) / sqrt(p**2)",
+    "functions": "p = p - lr * sqrt(tanh(abs(g))) / sqrt(round(p**2))",
     "never smaller": "v = maximum(v, g); p = p - lr * sqrt(v) / sqrt(abs(g))",
     "through a branch": (
         "if t > 3:\n    v = v + g**2\nelse:\n    v = 2 * v\np = p - lr * sqrt(v) / sqrt(eps + v)"
@@ -35,6 +36,8 @@ KEPT = {
     "a first moment": "m = beta * m + (1 - beta) * g; p = p - lr * sqrt(m) / sqrt(m)",
     "a gradient": "p = p - lr * sqrt(g) / sqrt(abs(g))",
     "a difference": "v = v + g**2; p = p - lr * sqrt(v - g**2) / sqrt(v)",
+    "an angle, which may be that of -0.0": "p = p - lr * sqrt(atan2(abs(g), p)) / sqrt(p**2)",
+    "a sine": "p = p - lr * sqrt(sin(g)) / sqrt(g**2)",
     "one arm makes it less": (
         "if t > 3:\n    v = v + g**2\nelse:\n    v = v - g\np = p - lr * sqrt(v) / sqrt(eps + v)"
     ),

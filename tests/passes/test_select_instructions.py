@@ -114,6 +114,20 @@ def lines(rule: str) -> list[str]:
                 "mul_ exp_avg operand",
             ],
         ),
+        ("m = tanh(m) + g; p = p - lr * m", ["tanh_ exp_avg", "add_ exp_avg grad"]),
+        ("m = atan2(m, g); p = p - lr * m", ["atan2_ exp_avg grad", "add_ param exp_avg"]),
+        (
+            "m = atan2(m, c); p = p - lr * m * g",
+            ["operand = new_full exp_avg #", "atan2_ exp_avg operand"],
+        ),
+        (
+            "m = atan2(c, g); p = p - lr * m",
+            [
+                "operand = new_full grad #",
+                "update = atan2 operand grad",
+                "copy_ exp_avg update",
+            ],
+        ),
         ("v = sqrt(v) + g; p = p - lr * v", ["sqrt_ exp_avg_sq", "add_ exp_avg_sq grad"]),
         ("g = g + c * p; p = p - lr * g", ["grad = add grad param", "add_ param grad"]),
         (

@@ -10,6 +10,7 @@ from lowerings.rules import read
 from plan_run import run_plan
 
 from optgen.ir.evaluate import evaluate
+from optgen.ir.print_ir import to_text
 from optgen.ir.value_kinds import Axes
 from optgen.passes.plan import plan
 from optgen.passes.specialize_unit_matrices import specialize_unit_matrices
@@ -39,6 +40,13 @@ def test_the_same_step() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-15, atol=1e-15)
     for key in ("row_var", "col_var"):
         torch.testing.assert_close(states[key], kept[key], rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("word", ["row_norm", "col_norm", "row_rms", "col_rms"])
+def test_a_norm_is_a_magnitude(word: str) -> None:
+    algorithm = read(f"if factored(p):\n    g = {word}(g) * g\np = p - lr * g")
+
+    assert "g = abs(g) * g" in to_text(specialize_unit_matrices(algorithm))
 
 
 def test_other_rules_are_what_they_were() -> None:

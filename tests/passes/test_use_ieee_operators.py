@@ -38,6 +38,9 @@ def words(factor: str) -> set[str]:
         "1 / maximum(1, free)",
         "free**2",
         "eps / machine_eps(p)",
+        "1 / (2 - sin(free))",
+        "1 / ceil(t / 2 + 1)",
+        "1 / (5 - atan2(free, lr))",
     ],
 )
 def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
@@ -57,6 +60,8 @@ def test_what_is_within_bounds_is_an_operator(safe: str) -> None:
         ("t**lr", "power"),
         ("beta**free", "power"),
         ("t % free", "remainder"),
+        ("1 / (1 + cos(free))", "divide"),
+        ("1 / floor(eps)", "divide"),
         ("lr / numel(p)", "divide"),  # it may have no element
     ],
 )

@@ -160,6 +160,7 @@ RULES = {
 }
 SIGNATURES = {
     "shadows a word": spec(hypers=f"{LR}, sqrt=hyper(1)"),
+    "shadows a function that it calls": spec("floor = 2 * lr", "p = p - floor(g) * floor"),
     "state shadows a word": spec(states='maximum=state("exp_avg")'),
     "reserved argument": spec(hypers=f"{LR}, maximize=flag(False)"),
     "name of the generated code": spec(hypers=f"{LR}, torch=hyper(1)"),

@@ -58,8 +58,8 @@ def test_well_known_mathematics(name: str) -> None:
     [
         ("maximun(g, 0)", "maximum"),
         ("maximun(g)", None),  # takes two arguments
-        ("clos(p)", "cols"),
-        ("clos(g)", None),  # takes only the parameter
+        ("colz(p)", "cols"),
+        ("colz(g)", None),  # takes only the parameter
     ],
 )
 def test_a_word_of_the_same_kind(call: str, proposed: str | None) -> None:

@@ -102,6 +102,7 @@ def test_error(case: str, golden: Golden) -> None:
         ('require(ndim(p) > 1 and ndim(p) < 4, "{shape}")', "p = p - lr * g / cols(p)"),
         ("if t > 3:", "    g = g / rms(g)", UPDATE),
         ("norm = 2 * g", "rows = norm + p", "p = p - lr * rows"),
+        ("floor = 2 * g", "sin = floor + p", "p = p - lr * sin"),
         ("p = p - lr * where(rms(g) > 1, g / rms(g), g)",),
     ],
 )

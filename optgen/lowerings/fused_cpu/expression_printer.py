@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from optgen.ir.generated_names import escaped, upper_case_name
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
+from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.passes.scalar_arithmetic import is_number, unsigned
 
 _INFIX = {
@@ -34,6 +35,13 @@ CALLS: Mapping[str, str] = {
     "sqrt": "sqrt({0})",
     "exp": "exp({0})",
     "log": "log({0})",
+    "tanh": "tanh({0})",
+    "sin": "sin({0})",
+    "cos": "cos({0})",
+    "atan2": "atan2({0}, {1})",
+    "floor": "floor({0})",
+    "ceil": "ceil({0})",
+    "round": "round({0})",
     "abs": "abs({0})",
     "sign": "sign({0})",
     "maximum": "maximum({0}, {1})",
@@ -68,7 +76,9 @@ _OWN = (
     "sweep truth unlikely update where"
 )
 RESERVED = frozenset(f"{_KEYWORDS} {_OWN}".split()) | {
-    word for word, text in CALLS.items() if text.startswith(word)
+    word
+    for word, text in CALLS.items()
+    if text.startswith(word) and word not in SHADOWABLE_FUNCTIONS
 }
 """Names that a spec may use, but that C++ or the generated code already uses."""
 

@@ -27,7 +27,7 @@ _METHODS = {
 }
 _SCALED = {"add": "alpha", "addcmul": "value", "addcdiv": "value"}
 _IN_PLACE = ("masked_fill",)
-_PER_TENSOR = {"where", "clone", "full_like", "new_full", *_IN_PLACE, *_METHODS.values()}
+_PER_TENSOR = {"where", "clone", "full_like", "new_full", "atan2", *_IN_PLACE, *_METHODS.values()}
 _PER_TENSOR -= {"pow"}
 
 

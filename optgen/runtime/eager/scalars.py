@@ -4,6 +4,7 @@ The functions below `store` take floats, tensors, and lists of tensors. So the f
 rule is written once. A graph capture computes with float64 tensors, everything else with floats.
 """
 
+import builtins
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
@@ -102,6 +103,51 @@ def exp(x: S) -> S:
 def log(x: S) -> S:
     """Return the natural logarithm; minus infinity at zero, NaN below zero."""
     return _each(x, torch.log, _float_log)
+
+
+def tanh(x: S) -> S:
+    """Return the hyperbolic tangent."""
+    return _each(x, torch.tanh, math.tanh)
+
+
+def sin(x: S) -> S:
+    """Return the sine; NaN for infinities, for floats too."""
+    return _each(x, torch.sin, lambda number: math.nan if math.isinf(number) else math.sin(number))
+
+
+def cos(x: S) -> S:
+    """Return the cosine; NaN for infinities, for floats too."""
+    return _each(x, torch.cos, lambda number: math.nan if math.isinf(number) else math.cos(number))
+
+
+@overload
+def atan2(y: float, x: float) -> float: ...
+@overload
+def atan2(y: Tensor, x: Scalar) -> Tensor: ...
+@overload
+def atan2(y: Scalar, x: Tensor) -> Tensor: ...
+@overload
+def atan2(y: Scalar, x: Scalar) -> Scalar: ...
+def atan2(y: Scalar, x: Scalar) -> Scalar:
+    """Return the angle of the point (x, y)."""
+    if not (isinstance(y, _NUMBER) and isinstance(x, _NUMBER)):
+        return torch.atan2(*_tensors(y, x))
+    return math.atan2(y, x)
+
+
+def floor(x: S) -> S:
+    """Return the largest whole number that is not above x, as a float."""
+    return _each(x, torch.floor, lambda number: _whole(number, math.floor))
+
+
+def ceil(x: S) -> S:
+    """Return the smallest whole number that is not below x, as a float."""
+    return _each(x, torch.ceil, lambda number: _whole(number, math.ceil))
+
+
+def round(x: S) -> S:
+    """Return the nearest whole number, the even one of two, as a float."""
+    return _each(x, torch.round, lambda number: _whole(number, builtins.round))
 
 
 def sign(x: S) -> S:
@@ -253,6 +299,11 @@ def _float_log(x: float) -> float:
     if x == 0:
         return -math.inf
     return math.nan if x < 0 else math.log(x)
+
+
+def _whole(x: float, rounding: Callable[[float], int]) -> float:
+    """Return a rounded number with the sign of x, so that -0.25 rounds to -0.0."""
+    return math.copysign(rounding(x), x) if math.isfinite(x) else x
 
 
 def _tensors(a: Scalar, b: Scalar) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,7 @@ from optgen.runtime.torch_private import foreach_clone
 CHUNK_ELEMENTS = 2**20  # eight float32 lists with 2**20 elements each are 32 MiB
 
 _UNARY = {"abs", "exp", "log", "neg", "sign", "sqrt", "reciprocal"}
+_UNARY |= {"tanh", "sin", "cos", "floor", "ceil", "round"}
 _BINARY = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"}
 _COMMUTE = {"add", "mul", "maximum", "minimum"}
 _WITH_0_DIM = {"add", "mul", "div"}  # torch has these for a list and one 0-dim tensor

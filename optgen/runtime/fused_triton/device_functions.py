@@ -4,6 +4,8 @@ Imports Triton, so only generated `fused_triton` modules import it. Everything h
 of time for NVIDIA and AMD and runs in Triton's interpreter: nothing calls libdevice by name.
 """
 
+import math
+
 import triton
 import triton.language as tl
 
@@ -12,6 +14,10 @@ NUMEL = tl.constexpr(0)
 FIRST_BLOCK = tl.constexpr(1)
 GROUP = tl.constexpr(2)
 STREAMS = tl.constexpr(3)
+
+PI = tl.constexpr(math.pi)
+HALF_PI = tl.constexpr(math.pi / 2)
+QUARTER_PI = tl.constexpr(math.pi / 4)
 
 
 @triton.jit
@@ -65,9 +71,67 @@ def power(x, y):
     size = tl.where((y == 0) | (x == 1) | ((x == -1) & (tl.abs(y) == float("inf"))), 1.0, size)
     whole = tl.floor(y) == y
     odd = whole & (tl.floor(y * 0.5) * 2 != y)
-    negative = (x < 0) | ((x == 0) & (div(1.0, x) < 0))
     defined = (x >= 0) | whole | (tl.abs(x) == float("inf"))
-    return tl.where(odd & negative, neg(size), tl.where(defined | (y == 0), size, float("nan")))
+    size = tl.where(defined | (y == 0), size, float("nan"))
+    return tl.where(odd & is_negative(x), neg(size), size)
+
+
+@triton.jit
+def is_negative(x):
+    """Tell whether a number is below zero or -0.0."""
+    return (x < 0) | ((x == 0) & (div(1.0, x) < 0))
+
+
+@triton.jit
+def tanh(x):
+    """Return the hyperbolic tangent, within 3 units in the last place if `tl.exp` is within 1."""
+    size = tl.abs(x)
+    square = x * x
+    # The continued fraction x / (1 + x**2 / (3 + x**2 / (5 + ...))) up to 15, as one quotient.
+    above = ((square * 36 + 6930) * square + 270270) * square + 2027025
+    below = (((square + 630) * square + 51975) * square + 945945) * square + 2027025
+    shrunk = tl.exp(size * -2)
+    large = div(1 - shrunk, 1 + shrunk)
+    return tl.where(size < 0.625, x * div(above, below), tl.where(x < 0, neg(large), large))
+
+
+@triton.jit
+def atan2(y, x):
+    """Return the angle of the point (x, y), within 3 units in the last place."""
+    long, short = maximum(tl.abs(x), tl.abs(y)), minimum(tl.abs(x), tl.abs(y))
+    # The tangent of the angle to the nearer axis. Two zeros give 0, two infinities give 1.
+    tangent = tl.where(long == short, (long > 0).to(x.dtype), div(short, long))
+    # From about pi / 8 on, continue with the angle to the diagonal, which is smaller.
+    is_steep = tangent > 0.4140625
+    tangent = tl.where(is_steep, div(tangent - 1, tangent + 1), tangent)
+    square = tangent * tangent
+    # The polynomial of fdlibm's atan; its error is below 5e-18 for tangents up to 7/16.
+    series = square * 1.62858201153657823623e-02 - 3.65315727442169155270e-02
+    series = series * square + 4.97687799461593236017e-02
+    series = series * square - 5.83357013379057348645e-02
+    series = series * square + 6.66107313738753120669e-02
+    series = series * square - 7.69187620504482999495e-02
+    series = series * square + 9.09088713343650656196e-02
+    series = series * square - 1.11111104054623557880e-01
+    series = series * square + 1.42857142725034663711e-01
+    series = series * square - 1.99999999998764832476e-01
+    series = series * square + 3.33333333333329318027e-01
+    angle = tangent - tangent * square * series
+    angle = tl.where(is_steep, angle + QUARTER_PI, angle)
+    angle = tl.where(tl.abs(y) > tl.abs(x), HALF_PI - angle, angle)
+    angle = tl.where(is_negative(x), PI - angle, angle)
+    return tl.where(is_negative(y), neg(angle), angle)
+
+
+@triton.jit
+def round(x):
+    """Return the nearest whole number, the even one of two; -0.25 gives -0.0."""
+    size = tl.abs(x)
+    below = tl.floor(size)
+    rest = size - below
+    is_odd = tl.floor(below * 0.5) * 2 != below
+    nearest = tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), below + 1, below)
+    return tl.where(is_negative(x), neg(nearest), nearest)
 
 
 @triton.jit

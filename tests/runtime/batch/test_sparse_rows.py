@@ -104,6 +104,33 @@ def test_a_rule_on_the_rows_it_is_given(lowering: str, options: dict[str, Any]) 
     assert optimizer.state[param]["s"].item() == pytest.approx(0.9**5)
 
 
+NORMS = '''
+from optgen.spec import *
+
+@optimizer(gradient="rows")
+def Normed(p, g, /, m=state("m"), *, lr=hyper(0.1)):
+    """Norms of the rows that a gradient touches."""
+    require(ndim(p) == 2, "{shape}")
+    m = m + g / row_norm(p + g)
+    p = p - lr * m * row_rms(m)
+'''
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_norms_of_the_rows_it_is_given(lowering: str) -> None:
+    spec = Spec("Normed", NORMS, "<normed>", 1)
+    (algorithm,) = read_spec(spec)
+    param = torch.nn.Parameter(torch.ones(SIZE, dtype=torch.float64))
+    optimizer = optgen.load(spec)([param])
+    batches = [[0, 2, 2], [5, 0]]
+    with use_lowering(lowering):
+        for step, rows in enumerate(batches):
+            param.grad = gradient(rows, step)
+            optimizer.step()
+
+    assert error([param.detach()], [expected(algorithm, {}, batches)]) < 1e-12
+
+
 SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "rows apart": lambda param: torch.zeros(6, 5, dtype=torch.float64)[:, :3],
     "columns first": lambda param: torch.zeros(3, 6, dtype=torch.float64).T,

@@ -11,6 +11,21 @@ inline float exp(float x) { return __builtin_expf(x); }
 inline double exp(double x) { return __builtin_exp(x); }
 inline float log(float x) { return __builtin_logf(x); }
 inline double log(double x) { return __builtin_log(x); }
+inline float tanh(float x) { return __builtin_tanhf(x); }
+inline double tanh(double x) { return __builtin_tanh(x); }
+inline float sin(float x) { return __builtin_sinf(x); }
+inline double sin(double x) { return __builtin_sin(x); }
+inline float cos(float x) { return __builtin_cosf(x); }
+inline double cos(double x) { return __builtin_cos(x); }
+inline float atan2(float y, float x) { return __builtin_atan2f(y, x); }
+inline double atan2(double y, double x) { return __builtin_atan2(y, x); }
+inline float floor(float x) { return __builtin_floorf(x); }
+inline double floor(double x) { return __builtin_floor(x); }
+inline float ceil(float x) { return __builtin_ceilf(x); }
+inline double ceil(double x) { return __builtin_ceil(x); }
+// Half to even, in the CPU's rounding mode. `__builtin_round` would round half away from zero.
+inline float round(float x) { return __builtin_rintf(x); }
+inline double round(double x) { return __builtin_rint(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 inline double abs(double x) { return __builtin_fabs(x); }
 inline float pow(float x, float y) { return __builtin_powf(x, y); }

@@ -133,6 +133,15 @@ INLINE Vector per_lane(Vector x, Vector y) {
 INLINE VectorPair sqrt(VectorPair x) { return {per_lane<sqrt>(x.a), per_lane<sqrt>(x.b)}; }
 INLINE VectorPair exp(VectorPair x) { return {per_lane<exp>(x.a), per_lane<exp>(x.b)}; }
 INLINE VectorPair log(VectorPair x) { return {per_lane<log>(x.a), per_lane<log>(x.b)}; }
+INLINE VectorPair tanh(VectorPair x) { return {per_lane<tanh>(x.a), per_lane<tanh>(x.b)}; }
+INLINE VectorPair sin(VectorPair x) { return {per_lane<sin>(x.a), per_lane<sin>(x.b)}; }
+INLINE VectorPair cos(VectorPair x) { return {per_lane<cos>(x.a), per_lane<cos>(x.b)}; }
+INLINE VectorPair floor(VectorPair x) { return {per_lane<floor>(x.a), per_lane<floor>(x.b)}; }
+INLINE VectorPair ceil(VectorPair x) { return {per_lane<ceil>(x.a), per_lane<ceil>(x.b)}; }
+INLINE VectorPair round(VectorPair x) { return {per_lane<round>(x.a), per_lane<round>(x.b)}; }
+INLINE VectorPair atan2(VectorPair y, VectorPair x) {
+    return {per_lane<atan2>(y.a, x.a), per_lane<atan2>(y.b, x.b)};
+}
 INLINE VectorPair pow(VectorPair x, VectorPair y) {
     return {per_lane<pow>(x.a, y.a), per_lane<pow>(x.b, y.b)};
 }

@@ -21,6 +21,14 @@ OPS = {
     "clamp": "clamp(x, y, z)",
     "sign": "sign(x)",
     "abs": "abs(x)",
+    "tanh": "tanh(x)",
+    "sin": "sin(x)",
+    "cos": "cos(x)",
+    "atan2": "atan2(x, y)",
+    "floor": "floor(x)",
+    "ceil": "ceil(x)",
+    "round": "round(x)",
+    "round of a product": "round(x * y)",
     "sqrt": "sqrt(x)",
     "quotient": "x / y",
     "where": "where<C>(x > y, y, z)",
@@ -103,6 +111,7 @@ def triples(numbers: list[float]) -> list[Tensor]:
 SPECIAL = [0.0, 1.0, 0.3, 1e-40, 3e38, float("inf"), float("nan")]
 EXACT = ["maximum", "minimum", "clamp", "sign", "abs", "sqrt", "quotient", "where"]
 EXACT += ["product", "larger product"]
+EXACT += ["tanh", "sin", "cos", "atan2", "floor", "ceil", "round", "round of a product"]
 
 
 @pytest.mark.parametrize("word", EXACT)
