@@ -8,6 +8,7 @@ versions of a name as one variable.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
@@ -23,15 +24,46 @@ def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
     the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart)))
+    exist = dict(_conditions(algorithm)) if apart else {}
+    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart, exist)))
+
+
+def _conditions(algorithm: Algorithm) -> Iterator[tuple[str, Expr]]:
+    """Yield each state that may be missing, with the condition under which it exists."""
+    flags = {hyper.name for hyper in algorithm.hypers if hyper.type == "flag"}
+    for state in algorithm.states:
+        if state.when:
+            name = state.when.removeprefix("not ")
+            holds = Ref(name) if name in flags else Call("truth", (Ref(name),))
+            yield state.symbol, holds if name == state.when else Call("not", (holds,))
 
 
 class _Count(Counter[str]):
-    """Counter of the versions of names."""
+    """Counter of the versions of names.
 
-    def __init__(self, apart: bool) -> None:
+    `exist` has the conditions of states that may be missing, and `path` the conditions that hold at
+    the current statement.
+    """
+
+    def __init__(self, apart: bool, exist: Mapping[str, Expr]) -> None:
         super().__init__()
-        self.apart = apart
+        self.apart, self.exist = apart, exist
+        self.path: tuple[Expr, ...] = ()
+
+    def copy_to(self, joined: Ref, last: Ref) -> Program:
+        """Return a copy of an arm's last version; a missing state has no value to copy."""
+        copy = Assign(joined, last)
+        condition = self.exist.get(joined.name)
+        if condition is None or condition in self.path:
+            return (copy,)
+        return () if _negated(condition) in self.path else (If(condition, (copy,)),)
+
+
+def _negated(condition: Expr) -> Expr:
+    match condition:
+        case Call("not", (inner,)):
+            return inner
+    return Call("not", (condition,))
 
 
 def _versioned(program: Program, current: dict[str, int], count: _Count) -> Program:
@@ -65,27 +97,27 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
 def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
     condition = _read(stmt.condition, current)
     ends = [dict(current), dict(current)]
-    arms = [
-        _versioned(arm, end, count) for arm, end in zip((stmt.then, stmt.orelse), ends, strict=True)
-    ]
+    paths = [(*count.path, holds) for holds in (condition, _negated(condition))]
+    arms = []
+    for arm, end, path in zip((stmt.then, stmt.orelse), ends, paths, strict=True):
+        count.path = path
+        arms.append(_versioned(arm, end, count))
     for name in sorted(ends[0].keys() & ends[1].keys()):
         if any(end[name] != current.get(name) for end in ends):
             count[name] += 1
             joined = Ref(name, count[name])
-            arms = [
-                _ending_in(
-                    arm, Ref(name, end[name]), joined, count.apart or end[name] == current.get(name)
-                )
-                for arm, end in zip(arms, ends, strict=True)
-            ]
+            for i, end in enumerate(ends):
+                count.path, unchanged = paths[i], end[name] == current.get(name)
+                arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, count, unchanged)
             current[name] = joined.version
+    count.path = paths[0][:-1]
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
 
-def _ending_in(arm: Program, last: Ref, joined: Ref, copied: bool) -> Program:
+def _ending_in(arm: Program, last: Ref, joined: Ref, count: _Count, unchanged: bool) -> Program:
     """Return an arm with its last version of a name renamed to `joined`, or copied to it."""
-    if copied:
-        return (*arm, Assign(joined, last))
+    if count.apart or unchanged:
+        return (*arm, *count.copy_to(joined, last))
     return rename_program(
         arm, lambda ref: replace(ref, version=joined.version) if ref == last else ref
     )

@@ -31,6 +31,17 @@ Meaning = Callable[..., Any]
 PLAIN = {name: word.meaning for name, word in OPS.items()}
 
 
+STORE = {d: f"store {d}" for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+"""Ops of this oracle alone: a number that a lowering may have rounded to a dtype, or not yet."""
+
+
+def _stored(dtype: torch.dtype, x: Any) -> Bounded:
+    x = lift(x)
+    rounded = x.v.to(dtype).double()
+    e = x.e + torch.where(rounded == x.v, 0.0, torch.finfo(dtype).eps * x.v.abs())
+    return Bounded(x.v, e, x.ok, x.eps)
+
+
 @contextmanager
 def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
     """Give the ops their meaning on bounded numbers.
@@ -38,6 +49,8 @@ def bounded_meanings(coarse_matrices: bool = False) -> Iterator[None]:
     With `coarse_matrices` results of matrix ops are unknown, because those compute in 16 bits.
     """
     words = {name: replace(OPS[name], meaning=meaning) for name, meaning in MEANINGS.items()}
+    for dtype, name in STORE.items():
+        words[name] = replace(OPS["copy"], name=name, meaning=functools.partial(_stored, dtype))
     if coarse_matrices:
         words["orthogonalize"] = replace(OPS["orthogonalize"], meaning=_unknown)
     with mock.patch.dict(OPS, words):

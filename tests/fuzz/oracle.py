@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fuzz.bounded import Bounded, Given, lift, tensors_in, watched
-from fuzz.bounded_words import bounded_meanings
+from fuzz.bounded_words import STORE, bounded_meanings
 from optgen.ir.algorithm import Algorithm
 from optgen.ir.evaluate import dtype_of, evaluate, exists, facts_of
+from optgen.ir.nodes import Call, If, Program, Stmt
 
 _SLACK = 4.0
 """Factor on bounds, because they are first-order and an op may consist of several operations."""
@@ -72,6 +73,7 @@ def step_by_rule(
     for key, value in state.items():
         own = torch.finfo(value.dtype).eps if key in scalars else eps
         taken[key] = value if key == "step" else Bounded(value.double(), eps=own)
+    algorithm = _with_stores(algorithm, param)
     given = [Given(x.double(), eps=eps) for x in (param, grad)]
     given[0].kept = param.dtype
     without_axes = param.ndim == 0
@@ -88,6 +90,25 @@ def step_by_rule(
             **{k: _stored(v, *_kept_as(algorithm, k, param)) for k, v in states.items()},
         }
     return Step(kept, not unsure)
+
+
+def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
+    """Return a rule that stores each tensor it assigns, as a lowering may do before it reads it."""
+    kept = {s.symbol: kept_in(algorithm, s.key, param) for s in algorithm.states}
+    kept = {algorithm.param: param.dtype} | kept
+    without = {s.symbol for s in algorithm.scalar_states()}
+
+    def stored(program: Program) -> Iterator[Stmt]:
+        for stmt in program:
+            if isinstance(stmt, If):
+                then, orelse = tuple(stored(stmt.then)), tuple(stored(stmt.orelse))
+                yield replace(stmt, then=then, orelse=orelse)
+            elif stmt.target.name in kept and stmt.target.name not in without:
+                yield replace(stmt, value=Call(STORE[kept[stmt.target.name]], (stmt.value,)))
+            else:
+                yield stmt
+
+    return replace(algorithm, rule=tuple(stored(algorithm.rule)))
 
 
 def _kept_as(algorithm: Algorithm, key: str, param: Tensor) -> tuple[torch.dtype, torch.Size]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from optgen.ir.generated_names import is_free
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, Stmt, assigns, expressions
+from optgen.ir.ops import SHADOWABLE_FUNCTIONS
 from optgen.ir.plan import Finish, Plan, Sweep, is_reduction, reads
 from optgen.ir.value_kinds import Axes, Lookup
 from optgen.passes.rewrite import filter_assigns
@@ -98,7 +99,8 @@ class PhaseSteps:
         base = reduced
         for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
             base = base.removesuffix(suffix)
-        names = (base, f"{base}_value", *(f"{base}_value{n}" for n in range(2, 99)))
+        plain = () if base in SHADOWABLE_FUNCTIONS else (base,)  # the loop calls the function
+        names = (*plain, f"{base}_value", *(f"{base}_value{n}" for n in range(2, 99)))
         name = next(n for n in names if is_free(n, self.taken))
         self.taken.add(name)
         return name
