@@ -17,18 +17,25 @@ def replay(paths: list[Path]) -> int:
     rules, wrong = [], 0
     for path in paths:
         finding = kept.read(path)
+        assert finding.setting is not None
         try:
             with limited():
-                rules.append((path, finding, built.load(finding.text)))
+                rule = built.load(finding.text)
         except SpecError:
             continue  # a refusal is also right
         except Exception as error:
             wrong += said(path, of_exception(error, "load", finding.text))
+        else:
+            rules.append((path, finding.setting, rule))
+    dtypes: dict[str, set[str]] = {}  # by text: two findings may be about one rule
+    for _, setting, rule in rules:
+        dtypes.setdefault(rule.text, set()).add(setting.dtype)
+    for *_, rule in rules:
+        rule.types = built.types_of(rule.algorithm, [*dtypes[rule.text]])
     built.compile_together([rule for *_, rule in rules])
     with built.batch_kernels([rule for *_, rule in rules]):
-        for path, finding, rule in rules:
-            assert finding.setting is not None
-            for each in tried(rule, [finding.setting], LOWERINGS, Tally(), sparing=False):
+        for path, setting, rule in rules:
+            for each in tried(rule, [setting], LOWERINGS, Tally(), sparing=False):
                 wrong += said(path, each)
     print(f"{len(paths)} found once, {wrong} times wrong now")
     return int(wrong > 0)
