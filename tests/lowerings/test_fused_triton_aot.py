@@ -36,9 +36,9 @@ IN_FEW = ("RowWiseAdagrad",)  # RowWiseAdagrad shares its templates with Adafact
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return a folder for Triton's files, without kernels of an earlier run; it is removed."""
-    return str(tmp_path_factory.mktemp("triton"))
+def cache() -> str:
+    """Return a folder for Triton's files. Triton finds a kernel there by its source and target."""
+    return str(Path(__file__).parents[2] / "build" / "triton")
 
 
 def chosen(name: str, target: str) -> Iterator[Case]:
