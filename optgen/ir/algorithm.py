@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, expressions, walk
+from optgen.ir.nodes import NOWHERE, Call, Expr, Place, Program, Ref, expressions, walk
 from optgen.ir.ops import BY_ROW, MATRIX_OPS, PROPERTIES, REDUCTIONS
 
 HyperType = Literal["number", "tuple", "flag", "choice"]
@@ -202,6 +202,19 @@ class Algorithm:
     def hyper(self, name: str) -> Hyper | None:
         """Return the hyperparameter with a name, or None."""
         return next((h for h in self.hypers if h.name == name), None)
+
+    def existence(self, symbol: str) -> Expr | None:
+        """Return the condition under which a state exists; None if it always does."""
+        state = self.state(symbol)
+        if state is None or state.when is None:
+            return None
+        name = state.when.removeprefix("not ")
+        hyper = self.hyper(name)
+        if hyper is None:
+            holds: Expr = Call(name, (Ref(self.param),))  # a shape predicate
+        else:
+            holds = Ref(name) if hyper.type == "flag" else Call("truth", (Ref(name),))
+        return holds if name == state.when else Call("not", (holds,))
 
     def factor_states(self) -> Iterator[State]:
         """Yield the row and column states, in checkpoint order."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
-from optgen.ir.copies import copied
+from optgen.ir.copies import copied, is_self_copy
 from optgen.ir.nodes import Assign, Call, Expr, If, Program, Ref, assigns, children
 from optgen.ir.ops import PROPERTIES
 from optgen.ir.print_ir import expr_text
 from optgen.ir.value_kinds import Kind, kind_of
 
 Versions = dict[str, frozenset[int]]
-"""The versions that a name's variable holds: several if a name was copied to its next version."""
+"""Versions that a variable holds. After a copy to the next version, it holds both."""
 Assumed = Mapping[Expr, bool]
 
 
@@ -78,6 +78,7 @@ class Paths:
                 now[stmt.target.name] = _held_after(stmt, now)
                 done.append((stmt, path))
             else:
+                stmt = _positive(stmt)
                 here = self._here(program, place, past)
                 starts = {True: now, False: now}
                 if stmt.condition in here.conditions and stmt.condition not in path:
@@ -153,8 +154,8 @@ class Paths:
             fail("undefined on this path", ref)
         left_out = not self.copies and ref.version > 0 and ref not in self.written
         if ref.version not in now[ref.name] and not left_out:
-            held = " or ".join(map(str, sorted(now[ref.name]))) or "an unknown version"
-            raise StaleReadError(f"read where {held} is held: {expr_text(ref)}")
+            held = " or ".join(map(str, sorted(now[ref.name]))) or "no common version"
+            raise StaleReadError(f"{expr_text(ref)} is read where its variable holds {held}")
 
 
 @dataclass
@@ -184,17 +185,24 @@ def _conditions(program: Program) -> Iterator[Expr]:
     """Yield every condition of a program, including those inside branches."""
     for stmt in program:
         if isinstance(stmt, If):
-            yield stmt.condition
+            yield _positive(stmt).condition
             yield from _conditions((*stmt.then, *stmt.orelse))
+
+
+def _positive(stmt: If) -> If:
+    """Return a branch on `not x` as a branch on `x`: paths compare conditions."""
+    match stmt.condition:
+        case Call("not", (inner,)):
+            return replace(stmt, condition=inner, then=stmt.orelse, orelse=stmt.then)
+    return stmt
 
 
 def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
     """Return the versions that the target's variable holds after an assignment."""
-    made, source = frozenset((stmt.target.version,)), copied(stmt)
-    if source is None or source.name != stmt.target.name:
-        return made
-    held = now.get(source.name, frozenset())
-    return held | made if source.version in held else made
+    made = frozenset((stmt.target.version,))
+    source = copied(stmt) if is_self_copy(stmt) else None
+    held = now.get(stmt.target.name, frozenset())
+    return held | made if source is not None and source.version in held else made
 
 
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:

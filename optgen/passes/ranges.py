@@ -31,6 +31,9 @@ class Range:
 ANYTHING = Range()
 NOT_NEGATIVE = Range(0.0)
 Ranges = Mapping[Ref, Range]
+_NEVER_NEGATIVE = {"sqrt", "exp", "abs", "max_abs"} | {
+    f"{axis}{word}" for axis in ("", "row_", "col_") for word in ("norm", "rms")
+}
 
 
 def declared_ranges(algorithm: Algorithm) -> dict[Ref, Range]:
@@ -57,16 +60,15 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
         case Call("neg", (a,)):
             inner = range_of(a, ranges)
             return Range(-inner.high, -inner.low)
-        case Call("sqrt" | "exp" | "abs" | "max_abs" | "norm" | "rms", _):
+        case Call(word, _) if word in _NEVER_NEGATIVE:
             return NOT_NEGATIVE
-        case Call("row_norm" | "col_norm" | "row_rms" | "col_rms", _):
-            return NOT_NEGATIVE
-        case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # none of them decreases
+        case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # monotonic
             inner = range_of(a, ranges)
-            return Range(of_numbers(word, [inner.low]), of_numbers(word, [inner.high]))
+            low, high = (of_numbers(word, [end]) for end in (inner.low, inner.high))
+            return Range(-1.0 if low == 0 and inner.low < 0 else low, high)  # -0.0 is no square
         case Call("sin" | "cos", _):
             return Range(-1.0, 1.0)
-        case Call("atan2", _):  # pi rounds up in float32; y >= 0 includes -0.0, which gives -pi
+        case Call("atan2", _):  # pi of float32 is above pi; the angle of y = -0.0 may be -pi
             return Range(-4.0, 4.0)
         case Call("numel" | "ndim" | "rows" | "cols" | "machine_eps", _):
             return NOT_NEGATIVE

@@ -31,6 +31,7 @@ from optgen.ir.value_kinds import Axes, Kind, declared_kinds, kind_of
 from optgen.passes.dependency_depth import kinds_of
 from optgen.passes.name_reductions import is_matrix_op
 from optgen.passes.rewrite import map_expressions, read_instead
+from optgen.passes.ssa import under
 
 
 def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
@@ -72,7 +73,10 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
         of_elements = kind_of(expr, kinds.__getitem__).axes is Axes.TENSOR
         return read_instead(expr, copies) if of_elements else rebuild(expr, change)
 
-    made = tuple(Assign(new, Call("copy", (old,))) for old, new in copies.items())
+    made = (
+        under(algorithm.existence(old.name), Assign(new, Call("copy", (old,))))
+        for old, new in copies.items()
+    )
     return replace(algorithm, rule=(*made, *map_expressions(algorithm.rule, change)))
 
 
@@ -112,11 +116,14 @@ def _passing_values(algorithm: Algorithm, names: Collection[str]) -> list[Ref]:
 
 
 def _last_version(program: Program, name: str) -> int:
-    """Return a name's version after a program. Both arms of a branch end in the same version."""
+    """Return a name's version after a program.
+
+    Both arms of a branch end in the same version, except for a state that one of them excludes.
+    """
     version = 0
     for stmt in program:
         if not isinstance(stmt, Assign):
-            version = _last_version(stmt.then, name) or version
+            version = max(version, *(_last_version(arm, name) for arm in (stmt.then, stmt.orelse)))
         elif stmt.target.name == name:
             version = stmt.target.version
     return version

@@ -1,14 +1,15 @@
 """Convert a rule to SSA form: every assignment gets its own version of its name.
 
 Both arms of a branch end in the same version of each name that they assign; this replaces phi
-nodes. So every version is assigned exactly once on each path, and a printer can still print all
-versions of a name as one variable.
+nodes. An arm in which a state does not exist has no version of the state. So every version is
+assigned exactly once on each path, and a printer can still print all versions of a name as one
+variable.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from optgen.ir.algorithm import Algorithm
@@ -24,39 +25,39 @@ def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
     the join. Then no version is computed in both arms.
     """
     current = dict.fromkeys(declared_kinds(algorithm), 0)
-    exist = dict(_conditions(algorithm)) if apart else {}
-    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart, exist)))
-
-
-def _conditions(algorithm: Algorithm) -> Iterator[tuple[str, Expr]]:
-    """Yield each state that may be missing, with the condition under which it exists."""
-    flags = {hyper.name for hyper in algorithm.hypers if hyper.type == "flag"}
-    for state in algorithm.states:
-        if state.when:
-            name = state.when.removeprefix("not ")
-            holds = Ref(name) if name in flags else Call("truth", (Ref(name),))
-            yield state.symbol, holds if name == state.when else Call("not", (holds,))
+    split = algorithm.states if apart else algorithm.factor_states()  # later under new names
+    conditions = {state.symbol: algorithm.existence(state.symbol) for state in split}
+    return replace(algorithm, rule=_versioned(algorithm.rule, current, _Count(apart, conditions)))
 
 
 class _Count(Counter[str]):
     """Counter of the versions of names.
 
-    `exist` has the conditions of states that may be missing, and `path` the conditions that hold at
-    the current statement.
+    * `exists_if`: the condition under which a state exists, or None; other names always do.
+    * `path`: the conditions that hold at the current statement.
     """
 
-    def __init__(self, apart: bool, exist: Mapping[str, Expr]) -> None:
+    def __init__(self, apart: bool, exists_if: Mapping[str, Expr | None]) -> None:
         super().__init__()
-        self.apart, self.exist = apart, exist
+        self.apart, self.exists_if = apart, exists_if
         self.path: tuple[Expr, ...] = ()
 
     def copy_to(self, joined: Ref, last: Ref) -> Program:
-        """Return a copy of an arm's last version; a missing state has no value to copy."""
-        copy = Assign(joined, last)
-        condition = self.exist.get(joined.name)
-        if condition is None or condition in self.path:
-            return (copy,)
-        return () if _negated(condition) in self.path else (If(condition, (copy,)),)
+        """Return a copy of an arm's last version, or nothing where the state does not exist."""
+        condition = self.exists_if.get(joined.name)
+        if condition is not None and _negated(condition) in self.path:
+            return ()
+        return (under(None if condition in self.path else condition, Assign(joined, last)),)
+
+
+def under(condition: Expr | None, stmt: Assign) -> Stmt:
+    """Return a statement that runs only under a condition, if there is one."""
+    match condition:
+        case None:
+            return stmt
+        case Call("not", (inner,)):  # other branches have the condition itself
+            return If(inner, (), (stmt,))
+    return If(condition, (stmt,))
 
 
 def _negated(condition: Expr) -> Expr:
@@ -97,7 +98,8 @@ def _at(ref: Ref, current: dict[str, int]) -> Ref:
 def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
     condition = _read(stmt.condition, current)
     ends = [dict(current), dict(current)]
-    paths = [(*count.path, holds) for holds in (condition, _negated(condition))]
+    outer = count.path
+    paths = [(*outer, holds) for holds in (condition, _negated(condition))]
     arms = []
     for arm, end, path in zip((stmt.then, stmt.orelse), ends, paths, strict=True):
         count.path = path
@@ -110,7 +112,7 @@ def _versioned_if(stmt: If, current: dict[str, int], count: _Count) -> If:
                 count.path, unchanged = paths[i], end[name] == current.get(name)
                 arms[i] = _ending_in(arms[i], Ref(name, end[name]), joined, count, unchanged)
             current[name] = joined.version
-    count.path = paths[0][:-1]
+    count.path = outer
     return replace(stmt, condition=condition, then=arms[0], orelse=arms[1])
 
 

@@ -38,8 +38,9 @@ STORE = {d: f"store {d}" for d in (torch.float64, torch.float32, torch.float16, 
 def _stored(dtype: torch.dtype, x: Any) -> Bounded:
     x = lift(x)
     rounded = x.v.to(dtype).double()
-    e = x.e + torch.where(rounded == x.v, 0.0, torch.finfo(dtype).eps * x.v.abs())
-    return Bounded(x.v, e, x.ok, x.eps)
+    moved = (torch.finfo(dtype).eps * x.v.abs()).maximum((rounded - x.v).abs())
+    e = x.e + torch.where(rounded == x.v, 0.0, moved)  # an exact number is not rounded
+    return made(x.v, e, x.ok, x.eps)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class PhaseSteps:
     steps: list[Step] = field(default_factory=list)
     axes: dict[str, Axes] = field(default_factory=dict)  # of every value that has any
     numbers: list[str] = field(default_factory=list)  # values that are one for the whole tensor
-    sweep: int = 0
+    sweep: int = -1  # a finish before the first sweep ends a pass without one
 
     def __post_init__(self) -> None:
         self.axes |= self.streams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from optgen.ir.value_kinds import Axes
@@ -82,7 +82,7 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
         _let("row_values", "values + matrix * height"),
         _let("column_values", f"{_columns(counts)} + matrix * width"),
         _let("matrix_values", f"{_matrices(counts)} + matrix"),
-        *(_state(state) for state in states),
+        *(line for state in states for line in _state(state)),
     ]
 
 
@@ -145,10 +145,17 @@ def _let(name: str, value: str) -> Line:
     return name, f"{name} = {value}"
 
 
-def _state(state: Mapping[str, Any]) -> Line:
+def _state(state: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield the address of a row or column state, and whether the state exists."""
     per = "height" if state["shape"] == "row" else "width"
     address = f"tl.load(row + {state['address']} * tensors)"
-    return _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {per}")
+    yield _let(exists(state["list"]), f"{address} != 0")
+    yield _let(state["list"], f"{address}.to(tl.pointer_type({state['type']})) + matrix * {per}")
+
+
+def exists(state: str) -> str:
+    """Return the name of a flag: whether the state of this list exists."""
+    return f"{state}_exist"
 
 
 def _columns(counts: Mapping[Axes, int]) -> str:

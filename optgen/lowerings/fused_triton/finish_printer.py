@@ -14,6 +14,7 @@ from optgen.ir.nodes import Assign, Call, Expr, Program, Ref, assigns, expressio
 from optgen.ir.ops import OPS
 from optgen.ir.plan import Finish, Plan, is_reduction, reads
 from optgen.ir.value_kinds import Axes
+from optgen.lowerings.fused_triton.address_lines import exists
 from optgen.lowerings.fused_triton.expression_printer import ExpressionPrinter, variable
 from optgen.lowerings.fused_triton.packed_scalars import PackedScalars
 from optgen.lowerings.fused_triton.properties import read_property
@@ -39,6 +40,7 @@ class FinishPrinter:
         self._plan, self._body, self._packed, self._slots = plan, finish.body, packed, slots
         self._printer = ExpressionPrinter(read_property, tensors=False, ask=packed.answer)
         self._states = {s.symbol for s in plan.algorithm.factor_states()}
+        self._sometimes = {s.symbol for s in plan.algorithm.factor_states() if s.when}
         self._stages: dict[Ref, int] = {}
         self._last_read: dict[Ref, int] = {}
         before: dict[Ref, int] | None = None
@@ -172,7 +174,13 @@ class FinishPrinter:
     def _load(self, ref: Ref, axis: Axes) -> str:
         old = ref.name in self._states and ref not in self._stages
         place = variable(plural(ref.name)) if old else self._slots.place(ref, axis)
-        return f"{variable(ref.name)} = tl.load({place} + lanes, mask, 0.0).to(tl.float64)"
+        mask = self._state_mask(ref) if old else "mask"
+        return f"{variable(ref.name)} = tl.load({place} + lanes, {mask}, 0.0).to(tl.float64)"
+
+    def _state_mask(self, ref: Ref) -> str:
+        """Return the mask of a state's lanes. A state that does not exist has none."""
+        present = exists(variable(plural(ref.name)))
+        return f"mask & {present}" if ref.name in self._sometimes else "mask"
 
     def _stores(self, body: Program, axis: Axes) -> list[str]:
         lines = []
@@ -180,7 +188,8 @@ class FinishPrinter:
             name = variable(ref.name)
             if ref.name in self._states:
                 kept = f"{name}.to({ref.name.upper()}_T)"
-                lines.append(f"tl.store({variable(plural(ref.name))} + lanes, {kept}, mask)")
+                place, mask = variable(plural(ref.name)), self._state_mask(ref)
+                lines.append(f"tl.store({place} + lanes, {kept}, {mask})")
             if self._slots.holds(ref, axis):
                 lines.append(f"tl.store({self._slots.place(ref, axis)} + lanes, {name}, mask)")
         return lines

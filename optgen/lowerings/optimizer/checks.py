@@ -13,10 +13,9 @@ from optgen.lowerings.python.literals import filled, literal, message
 
 _MESSAGES = {"lr": "Invalid learning rate: {}", "eps": "Invalid epsilon value: {}"}
 _NOT_FOREACH = "{} as a Tensor is not supported for capturable=False and foreach=True"
-_MATH = ("sqrt", "exp", "log", "tanh", "sin", "cos", "atan2", "floor", "ceil")
+_OF_SCALARS = ("sqrt", "exp", "log", "tanh", "sin", "cos", "atan2", "floor", "ceil", "round")
 _FUNCTIONS = {
-    **{name: f"math.{name}" for name in _MATH},
-    "round": "round",
+    **{name: f"scalars.{name}" for name in _OF_SCALARS},
     "abs": "abs",
     "maximum": "max",
     "minimum": "min",

@@ -289,13 +289,18 @@ class _Printer:
         )
 
     def _sometimes_assigned(self) -> list[str]:
-        """Return the small values that only one arm of a branch assigns; they start as None."""
+        """Return the small values that only one arm of a branch assigns, or that do not exist.
+
+        They start as None.
+        """
         finishes = [phase.body for phase in self.plan.phases if isinstance(phase, Finish)]
         names = {a.target.name: None for body in finishes for a in assigns(body)}
         always = {name for body in finishes for name in _always(body)}
         read = {ref.name for sweep in self.plan.sweeps for ref in _touched(sweep)}
         states = {state.symbol for state in self.plan.algorithm.states}
-        return [name for name in names if name in read and name not in always | states]
+        missing = [s.symbol for s in self.plan.algorithm.factor_states() if s.when]
+        made = [name for name in names if name not in always | states]
+        return [name for name in (*missing, *made) if name in read]
 
     def _small(self, name: str) -> str:
         """Return the text of a small value as an argument of the loop over blocks."""

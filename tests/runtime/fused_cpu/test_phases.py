@@ -155,6 +155,13 @@ def test_came() -> None:
     follow_the_rule(rule("came"), shapes, 1e-12, lr=0.01)
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+def test_old_values_of_rows_and_columns(by_row: bool) -> None:
+    """A pass without a sweep copies them before the first sweep."""
+    shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]
+    follow_the_rule(rule("old_factors"), shapes, 1e-12, by_row=by_row)
+
+
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "scaled": True}])
 def test_every_reduction_on_all_shapes(options: dict[str, Any], odd: tuple[Any, Algorithm]) -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) > 1]

@@ -223,6 +223,14 @@ def test_came(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     follow_the_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+def test_old_values_of_rows_and_columns(
+    mesh: tuple[int, ...], axes: tuple[int, ...], by_row: bool
+) -> None:
+    follow_the_whole(rule("old_factors")[0], [*MATRICES, *BATCHES], mesh, axes, by_row=by_row)
+
+
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_every_reduction(
     mesh: tuple[int, ...], axes: tuple[int, ...], odd: tuple[Any, Algorithm]

@@ -179,8 +179,9 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 Pointer pointers[MAX_VALUES];
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
-                    pointers[v] = rule.axes[v] == step.axes
-                        ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
+                    const bool in_place = rule.axes[v] == step.axes || !at[v].at; // or no state
+                    pointers[v] =
+                        in_place ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
                 }
                 return rule.run(true, tensor.inputs, k, 1, n, pointers);
             }
