@@ -124,7 +124,8 @@ def _states(draft: Draft) -> list[State]:
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if lot.random() < 0.5:
-                holds = "" if draft.required else "factored(p)"
+                flags = ("", "", "", "fa", "not fb", "c")
+                holds = lot.choice(flags) if draft.required else "factored(p)"
                 options = f'init={lot.choice(INITS)}, shape="{shape}"'
                 nature = "rows" if shape == "row" else "columns"
                 found.append(State(symbol, nature, options, holds))
@@ -209,6 +210,8 @@ def _without_unread(text: str, kept: list[str]) -> str:
 SHAPES: tuple[tuple[int, ...], ...] = (
     (5,), (2, 3), (), (3, 1), (1, 4), (2, 2, 3), (1,), (2, 3), (1, 1), (2, 1, 2), (17,),
 )  # fmt: skip
+LARGE = ((90, 70), (3, 5000), (5000, 3), (2, 70, 60))
+"""Shapes of matrices that kernels split: by rows, by columns, or both."""
 
 
 def _settings(draft: Draft, text: str) -> list[Setting]:
@@ -228,6 +231,7 @@ def _settings(draft: Draft, text: str) -> list[Setting]:
         hypers = {} if first else {name: lot.choice(values) for name, values in offered.items()}
         if not first and "mode" in offered and hypers["mode"] == "a":
             hypers.pop("mode")
-        chosen = tuple(lot.sample(shapes, 2))
+        large = draft.family != "elements" and lot.random() < 0.08
+        chosen = (lot.choice(LARGE),) if large else tuple(lot.sample(shapes, 2))
         found.append(Setting(hypers, chosen, dtype, lot.randrange(1000)))
     return found

@@ -30,4 +30,4 @@ def OldFactors(
         u = u * r
         r = 0.5 * r + row_mean(abs(u))
     c = 0.5 * c + col_mean(abs(u))
-    p = p - lr * u / (1 + norm(u))
+    p = p - lr * u / (1 + rms(row_mean(u) * col_mean(u)))

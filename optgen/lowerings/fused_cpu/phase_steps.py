@@ -57,11 +57,10 @@ class PhaseSteps:
         self.axes |= self.streams
         self.taken = {ref.name for ref in self.plan.kinds}
         self.counts = dict.fromkeys(_LOOPS, 0)
-        sweeps = 0
         for position, phase in enumerate(self.plan.phases):
             later = self._names_after(position)
             if isinstance(phase, Sweep):
-                self.sweep, sweeps = sweeps, sweeps + 1
+                self.sweep += 1
                 self._sweep(phase)
             elif isinstance(phase, Finish):
                 self._finish(phase.body, later)
@@ -122,19 +121,24 @@ class PhaseSteps:
             rest = tuple(s for _, others in groups[position + 1 :] for s in others)
             first = stmts[0]
             if isinstance(first, Assign) and is_reduction(first.value):
-                self._reduction(first, self._source(first), swept=False)
+                source = self._source(first)
+                self._reduction(first, source, swept=self.axes[source] is Axes.TENSOR)
                 continue
             needed = later | _read(rest) | set(self.streams)
             made = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
             self._loop(axes, tuple(stmts), [name for name in made if name in needed])
 
     def _source(self, stmt: Assign) -> str:
-        """Return the value that is reduced; an expression gets a name and a loop first."""
+        """Return the value that is reduced; an expression gets a name and a loop first.
+
+        Elements that are computed from rows and columns need a sweep of their own.
+        """
         operand = _operand(stmt.value)
         if isinstance(operand, Ref):
             return operand.name
         name = self._operand_name(stmt.target.name)
         axes = self.plan.kind(operand).axes
+        self.sweep += axes is Axes.TENSOR
         self._loop(axes, (Assign(Ref(name), operand, stmt.quote),), [name])
         return name
 
