@@ -4,9 +4,9 @@ from optgen.spec import (
     factored,
     flag,
     hyper,
-    norm,
     optimizer,
     require,
+    rms,
     row_mean,
     state,
 )

@@ -79,7 +79,7 @@ class PassScheduler:
     axes: Collection[Axes]
 
     def passes(self) -> list[Pass]:
-        """Return the passes that recompute values of these axes; [] if there are none."""
+        """Return the passes that recompute values of these axes; [] if the steps allow none."""
         return self._passes({n for n, axes in self.streams.items() if axes not in self.axes})
 
     def exact_passes(self) -> list[Pass]:
@@ -106,7 +106,24 @@ class PassScheduler:
             if any(i in again and name in (*steps[i].reads, *steps[i].writes) for i in before):
                 return []
         self._defer(levels, runs, kept)
+        if any(self._adds_again(levels, at, run) for at, run in enumerate(runs)):
+            return []
         return self._laid_out(levels, runs)
+
+    def _adds_again(self, levels: Sequence[int], at: int, run: Collection[int]) -> bool:
+        """Tell whether a pass reads complete sums of elements, and has the loop that sums them.
+
+        The loop would add the same elements to these sums again.
+        """
+        steps = self.steps
+        read = {name for i in run for name in steps[i].reads}
+        elements = {n for i in run if steps[i].axes is Axes.TENSOR for n in steps[i].writes}
+        complete = (
+            step
+            for step, level in zip(steps, levels, strict=True)
+            if step.reduction and level < at and step.axes not in self.axes
+        )
+        return any(s.reads[0] in elements and not read.isdisjoint(s.writes) for s in complete)
 
     def _defer(
         self, levels: Sequence[int], runs: Sequence[set[int]], kept: Collection[str]
