@@ -10,7 +10,7 @@ from optgen.bench.variants import CLASSES, FACTORED, suited
 _LARGE = 5_000_000  # elements; with more, a step that multiplies matrices takes seconds
 _BUSY = ("SGD", "AdamW", "Adafactor")
 _COMPILED = (("SGD", "1e6"), ("AdamW", "1e6"), ("AdamW", "2.5e7"), ("AdamW", "resnet50"))
-_FIRST = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
+_FIRST_STEP = (("AdamW", "1e6"), ("AdamW", "resnet50"), ("Adafactor", "resnet50"))
 
 Limited = Callable[[str], bool]
 """Tells whether memory limits a class's step, because it multiplies no matrices."""
@@ -38,7 +38,7 @@ def everything(limited: Limited) -> Iterator[Cell]:
         yield from chosen("step", CLASSES, FOR_ALL, limited, [dtype], [threads])
         yield from chosen("step", FACTORED, ["thin"], limited, [dtype], [threads])
     yield from chosen("first step", CLASSES, ["2000x256"], limited)
-    yield from (Cell("first step", *each) for each in _FIRST)
+    yield from (Cell("first step", *each) for each in _FIRST_STEP)
     yield from chosen("memory", memory_bound, ["resnet50", "2.5e7"], limited)
     yield from chosen("memory", FACTORED, ["thin"], limited)
     yield from chosen("busy", _BUSY, ["2000x256"], limited, threads=(1, 2))

@@ -73,7 +73,7 @@ def evaluate_function(
     return {algorithm.param: param, **written}
 
 
-def of_numbers(op: str, numbers: Sequence[float]) -> float | bool:
+def evaluate_numbers(op: str, numbers: Sequence[float]) -> float | bool:
     """Return the result of an op on numbers, computed in float64."""
     operands = [torch.tensor(number, dtype=torch.float64) for number in numbers]
     result: float | bool = OPS[op].meaning(*operands).item()

@@ -56,7 +56,10 @@ PYTHON = frozenset(
         *("_update", "blocked", "capturable", "chunk", "index", "collectives", "sublist", "whole"),
     )
 ).difference(SHADOWABLE_FUNCTIONS)
-"""Names that generated Python uses, whatever the rule. A pass reserves the other functions."""
+"""Names that generated Python may use for any rule.
+
+`passes/rename.py` reserves a function of SHADOWABLE_FUNCTIONS if the rule calls this function.
+"""
 
 
 def plural(name: str) -> str:
@@ -72,7 +75,10 @@ def upper_case_name(name: str) -> str:
 
 
 def escaped(name: str, reserved: Collection[str]) -> str:
-    """Return the name, with an underscore appended if it is reserved."""
+    """Return the name, with an underscore appended if it is reserved, or reserved plus underscores.
+
+    So names that differ stay different: `sum` becomes `sum_`, and `sum_` becomes `sum__`.
+    """
     return f"{name}_" if name.rstrip("_") in reserved else name
 
 

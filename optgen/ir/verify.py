@@ -78,7 +78,7 @@ _INPUT = frozenset((0,))  # the version of a declared name before the rule
 
 
 def _only(ref: Ref) -> frozenset[int]:
-    """Return the versions that a variable holds after this one was written."""
+    """Return the only version that a variable holds after `ref` was written."""
     return frozenset((ref.version,))
 
 

@@ -121,8 +121,9 @@ class Paths:
     def _joined(self, before: Versions, then: Versions, orelse: Versions) -> Versions:
         """Return the versions after both arms of a branch.
 
-        An arm without an assignment keeps the old versions. Where the arms leave different ones,
-        reading either is an error, except the version of a join that a plan has left out.
+        A variable holds the versions that both arms leave; other versions cannot be read. A plan
+        is an exception: it leaves out the copy in an arm that keeps the old versions. Then the
+        variable holds the other arm's versions.
         """
         after: Versions = {}
         for name in then.keys() & orelse.keys():
@@ -206,7 +207,10 @@ def _held_after(stmt: Assign, now: Versions) -> frozenset[int]:
 
 
 def _on_taken(before: Versions, taken: Versions, dead: Program) -> Versions:
-    """Return the versions after a taken arm; names only the dead arm assigns get its versions."""
+    """Return the versions after a taken arm.
+
+    A variable that only the dead arm assigns also holds the dead arm's last version, the join's.
+    """
     joined = {a.target.name: frozenset((a.target.version,)) for a in assigns(dead)}
     return {
         name: held | joined.get(name, frozenset()) if held == before.get(name) else held

@@ -1,4 +1,4 @@
-"""Hooks that update a parameter in the backward pass, when its gradient is ready."""
+"""Register hooks that update a parameter in the backward pass, when its gradient is ready."""
 
 from collections.abc import Callable
 from typing import Any, Protocol

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-from optgen.ir.evaluate import of_numbers
+from optgen.ir.evaluate import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, rebuild
 from optgen.ir.ops import OPS
 
@@ -38,7 +38,7 @@ def _computed(call: Call) -> Const:
     """Evaluate an op on constants in float64; integer operands give an integer where exact."""
     constants = [arg.value for arg in call.args if isinstance(arg, Const)]
     values = [value for value in constants if isinstance(value, int | float)]
-    result = of_numbers(call.op, values)
+    result = evaluate_numbers(call.op, values)
     whole = all(isinstance(value, int) for value in values) and call.op != "/"
     if whole and repr(result).endswith(".0") and result and abs(result) < _LARGEST_INT:
         result = int(result)

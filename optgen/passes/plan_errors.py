@@ -10,7 +10,7 @@ from optgen.passes.specialize_shape import Facts
 
 
 def circular_matrix_op(program: Program) -> RuleError | None:
-    """Return an error at the first matrix op, or None if the rule has none."""
+    """Return the error for a circular dependency, at the first matrix op; None if there is none."""
     for stmt in assigns(program):
         for call in walk(stmt.value):
             if isinstance(call, Call) and call.op in MATRIX_OPS:

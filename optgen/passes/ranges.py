@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isnan
 
 from optgen.ir.algorithm import Algorithm
-from optgen.ir.evaluate import of_numbers
+from optgen.ir.evaluate import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr, Linear, Ref, Term
 
 
@@ -64,11 +64,11 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return NOT_NEGATIVE
         case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # monotonic
             inner = range_of(a, ranges)
-            low, high = (of_numbers(word, [end]) for end in (inner.low, inner.high))
+            low, high = (evaluate_numbers(word, [end]) for end in (inner.low, inner.high))
             return Range(-1.0 if low == 0 and inner.low < 0 else low, high)  # -0.0 is no square
         case Call("sin" | "cos", _):
             return Range(-1.0, 1.0)
-        case Call("atan2", _):  # pi of float32 is above pi; the angle of y = -0.0 may be -pi
+        case Call("atan2", _):  # float32's pi is above pi; y = -0.0 may give -pi
             return Range(-4.0, 4.0)
         case Call("numel" | "ndim" | "rows" | "cols" | "machine_eps", _):
             return NOT_NEGATIVE

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from optgen.ir.evaluate import of_numbers
+from optgen.ir.evaluate import evaluate_numbers
 from optgen.ir.nodes import Call, Const, Expr
 
 ONE = Const(1)
@@ -107,5 +107,5 @@ def _over(above: Expr, below: Expr) -> Expr:
         case _, _ if is_number(below, 1):
             return above
         case Const(int() | float() as a), Const(int() | float() as b) if b == 0:
-            return Const(of_numbers("/", (a, b)), above.place)
+            return Const(evaluate_numbers("/", (a, b)), above.place)
     return Call("/", (above, below))

@@ -33,7 +33,7 @@ def to_ssa(algorithm: Algorithm, apart: bool = False) -> Algorithm:
 class _Count(Counter[str]):
     """Counter of the versions of names.
 
-    * `exists_if`: the condition under which a state exists, or None; other names always do.
+    * `exists_if`: for each state, the condition under which it exists; None if it always does.
     * `path`: the conditions that hold at the current statement.
     """
 
@@ -43,7 +43,10 @@ class _Count(Counter[str]):
         self.path: tuple[Expr, ...] = ()
 
     def copy_to(self, joined: Ref, last: Ref) -> Program:
-        """Return a copy of an arm's last version, or nothing where the state does not exist."""
+        """Return the statements that copy an arm's last version to the version of the join.
+
+        There are none if the arm excludes the state. If that is unknown, the copy has a condition.
+        """
         condition = self.exists_if.get(joined.name)
         if condition is not None and _negated(condition) in self.path:
             return ()

@@ -28,7 +28,7 @@ def use_ieee_operators(plan: Plan) -> Plan:
         match expr:
             case Call(word, (a, b)) if word in _GUARDED and plan.kind(expr).is_scalar:
                 if not proof.is_safe(word, a, b):
-                    return _in_a_word(inner)
+                    return _as_function_call(inner)
         return inner
 
     return plan.map_programs(lambda program: map_expressions(program, guarded))
@@ -62,6 +62,7 @@ class _Proof:
         return shrinks or (base.low >= 1 and power.high <= 0)
 
     def _is_above_zero(self, expr: Expr) -> bool:
+        # no case for `*` and `/`: a product or a quotient may underflow to zero
         match expr:
             case Ref(name) | Call("item", (Ref(name), _)) if name in self.hypers:
                 bounds = self.hypers[name]
@@ -69,7 +70,7 @@ class _Proof:
             case Call("+", (a, b)):
                 sides = ((a, b), (b, a))
                 return any(self._is_above_zero(x) and self._is_not_negative(y) for x, y in sides)
-            case Call("minimum", (a, b)):  # a product or a quotient may underflow to zero
+            case Call("minimum", (a, b)):
                 return self._is_above_zero(a) and self._is_above_zero(b)
             case Call("maximum", (a, b)):
                 return self._is_above_zero(a) or self._is_above_zero(b)
@@ -87,8 +88,8 @@ class _Proof:
                 bounds = self.hypers[name]
                 return bounds.lt is not None and bounds.lt <= 1
             case Call("**", (a, b)):
-                grows = range_of(b, self.ranges).low >= 1
-                return grows and self._is_not_negative(a) and self._is_below_one(a)
+                least_power = range_of(b, self.ranges).low
+                return least_power >= 1 and self._is_not_negative(a) and self._is_below_one(a)
             case Call("*", (a, b)):
                 inside = all(_lies_in_unit(range_of(side, self.ranges)) for side in (a, b))
                 return inside and (self._is_below_one(a) or self._is_below_one(b))
@@ -98,7 +99,7 @@ class _Proof:
         return is_not_negative(expr, self.ranges)
 
 
-def _in_a_word(expr: Expr) -> Expr:
+def _as_function_call(expr: Expr) -> Expr:
     """Return a quotient, a power or a remainder as a function call, and a square as a product."""
     assert isinstance(expr, Call)
     a, b = expr.args

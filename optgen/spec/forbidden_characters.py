@@ -1,4 +1,4 @@
-"""Find characters that no spec may hold, and print lines that hold them.
+"""Find characters that no spec may hold, describe them, and replace them in printed text.
 
 Python, a C++ compiler and a terminal treat NUL, lone surrogates and most control characters
 differently. Bidirectional controls make a line look different from what it says.

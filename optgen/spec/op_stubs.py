@@ -72,7 +72,7 @@ def ceil(x: Any) -> Any:
 
 
 def round(x: Any) -> Any:
-    """Return the nearest whole number; the even one of two that are equally near."""
+    """Return the nearest whole number, ties to even."""
     _refuse("round")
 
 

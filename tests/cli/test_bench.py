@@ -16,7 +16,7 @@ from optgen.runtime.fused_cpu.toolchain import compiler, library_cache
 
 
 def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is a row for each class and list beside torch's, a results file, and a picture."""
+    """Each class and list has a row with torch's times and ours. There are a file and a picture."""
     monkeypatch.setattr("optgen.bench.measure._LONG", 1e-5)
     monkeypatch.setitem(LISTS, "2000x256", TensorList("2000x256", "", [(2, 2)] * 3))
     plot, json = tmp_path / "bench.png", tmp_path / "bench.json"
@@ -52,7 +52,7 @@ def test_bench_without_a_compiler_says_what_to_install(monkeypatch: pytest.Monke
     assert "optgen: no C++ compiler was found: install g++" in result.stderr
 
 
-def test_bench_measures_matrices_on_small_lists_only() -> None:
+def test_classes_that_multiply_matrices_are_measured_on_small_lists_only() -> None:
     found = bench.Request(["muon", "sgd"], ["1e6", "gpt2", "resnet50"]).cells()
 
     assert [(cell.name, cell.tensors) for cell in found] == [

@@ -32,7 +32,7 @@ PLAIN = {name: word.meaning for name, word in OPS.items()}
 
 
 STORE = {d: f"store {d}" for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
-"""Ops of this oracle alone: a number that a lowering may have rounded to a dtype, or not yet."""
+"""Ops of this oracle only: round to a dtype, or not. The bound covers both."""
 
 
 def _stored(dtype: torch.dtype, x: Any) -> Bounded:
@@ -142,7 +142,7 @@ def _wave(word: str, x: Any) -> Bounded:
 
 
 def _angle(y: Any, x: Any) -> Bounded:
-    """Return an angle; it is unknown near the origin, and beside the negative half of the axis."""
+    """Return an angle; it is unknown near the origin and near the negative x axis."""
     y, x = lift(y), lift(x)
     v, eps = PLAIN["atan2"](y.v, x.v), max(y.eps, x.eps)
     ey, ex = operand(y, eps), operand(x, eps)

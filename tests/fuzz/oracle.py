@@ -93,17 +93,20 @@ def step_by_rule(
 
 
 def _with_stores(algorithm: Algorithm, param: Tensor) -> Algorithm:
-    """Return a rule that stores each tensor it assigns, as a lowering may do before it reads it."""
+    """Return the rule with every assigned tensor rounded to its dtype.
+
+    A lowering may store a tensor before it reads this tensor again.
+    """
     kept = {s.symbol: kept_in(algorithm, s.key, param) for s in algorithm.states}
     kept = {algorithm.param: param.dtype} | kept
-    without = {s.symbol for s in algorithm.scalar_states()}
+    scalars = {s.symbol for s in algorithm.scalar_states()}
 
     def stored(program: Program) -> Iterator[Stmt]:
         for stmt in program:
             if isinstance(stmt, If):
                 then, orelse = tuple(stored(stmt.then)), tuple(stored(stmt.orelse))
                 yield replace(stmt, then=then, orelse=orelse)
-            elif stmt.target.name in kept and stmt.target.name not in without:
+            elif stmt.target.name in kept and stmt.target.name not in scalars:
                 yield replace(stmt, value=Call(STORE[kept[stmt.target.name]], (stmt.value,)))
             else:
                 yield stmt

@@ -24,7 +24,8 @@ def replay(paths: list[Path]) -> int:
         except SpecError:
             continue  # a refusal is also right
         except Exception as error:
-            wrong += said(path, of_exception(error, "load", finding.text))
+            report(path, of_exception(error, "load", finding.text))
+            wrong += 1
         else:
             rules.append((path, finding.setting, rule))
     dtypes: dict[str, set[str]] = {}  # by text: two findings may be about one rule
@@ -36,12 +37,12 @@ def replay(paths: list[Path]) -> int:
     with built.batch_kernels([rule for *_, rule in rules]):
         for path, setting, rule in rules:
             for each in tried(rule, [setting], LOWERINGS, Tally(), sparing=False):
-                wrong += said(path, each)
-    print(f"{len(paths)} found once, {wrong} times wrong now")
+                report(path, each)
+                wrong += 1
+    print(f"{len(paths)} old findings, {wrong} failures now")
     return int(wrong > 0)
 
 
-def said(path: Path, finding: Finding) -> int:
-    """Print a finding; return 1."""
+def report(path: Path, finding: Finding) -> None:
+    """Print a finding."""
     print(f"{path}: {finding.kind}: {finding.lowering}: {finding.message}")
-    return 1

@@ -1,4 +1,4 @@
-"""Test optimizers that update in the backward pass: the interface, and collecting a model's."""
+"""Test optimizers that update in the backward pass, and the optimizer that collects them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_models_optimizers_under_their_paths() -> None:
     assert [each.steps for _, each in found.optimizers] == [1, 1]  # type: ignore[attr-defined]
 
 
-def test_of_a_module_itself_and_of_none() -> None:
+def test_a_model_that_is_one_fused_module_and_a_model_without_any() -> None:
     assert list(fused_optimizer_of(FusedEmbedding(3, 2)).params) == ["weight"]
     assert fused_optimizer_of(nn.Linear(2, 2)).state_dict() == {"state": {}}
 

@@ -35,7 +35,7 @@ def Ragged(
     c=state("levels", shape="col", when="factored"),
     *, lr=hyper(0.5), sharp=flag(True),
 ):
-    """Sums of every kind: of rows, columns, matrices, all of them; the largest of all."""
+    """Reductions of every kind: sums over rows, columns and the whole tensor, and max_abs."""
     if factored(p):
         r = maximum(r, row_mean(abs(g)) + row_mean(g * g))
         spread = col_sum(r) / rows(p)

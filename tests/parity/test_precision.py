@@ -51,13 +51,14 @@ CASES = [
     Matrix("Muon", {"lr": 0.02}),
     Matrix("Muon", {"lr": 0.02, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}),
 ]
-FEW = [*DEFAULTS, *FACTORED] if INTERPRETED else []
+SKIPPED_IN_16_BITS = [*DEFAULTS, *FACTORED] if INTERPRETED else []
 """Cases that the interpreter skips in 16 bits.
 
-They have the same streams and compute less. The interpreter's matrices have few rows, for which
-even the mean error is chance.
+The cases of DEFAULTS have the same streams as those of FULL, and compute less. The matrices of
+FACTORED have few rows in the interpreter; over few rows, even the mean square of the error is
+chance.
 """
-MANY = ("Adafactor",)
+NEED_MANY_ELEMENTS = ("Adafactor",)
 """Classes that need more elements in the interpreter, because 20,000 leave the largest error to
 chance.
 """
@@ -68,7 +69,7 @@ HALVES: dict[torch.dtype, dict[str, float]] = {
 """Options that have an effect in 16 bits: steps that move a parameter, an eps that is not 0."""
 
 
-SHARED = {
+BY_MEAN_SQUARE = {
     (str(FULL["RAdam"]), torch.bfloat16): ["exp_avg"],
     (str(FULL["RAdam"]), torch.float16): ["exp_avg"],
     (str(FULL["SGD"]), torch.float16): ["param"],
@@ -78,9 +79,9 @@ SHARED = {
 }
 """Tensors for which the mean square of the error is compared instead of the largest error.
 
-With weight decay their errors are what the parameter loses when it is stored, in torch's loop as in
-ours. Which of 100,000 such losses is the largest is chance, and so it is with the 300 numbers of a
-row or a column.
+Most of their error is the rounding of the stored parameter, in torch's loop as in ours. (Weight
+decay carries this error into `exp_avg`.) Chance decides which of 100,000 roundings is the largest,
+and which of the 300 numbers of a row or a column has the largest error.
 """
 
 
@@ -104,7 +105,7 @@ def shape_of(case: Case) -> tuple[int, ...]:
     """Return the shape of a parameter with enough elements."""
     if isinstance(case, Matrix):
         return (71, 67) if INTERPRETED else (331, 307)
-    return (20_003,) if INTERPRETED and case.name not in MANY else (100_003,)
+    return (20_003,) if INTERPRETED and case.name not in NEED_MANY_ELEMENTS else (100_003,)
 
 
 @functools.cache
@@ -155,10 +156,10 @@ def test_single_precision(case: Case, lowering: str) -> None:
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("case", [c for c in CASES if c not in FEW], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c not in SKIPPED_IN_16_BITS], ids=str)
 def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
     fused = lowering.startswith("fused")
-    chance = SHARED.get((str(case), dtype), []) if fused else []
+    by_mean = BY_MEAN_SQUARE.get((str(case), dtype), []) if fused else []
     case = _moving(case, dtype)
     exact, reference = yardsticks(case, dtype)
 
@@ -167,9 +168,9 @@ def test_half_precision(case: Case, dtype: torch.dtype, lowering: str) -> None:
 
     ours, theirs = errors(found, exact), errors(reference, exact)
     assert list(ours) == list(theirs)
-    strict = [key for key in ours if key not in chance]
+    strict = [key for key in ours if key not in by_mean]
     assert all(ours[key] <= (1 if fused else 1.5) * theirs[key] for key in strict), (ours, theirs)
-    for key in chance:
+    for key in by_mean:
         bound = mean_square(reference[key], exact[key])
         assert mean_square(found[key], exact[key]) <= bound
 

@@ -28,7 +28,7 @@ def takes_them(name: str) -> bool:
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("name", [name for name in NAMES if not takes_them(name)])
 def test_errors_are_torchs(name: str, way: dict[str, Any]) -> None:
-    """Torch's classes without `fused` are made without it; their error is the same."""
+    """A flag that torch's class lacks is not passed to this class; its error is the same."""
     case = EVERY[name]
     theirs = {flag: value for flag, value in way.items() if has(name, flag)}
     messages = []

@@ -1,4 +1,4 @@
-"""Run the same tests through fused Triton, in a process with its interpreter."""
+"""Run tests of other files again through fused Triton, in a process with Triton's interpreter."""
 
 from __future__ import annotations
 

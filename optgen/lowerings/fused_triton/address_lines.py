@@ -9,7 +9,7 @@ from typing import Any
 from optgen.ir.value_kinds import Axes
 
 Line = tuple[str, str]
-"""Name, and the line that assigns it."""
+"""Pattern of the names that a line assigns, and the line."""
 
 _COUNTS: tuple[Line, ...] = (
     ("blocks", "blocks = tl.load(shape + BLOCKS * tensors)"),
@@ -22,14 +22,14 @@ def needed(candidates: Sequence[Line], text: Iterable[str]) -> list[str]:
     """Return the candidate lines that define names used in the text, or in later such lines."""
     used = "\n".join(text)
     kept: list[str] = []
-    for name, line in reversed(candidates):
-        if uses(name, used):
-            kept.append(_read(line, used))
+    for pattern, line in reversed(candidates):
+        if uses(pattern, used):
+            kept.append(_mark_unused(line, used))
             used += f"\n{line}"
     return kept[::-1]
 
 
-def _read(line: str, used: str) -> str:
+def _mark_unused(line: str, used: str) -> str:
     """Return a line with `_` before each unused name, if it assigns several names."""
     names, equals, value = line.partition(" = ")
     if ", " not in names:
@@ -38,9 +38,9 @@ def _read(line: str, used: str) -> str:
     return f"{', '.join(marked)}{equals}{value}"
 
 
-def uses(name: str, text: str) -> bool:
-    """Tell whether a text contains a name."""
-    return re.search(rf"\b{name}\b", text) is not None
+def uses(pattern: str, text: str) -> bool:
+    """Tell whether a text contains a name that matches the pattern."""
+    return re.search(rf"\b{pattern}\b", text) is not None
 
 
 def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
@@ -57,8 +57,8 @@ def tile_addresses(counts: Mapping[Axes, int]) -> list[Line]:
         _let("all_columns", "depth * width"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
         _let("row_values", "values + row_lanes"),
-        _let("column_values", f"{_columns(counts)} + column_lanes"),
-        _let("matrix_values", f"{_matrices(counts)} + matrix + tl.arange(0, DEPTH)"),
+        _let("column_values", f"{_columns_start(counts)} + column_lanes"),
+        _let("matrix_values", f"{_matrices_start(counts)} + matrix + tl.arange(0, DEPTH)"),
     ]
 
 
@@ -80,8 +80,8 @@ def finish_addresses(counts: Mapping[Axes, int], states: Sequence[Mapping[str, A
         _let("in_batch", "matrices < left"),
         ("values", "values += tl.load(shape + VALUES * tensors)"),
         _let("row_values", "values + matrix * height"),
-        _let("column_values", f"{_columns(counts)} + matrix * width"),
-        _let("matrix_values", f"{_matrices(counts)} + matrix"),
+        _let("column_values", f"{_columns_start(counts)} + matrix * width"),
+        _let("matrix_values", f"{_matrices_start(counts)} + matrix"),
         *(line for state in states for line in _state(state)),
     ]
 
@@ -110,15 +110,16 @@ def tile_stores(
 ) -> list[str]:
     """Return the lines that store a tile's sums.
 
+    Every tile stores its sums over all elements in `partials`, in one slot for each sum and block.
     A tile of whole matrices stores complete row and column sums where they are read, starting at
-    the slots `firsts`. Other tiles store partial sums: first the numbers of all blocks, then the
-    partials of rows, then those of columns.
+    the slots `firsts`. Any other tile stores partial row sums and then partial column sums, behind
+    the sums over all elements.
     """
     rows = enumerate(row_sums, firsts[Axes.ROW])
     columns = enumerate(column_sums, firsts[Axes.COLUMN])
     whole = [
         *(_store(times("values", n, "all_rows"), "row", s) for n, s in rows),
-        *(_store(times(_columns(counts), n, "all_columns"), "column", s) for n, s in columns),
+        *(_store(times(_columns_start(counts), n, "all_columns"), "column", s) for n, s in columns),
     ]
     behind = times("partials", len(row_sums), "across * all_rows")
     parts = [
@@ -135,9 +136,9 @@ def tile_stores(
         f"tl.store({times('partials', n, 'blocks')} + block, {name})" for n, name in enumerate(sums)
     ]
     if whole:
-        numbers = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
+        skip_sums = [f"partials = {times('partials', len(sums), 'blocks')}"] if sums else []
         lines += ["if DEPTH > 1:", *_indented(whole)]
-        lines += ["else:", *_indented([*numbers, *parts])]
+        lines += ["else:", *_indented([*skip_sums, *parts])]
     return lines
 
 
@@ -158,12 +159,14 @@ def exists(state: str) -> str:
     return f"{state}_exist"
 
 
-def _columns(counts: Mapping[Axes, int]) -> str:
+def _columns_start(counts: Mapping[Axes, int]) -> str:
+    """Return the address of the first column value, behind all row values."""
     return times("values", counts[Axes.ROW], "all_rows")
 
 
-def _matrices(counts: Mapping[Axes, int]) -> str:
-    return times(_columns(counts), counts[Axes.COLUMN], "all_columns")
+def _matrices_start(counts: Mapping[Axes, int]) -> str:
+    """Return the address of the first matrix value, behind all column values."""
+    return times(_columns_start(counts), counts[Axes.COLUMN], "all_columns")
 
 
 def times(base: str, number: int, size: str) -> str:

@@ -12,7 +12,7 @@ from optgen.lowerings.optimizer.arguments import (
     arguments,
     backfill,
     group_keys,
-    optional,
+    keys_that_torch_lacks,
 )
 from optgen.lowerings.optimizer.checks import checks, param_checks
 from optgen.lowerings.optimizer.doc import docstring
@@ -75,7 +75,7 @@ def rule_of(algorithm: Algorithm) -> dict[str, str]:
         "elementwise": "" if algorithm.elementwise else "False",
         "facts": literal(facts) if facts else "",
         "backfill": _pairs(backfill(algorithm)),
-        "optional": _pairs(optional(algorithm)),
+        "optional": _pairs(keys_that_torch_lacks(algorithm)),
         "fixed": _fixed(algorithm),
         "choices": _pairs(
             {h.name: literal(h.choices) for h in algorithm.hypers if h.type == "choice"}

@@ -30,6 +30,7 @@ ADDED = (
 def arguments(algorithm: Algorithm) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments that may be positional, and the keyword-only ones."""
     known = {h.name: _argument(h) for h in algorithm.hypers if not h.fixed}
+    # all arguments in order; those after "*" are keyword-only
     placed = algorithm.keywords or tuple(known)
     known |= {a.name: a for a in ADDED}
     star = placed.index("*") if "*" in placed else len(placed)
@@ -51,7 +52,7 @@ def backfill(algorithm: Algorithm) -> dict[str, str]:
     return {key: texts[key] for key in algorithm.keywords if key in texts}
 
 
-def optional(algorithm: Algorithm) -> dict[str, str]:
+def keys_that_torch_lacks(algorithm: Algorithm) -> dict[str, str]:
     """Return the keys that torch's groups lack, with defaults, if the spec lists torch's keys."""
     lacking = (a for a in ADDED if algorithm.group and a.name not in algorithm.group)
     return {a.name: a.default for a in lacking}

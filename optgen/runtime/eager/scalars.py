@@ -111,12 +111,12 @@ def tanh(x: S) -> S:
 
 
 def sin(x: S) -> S:
-    """Return the sine; NaN for infinities, for floats too."""
+    """Return the sine; NaN for an infinite number, for which Python raises an error."""
     return _each(x, torch.sin, lambda number: math.nan if math.isinf(number) else math.sin(number))
 
 
 def cos(x: S) -> S:
-    """Return the cosine; NaN for infinities, for floats too."""
+    """Return the cosine; NaN for an infinite number, for which Python raises an error."""
     return _each(x, torch.cos, lambda number: math.nan if math.isinf(number) else math.cos(number))
 
 
@@ -146,7 +146,7 @@ def ceil(x: S) -> S:
 
 
 def round(x: S) -> S:
-    """Return the nearest whole number, the even one of two, as a float."""
+    """Return the nearest whole number as a float, ties to even."""
     return _each(x, torch.round, lambda number: _whole(number, builtins.round))
 
 

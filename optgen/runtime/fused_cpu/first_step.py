@@ -22,7 +22,8 @@ def batches(optimizer: Stepping, takes: Callable[[Batch], bool]) -> list[Batch]:
     """Return the groups' batches, without states; nothing unless the kernel can take all of them.
 
     The `members` of a batch are all parameters with a gradient. Its `params` and `grads` hold one
-    parameter and gradient per pair of dtypes. A gathered step raises the errors about bad tensors.
+    parameter and gradient per pair of dtypes. Bad tensors raise no
+    error here. Python gathers the step instead, and `gather_batches` raises the error.
     """
     rule, groups = optimizer.rule, optimizer.param_groups
     if rule.gradient == "sparse_only" or rule.step == "int" or optimizer._context.placeholders:
@@ -68,6 +69,7 @@ def take(kernel: Kernel, optimizer: Stepping, batches: list[Batch]) -> CachedDen
     created = list(chain.from_iterable(ensured))
     if cached.begin(optimizer, created):
         return cached
-    for values, key in created:  # a gathered step creates these states, and marks them as fresh
-        values.pop(key, None)  # `created` names the state of a parameter that comes twice twice
+    # Remove the states. The gathered step that follows creates them again, and marks them as fresh.
+    for values, key in created:
+        values.pop(key, None)  # if a parameter is listed twice, its states are in `created` twice
     return None

@@ -101,7 +101,7 @@ def atan2(y, x):
     long, short = maximum(tl.abs(x), tl.abs(y)), minimum(tl.abs(x), tl.abs(y))
     # The tangent of the angle to the nearer axis. Two zeros give 0, two infinities give 1.
     tangent = tl.where(long == short, (long > 0).to(x.dtype), div(short, long))
-    # From about pi / 8 on, continue with the angle to the diagonal, which is smaller.
+    # Above about tan(pi / 8), compute the angle to the diagonal instead, which is smaller.
     is_steep = tangent > 0.4140625
     tangent = tl.where(is_steep, div(tangent - 1, tangent + 1), tangent)
     square = tangent * tangent
@@ -125,7 +125,7 @@ def atan2(y, x):
 
 @triton.jit
 def round(x):
-    """Return the nearest whole number, the even one of two; -0.25 gives -0.0."""
+    """Return the nearest whole number, ties to even; -0.25 gives -0.0."""
     size = tl.abs(x)
     below = tl.floor(size)
     rest = size - below

@@ -43,8 +43,8 @@ class LaunchPlan:
             for i, key in enumerate(_keys(rule, batch)):
                 subsets.setdefault(key, {}).setdefault(number, []).append(i)
         self._buckets = [
-            self._bucket(key, [GroupSubset(n, tuple(i)) for n, i in members.items()], batches)
-            for key, members in subsets.items()
+            self._bucket(key, [GroupSubset(n, tuple(which)) for n, which in each.items()], batches)
+            for key, each in subsets.items()
         ]
 
     def _bucket(self, key: BucketKey, subsets: list[GroupSubset], batches: list[Batch]) -> Bucket:
@@ -58,9 +58,9 @@ class LaunchPlan:
             [batches[subset.group].fresh[name][i] for subset in subsets for i in subset.indices]
             for name in rule.fresh
         ]
-        like = [state for state in rule.states if state.shape != "scalar"]
-        states = {state.key: state.shape for state in like}
-        read_only = frozenset((1, *(i for i, state in enumerate(like, 2) if not state.written)))
+        streamed = [state for state in rule.states if state.shape != "scalar"]
+        states = {state.key: state.shape for state in streamed}
+        read_only = frozenset((1, *(i for i, state in enumerate(streamed, 2) if not state.written)))
         streams = _streams(rule, subsets, batches)
         spec = self._specs.get(key.facts)
         known = (states, streams, fresh, hypers.values, self._staging, spec)
@@ -90,8 +90,8 @@ class LaunchPlan:
         torch.autograd.graph.increment_version(chain.from_iterable(w.members for w in batches))
 
 
-def _columns(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
-    """Yield every tensor list of a batch in the order of a table's rows, and if it is scalar."""
+def _tensor_lists(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
+    """Yield the tensor lists of a batch in a table's order, each behind a flag: is it scalar?"""
     yield False, batch.params
     yield False, batch.grads
     for state, tensors in zip(rule.states, batch.states, strict=True):
@@ -106,27 +106,29 @@ def _columns(rule: Rule, batch: Batch) -> Iterator[tuple[bool, list[Any]]]:
 
 def _keys(rule: Rule, batch: Batch) -> Iterator[BucketKey]:
     """Yield the bucket key of every parameter of a batch."""
-    columns = list(_columns(rule, batch))
-    likes = zip_longest(*(map(_dtype, tensors) for scalar, tensors in columns if not scalar))
-    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in columns if scalar), strict=True)
+    lists = list(_tensor_lists(rule, batch))
+    streams = zip_longest(*(map(_dtype, tensors) for scalar, tensors in lists if not scalar))
+    scalars = zip(*(map(_dtype, tensors) for scalar, tensors in lists if scalar), strict=True)
     devices = (param.device for param in batch.params)
     return map(
-        BucketKey, devices, likes, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)
+        BucketKey, devices, streams, chain(scalars, repeat(())), repeat(batch.dispatch_key.facts)
     )
 
 
 def _streams(rule: Rule, subsets: Sequence[GroupSubset], batches: list[Batch]) -> StreamTensors:
     """Return the streams of one bucket, in the order of its table."""
-    picked = [[s.pick(tensors) for _, tensors in _columns(rule, batches[s.group])] for s in subsets]
-    return [list(chain.from_iterable(row)) for row in zip(*picked, strict=True)]
+    picked = (
+        [subset.pick(tensors) for _, tensors in _tensor_lists(rule, batches[subset.group])]
+        for subset in subsets
+    )
+    return [list(chain.from_iterable(lists)) for lists in zip(*picked, strict=True)]
 
 
 def _move_scalars(rule: Rule, batch: Batch) -> None:
     """Move step counts and scalar states to their parameters' devices."""
     for key, tensors in _scalars(rule, batch):
-        if (
-            key == "step" and rule.step == "int"
-        ):  # the state holds a Python number, and is given one after the step
+        if key == "step" and rule.step == "int":
+            # The state holds a Python int, which `gather.py` stores again after the step.
             pairs = zip(tensors, batch.params, strict=True)
             tensors[:] = [step.to(param.device) for step, param in pairs]
         else:

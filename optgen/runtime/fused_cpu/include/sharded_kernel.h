@@ -120,15 +120,16 @@ struct ShardedStep {
             (step.*loop.work)(i, thread_scratch);
     }
 
-    // Copies incomplete sums to or from one array, grouped by the ranks that complete them.
+    // Copies incomplete sums to or from one array, grouped by channel. One collective completes a
+    // channel. Each group of ranks has two channels, one for sums and one for maxima.
     struct SumCopy {
-        double** at; // [channel]: where the next sums go; null while sums are counted
+        double** at; // [channel]: place of the next sums; null while sums are counted
         i64* counts;
         bool back;
     };
 
-    static void copy(void* to, i64 channel, double* numbers, i64 count) {
-        const SumCopy& sums = *static_cast<SumCopy*>(to);
+    static void copy(void* sum_copy, i64 channel, double* numbers, i64 count) {
+        const SumCopy& sums = *static_cast<SumCopy*>(sum_copy);
         if (!sums.at) {
             sums.counts[channel] += count;
             return;

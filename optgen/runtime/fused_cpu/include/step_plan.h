@@ -39,7 +39,7 @@ struct TensorMethodsOf {
     static constexpr TensorMethods METHODS{tensor_bytes, scratch_bytes, begin, sweep, finish};
 };
 
-// Plans the tensor by this program, if the program applies to it; tells whether it does.
+// Plans the tensor if the program applies to it. Returns whether the program applies.
 template <class R>
 bool plan_tensor(const Program<R>& program, i64 t, TensorPlan& plan) {
     if (program.scalar_run[t] < 0) return false;

@@ -1,7 +1,7 @@
 """Lock a path, so that one process builds a library while others on its machine wait.
 
 Nothing depends on the lock: a process that cannot get the lock builds the library as well, and the
-last process to finish replaces the others' library. So a process may give the lock up at any time.
+last process to finish replaces the others' library. So a process may stop waiting at any time.
 Nothing hangs: the system frees the lock when its process dies, and the wait has a time limit,
 because a stopped process or a forked child may still hold the lock. The lock file lies among
 temporary files, not beside the library: on some network file systems a request for a lock hangs.
@@ -32,7 +32,7 @@ def exclusive(path: Path) -> Iterator[None]:
     finally:
         if held is not None:
             with suppress(OSError):
-                lock.unlink()  # waiting processes have the file open
+                lock.unlink()  # safe: waiting processes have this file open
             fcntl.flock(
                 held, fcntl.LOCK_UN
             )  # a forked child's copy of the descriptor may stay open

@@ -74,7 +74,7 @@ def test_a_name_that_is_no_compiler(
 
 
 @pytest.mark.parametrize("chosen", ["", "  "])
-def test_an_empty_name_is_none(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_counts_as_unset(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     usual = compiler.find()
     monkeypatch.setenv("CXX", chosen)
@@ -134,7 +134,7 @@ def is_ended(process: int) -> bool:
 def test_others_wait_no_longer_than_it_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The waiting threads get the lock back, and this process does not try the build again."""
+    """The hanging build frees the lock for the waiting threads, and none of them builds again."""
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; exec sleep 60")
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", "1")
     begin = time.monotonic()
@@ -149,7 +149,7 @@ def test_others_wait_no_longer_than_it_hangs(
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
-def test_a_limit_that_is_none(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_no_time_limit(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTGEN_COMPILE_TIMEOUT", text)
     assert f"OPTGEN_COMPILE_TIMEOUT is {text!r}: set it to seconds" in failure()
 
@@ -168,7 +168,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
     assert is_ended(int((tmp_path / "own").read_text()))
 
 
-def test_an_interrupt_ends_a_compiler_that_starts(
+def test_an_interrupt_while_the_compiler_is_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, monkeypatch, "exec sleep 60")
@@ -266,7 +266,7 @@ def test_temporary_files_of_the_compiler_are_ours(
 def test_no_memory(text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, monkeypatch, f"echo >> {tmp_path}/log; {text}")
     assert says in failure()
-    assert (tmp_path / "log").read_text() == "\n"  # with other flags it takes as much memory
+    assert (tmp_path / "log").read_text() == "\n"  # one try: other flags need as much memory
 
 
 def test_a_program_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
