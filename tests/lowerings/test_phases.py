@@ -95,7 +95,8 @@ def compare(
     params = random()
     known = facts_of(params[0])
     kept = [s for s in algorithm.states if exists(s, {**hypers, **known})]
-    states = {s.key: [initial(s.shape, p) for p in params] for s in kept}
+    starts = {s.key: hypers.get(s.init, s.init) for s in kept}
+    states = {s.key: [initial(s.shape, p) + starts[s.key] for p in params] for s in kept}
     steps = [torch.zeros(()) for _ in params] if algorithm.step else []
     expected: list[tuple[Tensor, dict[str, Any]]] = [(p.clone(), {}) for p in params]
     climb = change.get("maximize", False)
