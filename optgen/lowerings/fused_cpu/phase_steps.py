@@ -98,8 +98,10 @@ class PhaseSteps:
         base = reduced
         for suffix in ("_row_sum", "_col_sum", "_sum", "_max_abs"):
             base = base.removesuffix(suffix)
-        plain = () if base in SHADOWABLE_FUNCTIONS else (base,)  # the loop may call it
-        names = (*plain, f"{base}_value", *(f"{base}_value{n}" for n in range(2, 99)))
+        numbered = (f"{base}_value{n}" for n in range(2, 99))
+        names = [base, f"{base}_value", *numbered]
+        if base in SHADOWABLE_FUNCTIONS:  # the loop may call the function
+            names.remove(base)
         name = next(n for n in names if is_free(n, self.taken))
         self.taken.add(name)
         return name
