@@ -59,13 +59,13 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return range_of(values, ranges)
         case Call("neg", (a,)):
             inner = range_of(a, ranges)
-            return Range(-inner.high, -inner.low)
+            return Range(_below_zero(-inner.high), -inner.low)
         case Call(word, _) if word in _NEVER_NEGATIVE:
             return NOT_NEGATIVE
         case Call("tanh" | "floor" | "ceil" | "round" as word, (a,)):  # monotonic
             inner = range_of(a, ranges)
             low, high = (evaluate_numbers(word, [end]) for end in (inner.low, inner.high))
-            return Range(-1.0 if low == 0 and inner.low < 0 else low, high)  # -0.0 is no square
+            return Range(_below_zero(low) if inner.low < 0 else low, high)
         case Call("sin" | "cos", _):
             return Range(-1.0, 1.0)
         case Call("atan2", _):  # float32's pi is above pi; y = -0.0 may give -pi
@@ -93,6 +93,14 @@ def range_of(expr: Expr, ranges: Ranges) -> Range:
             return _arithmetic(word, range_of(a, ranges), range_of(b, ranges))
         case _:
             return ANYTHING
+
+
+def _below_zero(low: float) -> float:
+    """Return a lower bound that is negative where the value may be -0.0.
+
+    The root and the reciprocal of -0.0 are not those of a number that is not negative.
+    """
+    return low or -1.0
 
 
 def _term(term: Term, ranges: Ranges) -> Range:

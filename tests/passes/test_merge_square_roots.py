@@ -37,6 +37,9 @@ KEPT = {
     "a gradient": "p = p - lr * sqrt(g) / sqrt(abs(g))",
     "a difference": "v = v + g**2; p = p - lr * sqrt(v - g**2) / sqrt(v)",
     "an angle, which may be that of -0.0": "p = p - lr * sqrt(atan2(abs(g), p)) / sqrt(p**2)",
+    "a ceiling, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(ceil(maximum(g, -0.5)))",
+    "a rounded number, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(round(maximum(g, -0.5)))",
+    "a negation, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(-minimum(g, 0))",
     "a sine": "p = p - lr * sqrt(sin(g)) / sqrt(g**2)",
     "one arm makes it less": (
         "if t > 3:\n    v = v + g**2\nelse:\n    v = v - g\np = p - lr * sqrt(v) / sqrt(eps + v)"

@@ -26,8 +26,8 @@ class Step:
     """Step of a kernel: a loop over values of these axes, or a reduction to these axes.
 
     `reads` and `writes` are values with axes. `takes` and `gives` are numbers of the whole tensor
-    that the step reads and computes. `sweep` is the index of the sweep that the step is part of, or
-    follows.
+    that the step reads and computes. `sweep` numbers the sweeps over a large matrix: a step is
+    part of this sweep, or follows it.
     """
 
     name: str
@@ -140,7 +140,8 @@ class PhaseSteps:
             return operand.name
         name = self._operand_name(stmt.target.name)
         axes = self.plan.kind(operand).axes
-        self.sweep += axes is Axes.TENSOR
+        if axes is Axes.TENSOR:
+            self.sweep += 1
         self._loop(axes, (Assign(Ref(name), operand, stmt.quote),), [name])
         return name
 

@@ -66,7 +66,7 @@ struct TensorPlan {
     bool in_double;
     u32 loop_dtype;           // dtype of all elements if loops can read it, else ABSENT
     i64 batch, rows, columns; // matrices, and the rows and columns of each
-    // What a tile has: whole matrices, whole rows, whole columns, or none of these (SPLIT). With
+    // Contents of a tile: whole matrices, whole rows, whole columns, or none of these (SPLIT). With
     // EXACT strategies, row and column states are stored in the compute dtype, without rounding.
     enum Strategy {
         WHOLE_MATRICES, WHOLE_ROWS, WHOLE_COLUMNS, EXACT_MATRICES, EXACT_ROWS, EXACT_COLUMNS,
