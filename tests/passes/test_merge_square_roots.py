@@ -38,7 +38,7 @@ KEPT = {
     "a difference": "v = v + g**2; p = p - lr * sqrt(v - g**2) / sqrt(v)",
     "an angle, which may be that of -0.0": "p = p - lr * sqrt(atan2(abs(g), p)) / sqrt(p**2)",
     "a ceiling, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(ceil(maximum(g, -0.5)))",
-    "a rounded number, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(round(maximum(g, -0.5)))",
+    "a rounded value, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(round(maximum(g, -0.5)))",
     "a negation, which may be -0.0": "p = p - lr * sqrt(p**2) / sqrt(-minimum(g, 0))",
     "a sine": "p = p - lr * sqrt(sin(g)) / sqrt(g**2)",
     "one arm makes it less": (
