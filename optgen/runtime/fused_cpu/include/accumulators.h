@@ -111,6 +111,7 @@ struct Accumulators {
     void reduce(const Step& step, const Tile& tile, Pointer* at) const {
         const int from = __builtin_ctzll(step.reads);
         C* const x = at[from];
+        if (!x) return; // of a state that does not exist: no step needs the result
         const bool of_matrix = step.axes == MATRIX && !plan.is_complete(MATRIX);
         if (step.axes == NONE || of_matrix) {
             double& sum = tensor.partials[step.number + (of_matrix ? rule.numbers : 0)];
