@@ -87,6 +87,8 @@ class State:
     * `eager`: created by the constructor instead of the first step.
     * `rows`: if False, the state changes as a whole, and a sparse gradient is used as a dense one.
     * `written`: if False, the rule only reads it, and it keeps its initial value.
+    * `on_device`: a "scalar" that the rule computes from a reduction. It lives on the parameter's
+      device, and no step copies it to the host.
 
     The states of a function are lists that the caller passes.
     """
@@ -100,6 +102,7 @@ class State:
     eager: bool = False
     rows: bool = True
     written: bool = True
+    on_device: bool = False
     place: Place = field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -169,6 +172,10 @@ class Algorithm:
         """Tell whether each row of a parameter is updated without reading other rows."""
         return self._whole_words() <= BY_ROW
 
+    def matrix_ops(self) -> set[str]:
+        """Return the matrix ops in the rule."""
+        return self._whole_words() & set(MATRIX_OPS)
+
     def _whole_words(self) -> set[str]:
         """Return the ops in the rule that need more of a parameter than one element."""
         whole = {*REDUCTIONS, *MATRIX_OPS, *PROPERTIES}
@@ -225,5 +232,17 @@ class Algorithm:
         return (s for s in self.states if s.shape == "like")
 
     def scalar_states(self) -> Iterator[State]:
-        """Yield the scalar states, in checkpoint order."""
-        return (s for s in self.states if s.shape == "scalar")
+        """Yield the states of the scalar program, in checkpoint order."""
+        return (s for s in self.states if s.shape == "scalar" and not s.on_device)
+
+    def device_scalars(self) -> Iterator[State]:
+        """Yield the scalar states that stay on the device, in checkpoint order."""
+        return (s for s in self.states if s.on_device)
+
+    def finish_states(self) -> Iterator[State]:
+        """Yield the states that a `Finish` stores: of rows, of columns, and device scalars."""
+        return (s for s in self.states if s.shape in ("row", "col") or s.on_device)
+
+    def device_states(self) -> Iterator[State]:
+        """Yield all states but those of the scalar program, in checkpoint order."""
+        return (s for s in self.states if s.shape != "scalar" or s.on_device)

@@ -24,7 +24,6 @@ from optgen.ir.nodes import (
     assigns,
     children,
     expressions,
-    refs,
     walk,
 )
 from optgen.ir.ops import PROPERTIES, REDUCTIONS
@@ -159,7 +158,7 @@ class Plan:
         """Yield each name of the scalar program that the phases read, in order."""
         seen: dict[Ref, None] = {}
         for expr in self.values():
-            seen.update((r, None) for r in refs(expr) if self.kinds[r].is_scalar)
+            seen.update((r, None) for r in reads(expr) if self.kinds[r].is_scalar)
         return iter(seen)
 
     def fresh(self) -> tuple[State, ...]:

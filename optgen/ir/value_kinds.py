@@ -63,6 +63,7 @@ class Kind:
 STATIC = Kind(Stage.STATIC)
 GROUP = Kind(Stage.GROUP)
 PARAM = Kind(Stage.PARAM)
+DEVICE_NUMBER = Kind(Stage.DEVICE)
 TENSOR = Kind(Stage.DEVICE, Axes.TENSOR)
 
 Lookup = Callable[[Ref], Kind]
@@ -86,7 +87,7 @@ def declared_kinds(algorithm: Algorithm) -> dict[str, Kind]:
     if algorithm.step:
         kinds[algorithm.step] = PARAM
     for state in algorithm.states:
-        kinds[state.symbol] = _STATE_KINDS[state.shape]
+        kinds[state.symbol] = DEVICE_NUMBER if state.on_device else _STATE_KINDS[state.shape]
     for hyper in algorithm.hypers:
         kinds[hyper.name] = STATIC if hyper.type in ("flag", "choice") else GROUP
     return kinds

@@ -88,8 +88,8 @@ class _Phases:
     def __init__(self, plan: Plan, forms: _Forms) -> None:
         declared = declared_kinds(plan.algorithm)
         self.plan, self.forms = plan, forms
-        self.scalars = {n: _INPUT for n, kind in declared.items() if not kind.is_tensor}
-        self.memory = {n: _INPUT for n, kind in declared.items() if kind.is_tensor}
+        self.scalars = {n: _INPUT for n, kind in declared.items() if kind.is_scalar}
+        self.memory = {n: _INPUT for n, kind in declared.items() if not kind.is_scalar}
         programs = (phase.body for phase in plan.phases if not isinstance(phase, MatrixCall))
         written = {ref for program in programs for ref in written_in(program)}
         written |= {call.target for call in plan.calls}

@@ -118,12 +118,14 @@ def _reads(plan: Plan) -> Iterator[str]:
 def _writes(plan: Plan) -> Iterator[str]:
     for stream in _streams(plan):
         if stream.stored:
-            yield from _when(stream, f"{plural(stream.name)}[index].copy_({stream.name})")
+            is_number = stream.state is not None and stream.state.on_device
+            new = f"{stream.name}.reshape(())" if is_number else stream.name
+            yield from _when(stream, f"{plural(stream.name)}[index].copy_({new})")
 
 
 def _streams(plan: Plan) -> tuple[Stream, ...]:
-    """Return the streams of the whole plan's only sweep, then the row and column states."""
-    small = (s for s in plan.algorithm.states if s.shape in ("row", "col"))
+    """Return the streams of the whole plan's only sweep, then the states of a `Finish`."""
+    small = plan.algorithm.finish_states()
     return (*plan.sweeps[0].streams, *(Stream(s.symbol, "state", s.written, s) for s in small))
 
 

@@ -1,4 +1,4 @@
-"""Copy scalars that a phase reads and that the scalar program overwrites before.
+"""Copy scalars that a phase reads and that the scalar program or a phase overwrites before.
 
 The scalar program runs to its end before the first phase. Without the copy a phase would read the
 later value.
@@ -46,6 +46,7 @@ def _overwritten(
 ) -> Iterator[Ref]:
     """Yield scalars that a phase reads and the scalar program overwrites, in reading order."""
     writes = [a.target for a in assigns(scalars) if not _keeps_value(a)]
+    writes += [a.target for p in programs for a in assigns(p) if not kinds[a.target].is_tensor]
     last = {ref: position for position, ref in enumerate(writes)}
     for ref in dict.fromkeys(r for p in programs for e in expressions(p) for r in reads(e)):
         later = writes[last.get(ref, -1) + 1 :]

@@ -28,7 +28,7 @@ def kinds_of(algorithm: Algorithm) -> dict[Ref, Kind]:
     """Return the kind of every name that an SSA rule reads or writes."""
     declared = declared_kinds(algorithm)
     kinds = {Ref(name): kind for name, kind in declared.items()}
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    kept = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
     _learn(algorithm.rule, kinds, {name: declared[name] for name in kept})
     return kinds
 
@@ -63,7 +63,7 @@ def depths_of(
         if max(depths.values(), default=0) > len(kinds):
             raise CyclicDependencyError
         before = dict(depths)
-        unread = {state.symbol: 0 for state in algorithm.factor_states()}
+        unread = {state.symbol: 0 for state in algorithm.finish_states()}
         _DepthFinder(kinds, floors or {}, depths, unread).rise(algorithm.rule, 0)
     return depths
 
@@ -72,7 +72,7 @@ def depths_of(
 class _DepthFinder:
     """Finder of depths.
 
-    `last_read` holds the greatest depth at which a row or column state has been read so far. The
+    `last_read` holds the greatest depth at which a state of a `Finish` has been read so far. The
     state is not written before that depth, so a reader after a matrix op finds the old value.
     """
 

@@ -14,7 +14,7 @@ from optgen.passes.preserve_axes import preserve_axes
 def fold_constants(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with its expressions folded and its unreachable arms dropped."""
     kinds = declared_kinds(algorithm)
-    kept = {algorithm.param, *(s.symbol for s in algorithm.states if s.shape != "scalar")}
+    kept = {algorithm.param, *(s.symbol for s in algorithm.device_states())}
     folder = _Folder(kinds, {name: kinds[name] for name in kept})
     return replace(algorithm, rule=folder.program(algorithm.rule))
 

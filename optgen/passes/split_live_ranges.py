@@ -2,7 +2,7 @@
 
 A printer writes all versions of a name as one variable. But small values (numbers, rows and
 columns) are computed as soon as they are known, before or between sweeps, out of the rule's order.
-So every version but the first of such a name gets a new name. A row or column state is stored only
+So every version but the first of such a name gets a new name. A state of a `Finish` is stored only
 where it gets its last value.
 """
 
@@ -42,7 +42,7 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
     split likewise.
     """
     algorithm = _with_old_states(algorithm)
-    passing = {state.symbol for state in algorithm.factor_states()}
+    passing = {state.symbol for state in algorithm.finish_states()} | _fed_scalars(algorithm)
     matrix_ops = [a for a in assigns(algorithm.rule) if is_matrix_op(a.value)]
     passing |= {a.target.name for a in matrix_ops}
     if tensors:
@@ -56,12 +56,12 @@ def split_live_ranges(algorithm: Algorithm, tensors: bool = False) -> Algorithm:
 
 
 def _with_old_states(algorithm: Algorithm) -> Algorithm:
-    """Copy each row or column state whose old value elements are computed from.
+    """Copy each state of a `Finish` whose old value elements are computed from.
 
     Every later sweep recomputes these elements, after the state has got its new value.
     """
     kinds = kinds_of(algorithm)
-    states = [Ref(state.symbol) for state in algorithm.factor_states()]
+    states = [Ref(state.symbol) for state in algorithm.finish_states()]
     read = {
         ref for expr in _of_elements(algorithm.rule, kinds) for ref in refs(expr) if ref in states
     }
@@ -78,6 +78,12 @@ def _with_old_states(algorithm: Algorithm) -> Algorithm:
         for old, new in copies.items()
     )
     return replace(algorithm, rule=(*made, *map_expressions(algorithm.rule, change)))
+
+
+def _fed_scalars(algorithm: Algorithm) -> set[str]:
+    """Return the states of the scalar program that get a value from a reduction."""
+    kinds, states = kinds_of(algorithm), {state.symbol for state in algorithm.scalar_states()}
+    return {ref.name for ref, kind in kinds.items() if ref.name in states and not kind.is_scalar}
 
 
 def _of_elements(program: Program, kinds: Mapping[Ref, Kind]) -> Iterator[Expr]:

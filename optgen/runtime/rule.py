@@ -26,12 +26,18 @@ class State:
     eager: bool = False  # the constructor creates it, not the first step
     rows: bool = True  # false: updated as a whole, so sparse gradients are made dense
     written: bool = True  # false: the rule only reads it
+    on_device: bool = False  # a scalar that a reduction feeds: always on the parameter's device
 
     def __post_init__(self) -> None:
         if self.shape not in ("like", "row", "col", "scalar"):
             raise ValueError(f"state {self.key!r}: unknown shape {self.shape!r}")
         if self.key == "step":
             raise ValueError("a state may not be called 'step': the runtime counts steps there")
+
+    @property
+    def is_host_scalar(self) -> bool:
+        """Tell whether it is a scalar that the host may compute, as it computes step counts."""
+        return self.shape == "scalar" and not self.on_device
 
     def present(self, group: Mapping[str, object]) -> bool:
         """Tell whether parameters of this group have the state, at least those of some shape."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from optgen.spec.scope import Scope
 from optgen.spec.semantic_checks import (
     check_branches,
     check_cases,
+    check_device_scalars,
     check_gradient,
     check_orders,
     check_references,
@@ -60,6 +61,27 @@ def read_algorithm(
     signature = Signature(source, constants, node)
     algorithm = _declared(source, module, node, constants, signature)
     signature.check_keys(algorithm.states)
+    while True:  # what a device scalar feeds is on the device too
+        read, fed = _read_rule(source, algorithm, node, constants, helpers)
+        if fed == {state.symbol for state in algorithm.device_scalars()}:
+            return read
+        algorithm = _on_device(algorithm, fed)
+
+
+def _on_device(algorithm: Algorithm, fed: Collection[str]) -> Algorithm:
+    """Return the algorithm with these scalar states on the device."""
+    states = (replace(s, on_device=s.on_device or s.symbol in fed) for s in algorithm.states)
+    return replace(algorithm, states=tuple(states))
+
+
+def _read_rule(
+    source: Source,
+    algorithm: Algorithm,
+    node: ast.FunctionDef,
+    constants: Mapping[str, Any],
+    helpers: Mapping[str, ast.FunctionDef],
+) -> tuple[Algorithm, set[str]]:
+    """Return the algorithm with its rule, and the scalar states that a reduction feeds."""
     check_references(source, algorithm)
     check_orders(source, algorithm, node)
     scope = Scope(algorithm, constants, helpers)
@@ -77,7 +99,9 @@ def read_algorithm(
         check_function(source, algorithm, scope, node)
         check_elementwise(source, algorithm)
     check_gradient(source, algorithm, node)
-    return algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+    check_device_scalars(source, algorithm)
+    done = algorithm if algorithm.is_function else _with_anchors(algorithm, scope)
+    return done, scope.fed
 
 
 def _with_anchors(algorithm: Algorithm, scope: Scope) -> Algorithm:

@@ -30,6 +30,7 @@ class Scope:
     * `known_true`: conditions that hold in the current branch: "amsgrad", "not amsgrad",
       "factored".
     * `out`: the statements read so far, in the current branch.
+    * `fed`: the scalar states that get a value from a reduction.
     * `size`: the number of names, numbers and ops read so far.
     """
 
@@ -49,6 +50,7 @@ class Scope:
     rule_names: frozenset[str] = frozenset()
     known_true: frozenset[str] = frozenset()
     out: list[Stmt] = field(default_factory=list)
+    fed: set[str] = field(default_factory=set)
     size: int = 0
 
     def __post_init__(self) -> None:

@@ -178,6 +178,18 @@ def check_rule(
             source.error_at(place, f"`{name}` is never used", "leave it out, or call it `_`")
 
 
+def check_device_scalars(source: Source, algorithm: Algorithm) -> None:
+    """Check the scalar states that reductions feed: their dtype, and the words beside them."""
+    for state in algorithm.device_scalars():
+        if state.dtype is None:
+            message = f"`{state.symbol}` comes from a reduction, so its dtype is float64"
+            source.error_at(state.place, message, 'leave dtype="torch" out')
+        op = next(iter(sorted(algorithm.matrix_ops())), "")
+        if op:
+            message = f"a rule with `{op}` cannot keep `{state.symbol}`, which a reduction feeds"
+            source.error_at(state.place, message, "keep one number per row or per column")
+
+
 def check_gradient(source: Source, algorithm: Algorithm, node: ast.FunctionDef) -> None:
     """Check `gradient=` and `rows=False`.
 

@@ -101,9 +101,7 @@ class Statements(OpCalls):
             self.source.error(node, message, hint if declared else "choose another name for it")
         state = scope.algorithm.state(name)
         if state is not None and state.shape == "scalar" and not kind.is_scalar:
-            message = f"`{name}` is a state of one number, but this value depends on a reduction"
-            hint = "compute it from t and hyperparameters; or keep a row, a column or a tensor"
-            self.source.error(node, message, hint)
+            scope.fed.add(name)
         scope.axes[name] = kind.axes
         if answer:
             scope.booleans.add(name)

@@ -121,6 +121,10 @@ def _states(draft: Draft) -> list[State]:
         own = lot.choice(("", "", "", "float32", "float64", "torch"))
         dtype = f', dtype="{own}"' if own else ""
         found.append(State(symbol, "numbers", f'init={init}, shape="scalar"{dtype}'))
+    if draft.family != "elements" and lot.random() < 0.4:
+        for symbol in ("f", "f2")[: lot.choice((1, 1, 2))]:
+            init = lot.choice((*INITS, '"lr"'))
+            found.append(State(symbol, "lates", f'init={init}, shape="scalar"'))
     if draft.family == "axes":
         for symbol, shape in (("r", "row"), ("k", "col")):
             if lot.random() < 0.5:
@@ -169,10 +173,16 @@ def _body(draft: Draft) -> list[str]:
             most=1 if draft.dense else 9,
         ),
         [(s.symbol, s.nature, s.holds) for s in draft.states],
-        "poly" if draft.family == "axes" and lot.random() < 0.35 else "",
+        "poly" if _may_have_matrices(draft) and lot.random() < 0.35 else "",
     )
     many = (3, 4, 5, 6, 7, 8) if draft.dense else (1, 2, 3, 4, 5, 7)
     return writer.rule(lot.choice(many if draft.nasty or draft.dense else (1, 1, 2, 3, 4)))
+
+
+def _may_have_matrices(draft: Draft) -> bool:
+    """Tell whether the rule may have matrix ops, which the language refuses beside device scalars.
+    """
+    return draft.family == "axes" and all(state.nature != "lates" for state in draft.states)
 
 
 def _whole(draft: Draft, body: list[str]) -> str:

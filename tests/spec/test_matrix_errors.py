@@ -30,8 +30,29 @@ CASES = {
     "a property of nothing": spec("p = p - lr * g / numel()"),
     "an if on a reduction": spec("if rms(g) > 1:", f"    {UPDATE}"),
     "an if on what a reduction made": spec("u = rms(g)", "if u:", f"    {UPDATE}"),
-    "a scalar state from a reduction": spec(
-        "s = s + rms(g)", "p = p - lr * s * g", states='s=state("mu", shape="scalar")'
+    "an if on a scalar that a reduction feeds": spec(
+        "s = s + rms(g)",
+        "if s > 1:",
+        f"    {UPDATE}",
+        states='s=state("mu", shape="scalar")',
+    ),
+    "an if before a reduction feeds the scalar": spec(
+        "if s > 1:",
+        f"    {UPDATE}",
+        "s = s + rms(g)",
+        states='s=state("mu", shape="scalar")',
+    ),
+    "torch's dtype of a scalar that a reduction feeds": spec(
+        "s = s + rms(g)",
+        "p = p - lr * s * g",
+        states='s=state("mu", shape="scalar", dtype="torch")',
+    ),
+    "a scalar that a reduction feeds beside a matrix op": spec(
+        MATRIX,
+        "s = s + rms(g)",
+        "p = p - lr * s * orthogonalize(g, abc, k, eps)",
+        states='s=state("mu", shape="scalar")',
+        hypers=NS,
     ),
     "a row becomes a tensor": spec(MATRIX, "u = row_mean(g)", "u = u * g", "p = p - lr * u"),
     "a row state becomes a column": spec(

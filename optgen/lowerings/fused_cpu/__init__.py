@@ -31,6 +31,7 @@ from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.invert_factors import invert_factors
 from optgen.passes.lerp_form import use_lerp_form
+from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plan, plans
 from optgen.passes.scatter_add import is_scatter_add
@@ -52,6 +53,7 @@ _AXES = {"like": Axes.TENSOR, "row": Axes.ROW, "col": Axes.COLUMN}
 
 def context(algorithm: Algorithm) -> Context:
     """Return the variables of the templates, as indented blocks of text."""
+    algorithm = load_device_scalars(algorithm)
     planned = [reduce(lambda p, change: change(p), _PASSES, p) for p in _plans(algorithm)]
     symbols = {state.key: state.symbol for plan in planned for state in plan.fresh()}
     fresh = [symbols[state.key] for state in algorithm.states if state.key in symbols]

@@ -56,6 +56,7 @@ class PhaseSteps:
     def __post_init__(self) -> None:
         self.axes |= self.streams
         self.taken = {ref.name for ref in self.plan.kinds}
+        self.kept = {state.symbol for state in self.plan.algorithm.scalar_states()}
         self.counts = dict.fromkeys(_LOOPS, 0)
         for position, phase in enumerate(self.plan.phases):
             later = self._names_after(position)
@@ -126,7 +127,7 @@ class PhaseSteps:
                 source = self._source(first)
                 self._reduction(first, source, swept=self.axes[source] is Axes.TENSOR)
                 continue
-            needed = later | _read(rest) | set(self.streams)
+            needed = later | _read(rest) | set(self.streams) | self.kept
             made = dict.fromkeys(a.target.name for a in assigns(tuple(stmts)))
             self._loop(axes, tuple(stmts), [name for name in made if name in needed])
 

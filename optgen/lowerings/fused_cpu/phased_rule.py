@@ -156,9 +156,18 @@ class PhasedRule:
             f"static constexpr int PASS_COUNTS[] = {{{counts}}};",
             f"static constexpr bool HAS_AXES = {str(self.has_axes).lower()};",
             f"static constexpr int NUMBERS = {len(self.body.numbers)};",
+            *self._stored_numbers(),
             f"static constexpr int ROW_REDUCTIONS = {rows}, COLUMN_REDUCTIONS = {columns};",
             f"static constexpr int MATRIX_REDUCTIONS = {matrices};",
         ]
+
+    def _stored_numbers(self) -> list[str]:
+        """Name the numbers that are new values of scalar states, if there are any."""
+        numbers, states = self.body.numbers, self.plan.algorithm.scalar_states()
+        pairs = [(numbers.index(s.symbol), s.symbol) for s in states if s.symbol in numbers]
+        stored = [f"{{{number}, {constant(symbol)}}}" for number, symbol in pairs]
+        head = "static constexpr StoredNumber STORED_NUMBERS[] = {"
+        return listed(head, stored, "};", 4) if stored else []
 
     def _applies(self) -> list[str]:
         tests = [f"{'' if holds else '!'}{fact}(sizes)" for fact, holds in self.plan.facts.items()]

@@ -33,6 +33,7 @@ from optgen.passes.factor_out_divisors import factor_out_divisors
 from optgen.passes.fold_denominators import fold_denominators
 from optgen.passes.hoist_scalars import hoist_scalars
 from optgen.passes.lerp_form import use_lerp_form
+from optgen.passes.load_device_scalars import load_device_scalars
 from optgen.passes.merge_square_roots import merge_square_roots
 from optgen.passes.plan import plans
 
@@ -49,6 +50,7 @@ _PASSES = (
 
 def lower(algorithm: Algorithm) -> Mapping[str, Any]:
     """Return the variables of the file's template."""
+    algorithm = load_device_scalars(algorithm)
     found = [reduce(lambda done, change: change(done), _PASSES, p) for p in plans(algorithm)]
     if len(found) == 1 and is_elementwise(found[0]):
         return {"template": "fused_triton_elementwise.py.jinja"} | context(found[0])

@@ -51,9 +51,10 @@ class FinishKernel:
             *self._left(),
             *self._kept(names),
         ]
-        states = self._factors()
+        states = [*self._factors(), *self._stored_scalars()]
         flat = flat_addresses(parts=bool(self._sums()))
-        places = finish_addresses(slots.counts, states) if self._by_matrix else flat
+        factors = self._factors()
+        places = finish_addresses(slots.counts, factors) if self._by_matrix else flat
         lines = [*needed(places, text), *text]
         whole = "\n".join(lines)
         types = [s["type"] for s in states]
@@ -151,9 +152,23 @@ class FinishKernel:
             for n in names
             if n in packed.numbers
         ]
+        for state in self._stored_scalars():
+            address = f"tl.load(row + {state['address']} * tensors)"
+            pointer = f"{address}.to(tl.pointer_type({state['type']}))"
+            lines.append(f"{state['list']} = {pointer}")
+            lines.append(f"tl.store({state['list']}, {state['name']}.to({state['type']}))")
         if self._by_matrix and lines:
             return ["if group == 0:", *(f"    {line}" for line in lines)]
         return lines
+
+    def _stored_scalars(self) -> list[Context]:
+        """Return the scalar states whose new values the kernel computes."""
+        made = {ref.name for ref in small_values_made(self.finish)}
+        return [
+            self.kernels.place(s.symbol) | {"name": variable(s.symbol)}
+            for s in self.kernels.plan.algorithm.scalar_states()
+            if s.symbol in made
+        ]
 
     def _factors(self) -> list[Context]:
         """Return the row and column states that the kernel reads or stores."""

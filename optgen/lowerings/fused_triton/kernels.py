@@ -60,11 +60,12 @@ class Kernels:
     """Printer of a plan's phases.
 
     `addresses` names the rows of the bucket's table in order: addresses, scalar types and fresh
-    flags. The `locals` come last.
+    flags. The `locals` come last. `scalar_types` names the types of the step and scalar states.
     """
 
     plan: Plan
     addresses: Sequence[str]
+    scalar_types: Sequence[str]
     locals: Sequence[str]
     packed: PackedScalars
     slots: Slots
@@ -157,8 +158,14 @@ class Kernels:
     def place(self, name: str) -> Context:
         """Return the kernel's names for a stream, and its row in the table."""
         state = self.plan.algorithm.state(name)
-        index = self.addresses.index(state.key if state else name)
-        given = f'bucket.local_type("{name}")' if name in self.locals else f"bucket.types[{index}]"
+        if state is not None and state.shape == "scalar":
+            kind = f"{name.upper()}_T"
+            index = self.addresses.index(kind)
+            given = f"bucket.scalar_types[{self.scalar_types.index(kind)}]"
+        else:
+            index = self.addresses.index(state.key if state else name)
+            own = name in self.locals
+            given = f'bucket.local_type("{name}")' if own else f"bucket.types[{index}]"
         return {
             "list": variable(plural(name)),
             "type": f"{name.upper()}_T",

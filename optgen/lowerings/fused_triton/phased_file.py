@@ -54,8 +54,9 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
     tiles = is_by_matrix(plan, *plan.phases)
     names = list(dict.fromkeys(s.name for w in plan.sweeps for s in w.streams if s.role == "local"))
     fresh = [state.key for state in plan.fresh()]
-    table = [*addresses, *prologue.scalar_types(), *fresh, *names]
-    kernels = list(_kernels(plan, Kernels(plan, table, names, packed, slots, tiles)))
+    types = prologue.scalar_types()
+    table = [*addresses, *types, *fresh, *names]
+    kernels = list(_kernels(plan, Kernels(plan, table, types, names, packed, slots, tiles)))
     sweeps = [k for k in kernels if k["sort"] == "sweep"]
     facts = [f if true else f"not_{f}" for f, true in plan.facts.items()]
     most = {key: max(len(k[key]) for k in sweeps) for key in ("sums", "row_sums", "column_sums")}
@@ -68,7 +69,7 @@ def plan_context(plan: Plan, addresses: Sequence[str]) -> Context:
         "facts": tuple(plan.facts.values()),
         "tiles": tiles,
         "scalars": packed.width,
-        "scalar_types": prologue.scalar_types(),
+        "scalar_types": types,
         "width": prologue.width,
         "prologue": numbers,
         "scaled": True,

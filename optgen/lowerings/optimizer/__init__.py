@@ -102,7 +102,7 @@ def _state(state: State) -> str:
     usual = State(state.symbol, state.key)
     options = [
         f"{name}={literal(getattr(state, name))}"
-        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written")
+        for name in ("init", "shape", "dtype", "when", "eager", "rows", "written", "on_device")
         if getattr(state, name) != getattr(usual, name)
     ]
     return f"State({', '.join([literal(state.key), *options])})"

@@ -45,7 +45,7 @@ _EMPTY = {Axes.NONE: "no_sum", Axes.ROW: "no_row_sum", Axes.COLUMN: "no_col_sum"
 
 def _lists(plan: Plan) -> list[str]:
     """Return the tensors that a sublist of the bucket has lists of, in order."""
-    states = (s.symbol for s in plan.algorithm.states if s.shape != "scalar")
+    states = (s.symbol for s in plan.algorithm.device_states())
     return [plan.algorithm.param, plan.algorithm.grad, *states]
 
 
@@ -76,10 +76,10 @@ class _Printer:
         if asks_blocked(self.plan):
             yield self.form.blocked
         yield from (f"{name} = None" for name in self._sometimes_assigned())
-        for state in self.plan.algorithm.states:
-            if state.shape in ("row", "col"):
-                line = f"{state.symbol} = {self._spelt(self.form.read, state.symbol)}"
-                yield from indented([line], f"if {state.when}:") if state.when else [line]
+        for state in self.plan.algorithm.finish_states():
+            read = self.form.read_number if state.on_device else self.form.read
+            line = f"{state.symbol} = {self._spelt(read, state.symbol)}"
+            yield from indented([line], f"if {state.when}:") if state.when else [line]
         for phase in self.plan.phases:
             match phase:
                 case Sweep():
@@ -186,7 +186,7 @@ class _Printer:
         return instructions
 
     def _finish(self, body: Program) -> Iterator[str]:
-        """Print a finish: its small values, then the stores of row and column states."""
+        """Print a finish: its small values, then the stores of its states."""
         text = PythonPrinter({self.plan.algorithm.param: self.form.param}, self.form.functions)
         self.reads |= names_read(body)
         needed = collective_points(body) if self.form.over_ranks else {}
@@ -205,7 +205,8 @@ class _Printer:
         made = {a.target.name for a in assigns(body)}
         for state in self.plan.algorithm.states:
             if state.symbol in made:
-                write = self._spelt(self.form.write, state.symbol)
+                form = self.form.write_number if state.on_device else self.form.write
+                write = self._spelt(form, state.symbol)
                 yield from indented([write], f"if {state.when}:") if state.when else [write]
 
     def _spread(self, value: Expr) -> Expr:

@@ -14,9 +14,10 @@ class PhaseSyntax:
     """Syntax that differs between the Python lowerings.
 
     `whole` and `small` are the texts of a whole tensor and of a small value where a sweep loops
-    over them. `read` and `write` are those of a row or column state. In all four, `{0}` is the name
-    and `{1}` its list. `param` is the parameter whose properties are read. With `over_ranks`, other
-    ranks must complete every reduction.
+    over them. `read` and `write` are those of a row or column state, `read_number` and
+    `write_number` those of a device scalar. In all six, `{0}` is the name and `{1}` its list.
+    `param` is the parameter whose properties are read. With `over_ranks`, other ranks must complete
+    every reduction.
     """
 
     loop: str
@@ -27,6 +28,8 @@ class PhaseSyntax:
     small: str
     read: str
     write: str
+    read_number: str
+    write_number: str
     count: str
     functions: dict[str, str]
     lines: Callable[[tuple[Instruction, ...]], list[str]]
@@ -44,6 +47,8 @@ ONE_TENSOR = PhaseSyntax(
     small="{0}",
     read="{1}[index]",
     write="{1}[index].copy_({0})",
+    read_number="number(params[index], {1}[index])",
+    write_number="{1}[index].copy_({0}.view(()))",
     count="",
     functions={"sum": "total"},
     lines=forloop_lines,
@@ -58,6 +63,8 @@ TENSOR_LISTS = PhaseSyntax(
     small="{0}.unbind()",
     read="torch.stack({1})",
     write="write({1}, {0})",
+    read_number="numbers(params[0], {1})",
+    write_number="write({1}, {0}.flatten())",
     count=", len(params)",
     functions={"sum": "totals", "max_abs": "max_abses"},
     lines=foreach_lines,

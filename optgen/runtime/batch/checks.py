@@ -149,13 +149,13 @@ def _check_numbers(rule: Rule, batch: Batch) -> None:
 def _check_devices(rule: Rule, batch: Batch) -> None:
     """Raise an error for a tensor on another device than its parameter.
 
-    Step counts and scalar states may be on the CPU.
+    Step counts may be on the CPU, and so may scalar states that the host computes.
     """
     if all(map(_is_cpu, chain(batch.params, batch.steps, *map(_present, batch.states)))):
         return  # `check_step` checks the devices of gradients
     if list(map(_device, batch.grads)) != list(map(_device, batch.params)):
         raise RuntimeError("a gradient is on another device than its parameter")
-    scalar = [state.shape == "scalar" for state in rule.states]
+    scalar = [state.is_host_scalar for state in rule.states]
     names = ["step", *(state.key for state in rule.states)]
     columns = zip(names, [True, *scalar], [batch.steps, *batch.states], strict=True)
     for key, is_scalar, column in columns:

@@ -32,7 +32,7 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
     ]
     states = list(zip(rule.states, batch.states, strict=True))
     if equal_scalars:
-        scalars = [batch.steps, *(column for state, column in states if state.shape == "scalar")]
+        scalars = [batch.steps, *(column for state, column in states if state.is_host_scalar)]
         for column in filter(None, scalars):
             keys += [_values(column), _occurrences(column)]
     indices_by_key: dict[tuple[Any, ...], list[int]] = {}

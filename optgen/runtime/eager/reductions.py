@@ -19,6 +19,12 @@ def number(like: Tensor, value: float | Tensor, *count: int) -> Tensor:
     return no_sum(like, *count).add_(value)
 
 
+def numbers(like: Tensor, states: list[Tensor]) -> Tensor:
+    """Return scalar states in the shape and dtype of a reduction of stacked tensors."""
+    stacked = torch.stack(states).to(torch.float64)
+    return stacked.view(-1, *[1] * like.dim())
+
+
 def no_row_sum(like: Tensor, *count: int) -> Tensor:
     """Return a zero for every row of a tensor; with `count`, of that many tensors of its shape."""
     return _zeros([*count, *like.shape[:-1], 1], like)

@@ -39,13 +39,14 @@ def backfill(
 def scalars_to_tensors(optimizer: Optimized) -> None:
     """Convert Python numbers to tensors: step counts and scalar states of old checkpoints."""
     rule = optimizer.rule
-    dtypes = {state.key: dtype_of(state) for state in rule.states if state.shape == "scalar"}
+    scalars = [state for state in rule.states if state.shape == "scalar"]
+    kinds = {state.key: (dtype_of(state), state.on_device) for state in scalars}
     if rule.step == "tensor":
-        dtypes["step"] = None
+        kinds["step"] = (None, False)
     for group, param, values in _members(optimizer):
-        for key, dtype in dtypes.items():
+        for key, kind in kinds.items():
             if key in values and not isinstance(values[key], Tensor):
-                values[key] = as_scalar(float(values[key]), rule, group, param, dtype)
+                values[key] = as_scalar(float(values[key]), rule, group, param, *kind)
 
 
 def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, Any]]]:
@@ -59,7 +60,7 @@ def _members(optimizer: Optimized) -> Iterator[tuple[Group, Tensor, dict[str, An
 def portable_state_dict(optimizer: Optimized, packed: dict[str, Any]) -> dict[str, Any]:
     """Copy scalars from a device to the CPU where torch would keep them; change only `packed`."""
     rule = optimizer.rule
-    keys = ["step", *(state.key for state in rule.states if state.shape == "scalar")]
+    keys = ["step", *(state.key for state in rule.states if state.is_host_scalar)]
     groups = [g for g in packed["param_groups"] if not scalars_on_param_device(rule, g)]
     packed["state"] = copy_scalars_to_cpu(packed["state"], groups, keys)
     return packed
@@ -107,6 +108,6 @@ def restore_declared_dtypes(optimizer: Optimized) -> None:
         for state, dtype in declared:
             kept = values.get(state.key)
             if isinstance(kept, _Unconverted):
-                is_scalar = state.shape == "scalar"
-                device = scalar_device(rule, group, param) if is_scalar else param.device
+                on_host = state.is_host_scalar
+                device = scalar_device(rule, group, param) if on_host else param.device
                 values[state.key] = kept.value.to(dtype=dtype, device=device)

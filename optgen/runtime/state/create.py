@@ -143,7 +143,8 @@ def _initial_values(
         if state.shape == "like" and state.dtype is None and not any(map(torch.is_complex, params)):
             return list(map(torch.full_like, params, repeat(start)))
         if state.shape == "scalar":
-            return as_scalars(float(start), rule, group, params, dtype_of(state))
+            known = (dtype_of(state), state.on_device)
+            return as_scalars(float(start), rule, group, params, *known)
         if start == 0 and state.shape != "like" and max(map(numel, params)) <= _COPIED_ELEMENTS:
             return _copied_zeros(state, params)
     return [_initial_value(rule, state, group, param, defaults) for param in params]
@@ -199,7 +200,7 @@ def _initial_value(
     differentiable = isinstance(start, Tensor) and start.requires_grad and torch.is_grad_enabled()
     number = float(start.detach() if isinstance(start, Tensor) else start)
     if state.shape == "scalar":
-        made = as_scalar(number, rule, group, param, dtype_of(state))
+        made = as_scalar(number, rule, group, param, dtype_of(state), state.on_device)
         return made.copy_(start) if differentiable else made
     if state.shape == "like":
         made = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)

@@ -19,10 +19,16 @@ def as_scalar(
     group: Mapping[str, Any],
     param: Tensor,
     dtype: torch.dtype | None = None,
+    on_device: bool = False,
 ) -> Tensor:
-    """Make a 0-dim tensor on the device for the rule and the group, in this dtype or torch's."""
+    """Make a 0-dim tensor in this dtype or torch's.
+
+    It lives on the parameter's device if `on_device`, else on the device for the rule and the
+    group.
+    """
     dtype = dtype or scalar_dtype(bool(group.get("fused")))
-    return torch.full((), value, dtype=dtype, device=scalar_device(rule, group, param))
+    device = param.device if on_device else scalar_device(rule, group, param)
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def as_scalars(
@@ -31,12 +37,13 @@ def as_scalars(
     group: Mapping[str, Any],
     params: list[Tensor],
     dtype: torch.dtype | None = None,
+    on_device: bool = False,
 ) -> Sequence[Tensor]:
     """Make such a 0-dim tensor for each of several parameters."""
-    on_param_device = scalars_on_param_device(rule, group)
+    on_param_device = on_device or scalars_on_param_device(rule, group)
     if not params or (on_param_device and len(set(map(_device, params))) > 1):
-        return [as_scalar(value, rule, group, param, dtype) for param in params]
-    return foreach_clone([as_scalar(value, rule, group, params[0], dtype)] * len(params))
+        return [as_scalar(value, rule, group, param, dtype, on_device) for param in params]
+    return foreach_clone([as_scalar(value, rule, group, params[0], dtype, on_device)] * len(params))
 
 
 def scalar_device(rule: Rule, group: Mapping[str, Any], param: Tensor) -> torch.device | str:

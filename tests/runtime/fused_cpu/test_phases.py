@@ -150,6 +150,11 @@ def test_sums_over_whole_parameters(name: str) -> None:
     follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-13)
 
 
+@pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
+def test_scalars_that_reductions_feed(name: str) -> None:
+    follow_the_rule(rule(name), [*SMALL, *VECTORS, (700, 900)], 1e-12)
+
+
 def test_came() -> None:
     shapes = [shape for shape in (*SMALL, *LONG, *LARGE) if len(shape) == 2]
     follow_the_rule(rule("came"), shapes, 1e-12, lr=0.01)

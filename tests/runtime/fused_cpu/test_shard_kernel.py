@@ -218,6 +218,14 @@ def test_sums_over_vectors(name: str) -> None:
     assert follow_the_whole(rule(name)[0], shapes, (3,), (-1,)) == 1
 
 
+@pytest.mark.parametrize("name", ["novograd", "stablespam", "fedscalars"])
+@pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
+def test_scalars_that_reductions_feed(
+    mesh: tuple[int, ...], axes: tuple[int, ...], name: str
+) -> None:
+    follow_the_whole(rule(name)[0], [*MATRICES, *BATCHES], mesh, axes)
+
+
 @pytest.mark.parametrize(("mesh", "axes"), CUTS, ids=str)
 def test_came(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
     follow_the_whole(rule("came")[0], MATRICES[1:], mesh, axes, lr=0.01)

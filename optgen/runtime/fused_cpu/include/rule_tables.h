@@ -50,6 +50,17 @@ constexpr u64 element_streams() {
     return found;
 }
 
+// Number of the whole tensor that is the new value of a scalar state, which is in this cell.
+struct StoredNumber {
+    int number, cell;
+};
+
+// Tells whether a rule names such numbers in STORED_NUMBERS.
+template <class R, class = void>
+constexpr bool STORES_NUMBERS = false;
+template <class R>
+constexpr bool STORES_NUMBERS<R, decltype(void(R::STORED_NUMBERS))> = true;
+
 // Tells whether a rule reduces by a maximum; if none does, no code for it is compiled.
 template <class R>
 constexpr bool has_max() {

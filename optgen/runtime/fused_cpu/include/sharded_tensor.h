@@ -74,7 +74,7 @@ struct ShardedTensor : TensorPasses<R, C> {
             progress.state = TensorProgress::SUSPENDED;
             return;
         }
-        this->store_axis_values(pass());
+        this->store_values(pass());
         progress.state =
             ++progress.pass < plan.passes ? TensorProgress::SWEEPING : TensorProgress::FINISHED;
     }

@@ -96,10 +96,17 @@ struct TensorPasses {
             }
             if (pass.finish >> k & 1) run_step(k, step);
         }
-        store_axis_values(pass);
+        store_values(pass);
     }
 
-    void store_axis_values(const Pass& pass) const {
+    // Stores the row and column states of a pass, and after the last pass the scalar states.
+    void store_values(const Pass& pass) const {
+        if constexpr (STORES_NUMBERS<R>)
+            for (const StoredNumber& stored : R::STORED_NUMBERS)
+                if (&pass == table() + plan.passes - 1)
+                    write_scalar(
+                        dtype(STREAMS + stored.cell), numbers[stored.number],
+                        address(STREAMS + stored.cell));
         for (int v = 0; R::HAS_AXES && v < STREAMS; ++v)
             if (!plan.whole_matrices && has_axis_buffer(v) && pass.stores >> v & 1 && dtype(v))
                 write<COMPILED_DTYPES>(

@@ -1,0 +1,17 @@
+"""Load device scalars in the scalar program of a kernel, which runs on the device itself.
+
+Their old values are then numbers that every phase may read, like other scalar states. Only the new
+values, which come from reductions, are known late. A `Finish` stores them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from optgen.ir.algorithm import Algorithm
+
+
+def load_device_scalars(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with its device scalars as states of the scalar program."""
+    states = tuple(replace(state, on_device=False) for state in algorithm.states)
+    return replace(algorithm, states=states)
