@@ -26,7 +26,7 @@ UNFUSED: dict[str, dict[str, Any]] = {
     "optgen for-loop": {"foreach": False},
     "optgen foreach": {"foreach": True},
 }
-_DRAWN = 1 << 18
+_DRAWN = 1 << 18  # random numbers; larger tensors repeat them
 SETTINGS: dict[str, dict[str, Any]] = {"SGD": {"momentum": 0.9}}
 
 
@@ -93,6 +93,7 @@ def make(name: str, title: str, params: Any) -> torch.optim.Optimizer:
     """Make an optimizer of a class in one of its forms."""
     kind: Any = generated(name) if title.startswith(OURS) else getattr(torch.optim, name)
     flags = (FORMS | UNFUSED)[title]
+    # A class without the argument is an error if the flag is True: it lacks this form.
     options = {key: value for key, value in flags.items() if value or key in _arguments(kind)}
     settings = SETTINGS.get(name, {})
     options |= {key: value for key, value in settings.items() if key in _arguments(kind)}
