@@ -67,13 +67,13 @@ class Gradients:
 
         Args:
             norm_type: The p of the norm, above 0; or inf.
-            in_double: Whether to accumulate in float64 from the first element.
+            in_double: Whether to add up the elements of each gradient in float64, too.
         """
         largest = norm_type == torch.inf
         ordered = self._ordered()
         found = {groups: _power(part, norm_type, in_double) for groups, part in ordered}
         found = {groups: power.to(self._devices[groups]) for groups, power in found.items()}
-        if any(found):
+        if any(found):  # some gradients are sharded
             from optgen.runtime.sharded.all_reduce import Partial, batched_all_reduce
 
             batched_all_reduce(
@@ -107,7 +107,7 @@ class Gradients:
 
 
 def _groups(param: Tensor) -> Groups:
-    """The groups over whose ranks a parameter, and so its gradient, is spread."""
+    """Return the groups over whose ranks a parameter, and so its gradient, is sharded."""
     sharding = sharding_of(param)
     return () if sharding is None else tuple(axis.group for axis in sharding.sharded_axes())
 

@@ -38,8 +38,8 @@ class KeyedOptimizer(LightOptimizer):
     """
 
     params: Mapping[str, Tensor]
-    _own_params: dict[str, Tensor]  # of wrappers around this optimizer, with state beside its own
-    _own_state: dict[Tensor, Any]
+    _wrapper_params: dict[str, Tensor]  # those that wrappers around this optimizer add
+    _wrapper_state: dict[Tensor, Any]
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KeyedOptimizer(LightOptimizer):
         torch's constructor would make groups, and accepts tensors only. `__setstate__` does the
         rest of its work: it sets up the hooks, and the `step` that runs them.
         """
-        super().__setstate__({"_own_params": {}, "_own_state": {}, **attributes})
+        super().__setstate__({"_wrapper_params": {}, "_wrapper_state": {}, **attributes})
 
     @with_step_hooks
     def step(self, closure: Any = None) -> Any:
@@ -202,14 +202,14 @@ class KeyedOptimizer(LightOptimizer):
         """
         if name in self._all_params():
             raise ValueError(f"Duplicate param key {name}")
-        self._own_params[name] = param
-        return self._own_state
+        self._wrapper_params[name] = param
+        return self._wrapper_state
 
     def _all_params(self) -> Mapping[str, Tensor]:
-        return {**self.params, **self._own_params} if self._own_params else self.params
+        return {**self.params, **self._wrapper_params} if self._wrapper_params else self.params
 
     def _all_state(self) -> MutableMapping[Tensor, Any]:
-        return ExtendedState(self.state, self._own_state) if self._own_state else self.state
+        return ExtendedState(self.state, self._wrapper_state) if self._wrapper_state else self.state
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes to copy or pickle.
@@ -217,8 +217,8 @@ class KeyedOptimizer(LightOptimizer):
         Hooks are left out, as in copies of torch's optimizers. So is the `step` that torch's
         schedulers set on an instance, because it would call the original's.
         """
-        left = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
-        return {name: value for name, value in vars(self).items() if name not in left}
+        left_out = ("step", *(name for name in vars(self) if name.endswith("_hooks")))
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
 def check_names(params: object) -> None:

@@ -114,7 +114,7 @@ class Load:
                 self._values.append((group, key, deepcopy(new[key])))
 
     def write(self) -> None:
-        """Write everything. Objects load first, because they can fail; then they are restored."""
+        """Write everything. Objects load first: if one fails, those before it are restored."""
         self._load_objects()
         with torch.no_grad():
             for copy in self._tensors:

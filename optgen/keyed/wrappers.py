@@ -105,7 +105,7 @@ class OptimizerWrapper(WrapperBase):
     """
 
     _optimizer: KeyedOptimizer
-    _passes_on = True
+    _passes_on = True  # whether post_load_state_dict calls that of the wrapped optimizer
 
     def __init__(self, optimizer: KeyedOptimizer) -> None:
         check_keyed(optimizer)

@@ -1,6 +1,6 @@
 """Approximate the inverse Hessian by the last curvature pairs.
 
-Torch applies it by two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
+Torch multiplies by it in two loops over the pairs (Nocedal and Wright, algorithm 7.4), with two dot
 products and two sums for each. Written for all pairs at once, these loops are two triangular
 systems in R = Sᵀ Y (Byrd, Nocedal and Schnabel, 1994), where S holds the steps and Y the changes of
 the gradient. They take four matrix-vector products, and one more for each new pair. On a CPU they
@@ -31,7 +31,7 @@ class History:
         self._fresh = False  # whether the last column of R is still to be computed
         self._scale = 1.0
         self._alphas: Tensor | None = None  # of the last direction
-        self._shown: list[list[Tensor]] = []
+        self._presented: list[list[Tensor]] = []
         self._versions = (0, 0)
 
     @classmethod
@@ -41,7 +41,7 @@ class History:
         pairs = history._pairs
         steps, changes = state["old_stps"][-capacity:], state["old_dirs"][-capacity:]
         for pair in zip(steps, changes, strict=True):
-            for free, row in zip(pairs.free(), pair, strict=True):
+            for free, row in zip(pairs.free_rows(), pair, strict=True):
                 free.copy_(row)
             pairs.accept()
         if pairs.count:
@@ -61,14 +61,14 @@ class History:
         """
         if self._sweeps:
             return self._sweeps.observe(self._pairs, gradient, previous, direction, t)
-        step, change = self._pairs.free()
+        step, change = self._pairs.free_rows()
         torch.mul(direction, t, out=step)
         torch.sub(gradient, previous, out=change)
         return change.dot(step).item(), change.dot(change).item()
 
     def accept(self, scale: float) -> None:
         """Add the pair in the free rows, which also gives the inverse Hessian a new scale."""
-        self._shown = []
+        self._presented = []
         self._pairs.accept()
         count = self._pairs.count
         kept = self._products[1:, 1:] if len(self._products) == count else self._products
@@ -112,9 +112,9 @@ class History:
     def present(self, state: dict[str, Any]) -> None:
         """Put the history into a state in torch's form. The vectors are rows of the matrices."""
         pairs = self._pairs
-        self._shown = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
+        self._presented = [pairs.rows(pairs.changes), pairs.rows(pairs.steps)]
         self._versions = pairs.versions()
-        state["old_dirs"], state["old_stps"] = map(list, self._shown)
+        state["old_dirs"], state["old_stps"] = map(list, self._presented)
         state["ro"] = self._numbers(1 / self._products.diagonal())
         state["H_diag"] = self._like.new_tensor(self._scale) if pairs.count else 1
 
@@ -128,8 +128,8 @@ class History:
         shown = [state["old_dirs"], state["old_stps"]]
         return (
             (capacity, _kind(like)) == (self._pairs.capacity, self._kind)
-            and [len(rows) for rows in shown] == [len(rows) for rows in self._shown]
-            and all(map(operator.is_, chain(*shown), chain(*self._shown)))
+            and [len(rows) for rows in shown] == [len(rows) for rows in self._presented]
+            and all(map(operator.is_, chain(*shown), chain(*self._presented)))
             and self._versions == self._pairs.versions()
         )
 
