@@ -1,11 +1,11 @@
 """Measure step times of several variants, so that their ratios are reliable.
 
 All variants run in one process, in a new order each round. A sample is one *cold* step, with
-gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms (or
-one step if it takes longer). In each round every variant takes a sample, until it has used its
-share of the time, so fast variants are sampled more often. The speed of a loop over cached data
-varies by up to a sixth with the memory pages of its tensors. So variants whose data fits into the
-caches are created anew several times.
+gradients at new addresses and other data in the caches, followed by steps repeated for 20 ms (one
+step if it takes longer, none if it takes 0.2 s). In each round every variant takes a sample, until
+it has used its share of the time, so fast variants are sampled more often. The speed of a loop over
+cached data varies by up to a sixth with the memory pages of its tensors. So variants whose data
+fits into the caches are created anew several times.
 """
 
 import random
@@ -79,18 +79,18 @@ def compare_redrawn(
     draws: int,
 ) -> dict[str, Figures]:
     """Return the figures of variants that `draw` creates anew, `draws` times."""
-    fill = torch.zeros(_CACHES, dtype=torch.uint8)
+    other_data = torch.zeros(_CACHES, dtype=torch.uint8)
     samples: defaultdict[str, _Samples] = defaultdict(_Samples)
     for number in range(1, draws + 1):
         variants = draw()  # before the last ones are freed, so that the addresses are new
-        _measure(variants, renew, fill, samples, budget.up_to(number, draws))
+        _measure(variants, renew, other_data, samples, budget.up_to(number, draws))
     return {title: samples[title].figures() for title in variants}
 
 
 def _measure(
     variants: Mapping[str, Variant],
     renew: Callable[[], Sequence[Tensor]],
-    fill: Tensor,
+    other_data: Tensor,
     samples: dict[str, _Samples],
     budget: Budget,
 ) -> None:
@@ -104,7 +104,7 @@ def _measure(
         gradients = renew()  # before the last ones are freed, so that the addresses are new
         for title in random.sample(left, len(left)):
             variants[title].take(gradients)
-            fill.add_(1)
+            other_data.add_(1)
             _sample(variants[title].step, samples[title], budget.clock)
 
 

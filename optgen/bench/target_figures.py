@@ -49,7 +49,7 @@ def faster(names: Sequence[str], lists: Sequence[str], form: str | None = None) 
 
 
 def mean(several: Extract, count: int) -> Extract:
-    """Return a function that extracts a geometric mean; its label tells how many are missing."""
+    """Return a function that extracts the geometric mean of some figures, labelled "n of count"."""
 
     def extract(results: Results) -> Values:
         values = several(results).values()

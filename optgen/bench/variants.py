@@ -142,7 +142,7 @@ def _noise(tensors: TensorList, dtype: torch.dtype, seed: int) -> Iterator[Tenso
     """Yield random tensors. Large ones repeat their values, because drawing all takes seconds."""
     drawn = torch.randn(_DRAWN, generator=torch.Generator().manual_seed(seed)).to(dtype).repeat(2)
     for number, shape in enumerate(tensors.shapes):
-        count, first = prod(shape), number * 251 % _DRAWN
+        count, first = prod(shape), number * 251 % _DRAWN  # each begins at another number
         some = drawn[first : first + min(count, _DRAWN)]
         yield some.repeat(-(-count // _DRAWN))[:count].view(shape)
 

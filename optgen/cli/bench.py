@@ -56,7 +56,7 @@ class Request:
         setting = ([self.dtype], [self.threads])
         found = list(select_cells.chosen("step", names, self.lists, limited, *setting))
         if self.compiled:
-            catalogued = [name for name in names if name not in OWN]  # others are not loaded there
+            catalogued = [name for name in names if name not in OWN]  # the only ones it knows
             found += select_cells.chosen("compile", catalogued, [_COMPILED], limited, *setting)
         return found
 

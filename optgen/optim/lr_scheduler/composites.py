@@ -95,7 +95,7 @@ class SequentialLR(_Composite):
         schedulers (list): The schedulers, composites too; each was made for this optimizer.
         milestones (list of int): The steps at which the second, third, … scheduler takes over.
         last_epoch (int): -1 to begin, else the last step that was taken. The schedulers, each made
-            with its own default of -1, advance to that step. Default: -1.
+            with its own default of -1, advance to the step after it. Default: -1.
 
     Raises:
         ValueError: There is no scheduler, a scheduler of another optimizer, or a
