@@ -44,12 +44,12 @@ def markdown(results: Results) -> str:
 def _row(cell: Cell, figures: Figures | None) -> tuple[str, ...] | None:
     if not figures:
         return None
-    ours, theirs = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
+    ours, ratios = figures[OURS]["median"], (fastest(figures), ratio(figures, DEFAULT))
     return (
         f"{cell.name}, {LISTS[cell.tensors].title}, {cell.dtype}",
         f"{_digits(ours)} ms",
         f"{ratio(figures, LIMIT) or 0:.0%}",
-        *(f"{_digits(ours * (times or 0))} ms" for times in theirs),
+        *(f"{_digits(ours * (times or 0))} ms" for times in ratios),
     )
 
 

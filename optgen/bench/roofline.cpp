@@ -33,6 +33,7 @@ struct Threads {
     int (*team)();
 };
 
+// Reads all streams, and writes the first STORED back: `seen & zero` is 0, so no value changes.
 template <int STORED, int... K, class... Stream>
 u32 loop(i64 n, u32 zero, std::integer_sequence<int, K...>, Stream* __restrict... at) {
     u32 all_seen = 0;
@@ -56,6 +57,7 @@ u32 loop_over(const Sweep& s, i64 low, i64 n, u32 zero) {
 
 using Loop = u32 (*)(const Sweep&, i64, i64, u32);
 
+// Returns the loop for this many streams, of which `stored` are written back.
 template <int... I>
 Loop variant(i64 read, i64 stored, std::integer_sequence<int, I...>) {
     static constexpr Loop variants[] = {loop_over<1 + I / (MOST + 1), I % (MOST + 1)>...};

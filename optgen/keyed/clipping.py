@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 use_64bit_grad_norm: bool = False
-"""Whether to add up the elements of each gradient, not only their norms, in float64."""
+"""If True, add up the elements of each gradient, not only their norms, in float64."""
 
 
 @unique

@@ -97,9 +97,9 @@ class InBackwardOptimizer(FusedOptimizer):
     ) -> None:
         options = dict(hyper or {})
         given = list(params.values()) if groups is None else [dict(group) for group in groups]
-        over_all = optimizer_class(given, **options)
-        super().__init__(params, over_all.state, over_all.param_groups)
-        self.defaults.update(over_all.defaults)
+        public = optimizer_class(given, **options)  # has the state and the groups, never steps
+        super().__init__(params, public.state, public.param_groups)
+        self.defaults.update(public.defaults)
         self._class_and_options = (optimizer_class, options)
         self._arrived: set[Tensor] = set()  # since the last step
         self._finish_queued = False  # whether the current backward pass will call _finish

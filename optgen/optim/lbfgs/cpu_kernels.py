@@ -30,7 +30,7 @@ class _Job(ctypes.Structure):
     ]
 
 
-class Sweeps:
+class Kernels:
     """Compiled functions for vectors of one dtype."""
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
@@ -90,7 +90,7 @@ def _job(pairs: Pairs, gradient: Tensor, direction: Tensor) -> _Job:
     )
 
 
-def sweeps(like: Tensor) -> Sweeps | None:
+def kernels_for(like: Tensor) -> Kernels | None:
     """Return the compiled functions for vectors like this one, or None if there are none."""
     if like.device.type != "cpu" or like.dtype not in _TYPES:
         return None
@@ -98,9 +98,9 @@ def sweeps(like: Tensor) -> Sweeps | None:
 
 
 @cache
-def _built(dtype: torch.dtype) -> Sweeps | None:
+def _built(dtype: torch.dtype) -> Kernels | None:
     library = _library()
-    return None if library is None else Sweeps(library, dtype)
+    return None if library is None else Kernels(library, dtype)
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optgen.optim.lbfgs.cpu_kernels import sweeps
+from optgen.optim.lbfgs.cpu_kernels import kernels_for
 from optgen.optim.lbfgs.curvature_pairs import Pairs, add_rows, dots
 from optgen.optim.lbfgs.flat_parameters import largest
 
@@ -26,7 +26,7 @@ class History:
         self._kind = _kind(like)
         self._like = like.new_empty(0)
         self._pairs = Pairs(capacity, like)
-        self._sweeps = sweeps(like)
+        self._kernels = kernels_for(like)
         self._products = torch.zeros(0, 0, dtype=torch.float64)  # R, oldest pair first
         self._fresh = False  # whether the last column of R is still to be computed
         self._scale = 1.0
@@ -59,8 +59,8 @@ class History:
         Returns:
             The dot products of the gradient's change with the step and with itself.
         """
-        if self._sweeps:
-            return self._sweeps.observe(self._pairs, gradient, previous, direction, t)
+        if self._kernels:
+            return self._kernels.observe(self._pairs, gradient, previous, direction, t)
         step, change = self._pairs.free_rows()
         torch.mul(direction, t, out=step)
         torch.sub(gradient, previous, out=change)
@@ -84,16 +84,16 @@ class History:
             The dot product of the direction with the gradient, and its largest magnitude.
         """
         fresh, self._fresh = self._fresh, False
-        if self._sweeps and self._pairs.count:
-            alphas, slope, reach = self._sweeps.direct(
+        if self._kernels and self._pairs.count:
+            alphas, slope, reach = self._kernels.direct(
                 self._pairs, self._products, fresh, self._scale, gradient, out, rest
             )
             self._alphas = -alphas
             return slope, reach
-        self._direct(fresh, gradient, out, rest)
+        self._direction_by_torch(fresh, gradient, out, rest)
         return gradient.dot(out).item(), largest(out)
 
-    def _direct(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
+    def _direction_by_torch(self, fresh: bool, gradient: Tensor, out: Tensor, rest: Tensor) -> None:
         if not self._pairs.count:
             torch.mul(gradient, -self._scale, out=out)
             return
