@@ -19,7 +19,7 @@ _MARKS = ("_in_backward_optimizers", "_optimizer_classes", "_optimizer_kwargs")
 
 
 def mark(
-    param: Any, optimizer: HasStep, kind: Callable[..., Optimizer], options: dict[str, Any]
+    param: Any, optimizer: HasStep, made_by: Callable[..., Optimizer], options: dict[str, Any]
 ) -> bool:
     """Record on a parameter that backward passes update it; return whether it was marked before."""
     marked_before = hasattr(param, "_in_backward_optimizers")
@@ -27,7 +27,7 @@ def mark(
         for name in _MARKS:
             setattr(param, name, [])
     param._in_backward_optimizers.append(optimizer)
-    param._optimizer_classes.append(kind)
+    param._optimizer_classes.append(made_by)
     param._optimizer_kwargs.append(options)
     return marked_before
 

@@ -14,7 +14,7 @@ from optgen.runtime.state.create import create_missing
 
 
 def zero_gradients(params: Mapping[str, Tensor], sparse: set[str]) -> None:
-    """Set gradients to zeros where required; those of the named parameters are sparse and empty."""
+    """Set the gradients of trainable parameters to zeros; the named ones are sparse and empty."""
     for name, param in params.items():
         if param.requires_grad:
             zeros = torch.zeros_like(param)

@@ -81,7 +81,7 @@ def _of_dtensors(current: Any, new: Any, path: Path) -> list[TensorCopy]:
         raise Refused(f"Different kind: DTensor of {kinds} for the path of {path_text(path)}")
     if wrapped[0]:
         return _shards(old.local_shards(), local.local_shards(), path)
-    _equal("shape", current.shape, new.shape, path)
+    _require_equal("shape", current.shape, new.shape, path)
     old_mesh, new_mesh = current.device_mesh, new.device_mesh
     if current.placements != new.placements or not torch.equal(old_mesh.mesh, new_mesh.mesh):
         raise ValueError(
@@ -103,15 +103,15 @@ def _shards(
 
 def _pair(current: Tensor, new: Tensor, path: Path, fixed_shape: bool = True) -> TensorCopy:
     if fixed_shape:
-        _equal("shape", current.shape, new.shape, path)
+        _require_equal("shape", current.shape, new.shape, path)
     if new.is_sparse and not current.is_sparse:  # torch's SGD has sparse momentum, ours has not
         new = new.to_dense()
-    _equal("layout", current.layout, new.layout, path)
+    _require_equal("layout", current.layout, new.layout, path)
     if new.is_complex() and not current.is_complex():
-        _equal("dtype", current.dtype, new.dtype, path)
+        _require_equal("dtype", current.dtype, new.dtype, path)
     return TensorCopy(current, new)
 
 
-def _equal(what: str, current: object, new: object, path: Path) -> None:
+def _require_equal(what: str, current: object, new: object, path: Path) -> None:
     if current != new:
         raise ValueError(f"Different {what}: {current} vs {new} for the path of {path_text(path)}")

@@ -12,7 +12,7 @@ from optgen.optim.lr_scheduler.shaped import ShapedLR
 
 
 def half_cosine(part: float, whole: float) -> float:
-    """Return half a cosine: from 1 at 0 to 0 at the whole."""
+    """Return half a cosine: 1 if `part` is 0, and 0 if it is `whole`."""
     return (1 + math.cos(math.pi * part / whole)) / 2
 
 
