@@ -57,13 +57,13 @@ def _preview(optimizer: Stepping, group: Group) -> list[Batch]:
                 torch.zeros(p.shape, dtype=p.dtype, device=p.device, layout=torch.sparse_coo)
                 for p in members
             ]
-    seen, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
-    batch = make_batch(optimizer, group, members, seen, states)
+    checked, states = checked_gradients(optimizer, group, grads), States(optimizer.state)
+    batch = make_batch(optimizer, group, members, checked, states)
     return batch.parts or [batch]
 
 
 def _sparse_note(rule: Rule, batch: Batch) -> str:
-    """Tell how the step will treat sparse gradients; "" if there are none."""
+    """Tell how the step will treat sparse gradients; "" if there is nothing to tell."""
     if batch.dispatch_key.sparse_grad:
         return "; sparse gradients by the rows they touch"
     if not any(param.grad is not None and param.grad.is_sparse for param in batch.members):

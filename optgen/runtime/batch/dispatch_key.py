@@ -16,7 +16,10 @@ OPTIONS = ("foreach", "fused", "capturable", "differentiable")
 
 
 class DispatchKey(NamedTuple):
-    """The properties that decide which lowerings can take a tensor; a call takes one key only."""
+    """The properties that decide which lowerings can take a tensor.
+
+    The tensors of one call have equal keys.
+    """
 
     device: str = "cpu"
     sparse_grad: bool = False  # the gradient is sparse: it names some rows of the parameter
@@ -39,7 +42,7 @@ def dispatch_keys(
     grads: list[Tensor],
     ordinary: bool,
 ) -> list[DispatchKey]:
-    """Find the dispatch key of every parameter and its gradient.
+    """Return the dispatch key of every parameter and its gradient.
 
     `ordinary` promises that gradients are dense and of plain classes, and parameters distinct.
     """

@@ -1,4 +1,4 @@
-"""A gradient scaler's work that is left to the step: skip it after an overflow, and unscale."""
+"""A gradient scaler's work that a step does: skip itself after an overflow, unscale gradients."""
 
 from typing import Any
 

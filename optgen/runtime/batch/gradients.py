@@ -47,11 +47,11 @@ def checked_gradients(optimizer: Optimized, group: Group, grads: list[Tensor]) -
     if rule.gradient != "sparse_only" and set(map(_layout, grads)) <= {torch.strided}:
         seen = reals(grads)
         return Gradients(seen, all_plain(seen))
-    whole = any(not state.rows and state.present(group) for state in rule.states)
-    seen = []
+    needs_dense = any(not state.rows and state.present(group) for state in rule.states)
+    checked = []
     for grad in grads:
         if grad.layout is not torch.strided or rule.gradient == "sparse_only":
             gradient_checks.check(optimizer, group, grad)
         scalar = grad.is_sparse and grad.sparse_dim() == 0
-        seen.append(grad.to_dense() if grad.is_sparse and (whole or scalar) else grad)
-    return Gradients(reals(seen), False)
+        checked.append(grad.to_dense() if grad.is_sparse and (needs_dense or scalar) else grad)
+    return Gradients(reals(checked), False)

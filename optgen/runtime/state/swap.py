@@ -45,9 +45,9 @@ def swap_in_optimizer_params_and_state(
                 optimizer.state[param] = dict(state.get(key, {}))
         yield
     finally:
-        for group, kept in zip(optimizer.param_groups, live_groups, strict=True):
+        for group, live in zip(optimizer.param_groups, live_groups, strict=True):
             group.clear()
-            group.update(kept)
+            group.update(live)
         optimizer.state = live_state
 
 
