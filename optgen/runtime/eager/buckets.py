@@ -52,7 +52,7 @@ def buckets(rule: Rule, batch: Batch, equal_scalars: bool) -> Iterator[Bucket]:
 def _kinds(rule: Rule, batch: Batch) -> list[int]:
     """Number the parameters by device, by dtypes and, unless the rule is elementwise, by shape.
 
-    `memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
+    `batch.memo` keeps the numbers: a batch is used again only for tensors of the same kinds.
     """
     kinds: list[int] | None = batch.memo.get("kinds")
     if kinds is None:
@@ -81,7 +81,7 @@ def _gradient_dtypes(batch: Batch) -> list[list[torch.dtype]]:
 
 
 def _occurrences(scalars: list[Tensor]) -> list[int]:
-    """Return how often each tensor came before.
+    """Return how often each tensor stands earlier in the list.
 
     Parameters that share one step count go into different buckets: each must count a step.
     """

@@ -18,15 +18,16 @@ def hyper_arguments(rule: Rule, group: Group, functional: bool, lowering: str) -
     taken: dict[str, Any] = {}
     for key, value in zip(rule.hypers, rule.values(group), strict=True):
         if isinstance(value, (tuple, list)):
-            taken[key] = tuple(map(_scalar_tensor if functional else number, value))
+            taken[key] = tuple(map(_without_axes if functional else number, value))
         elif functional:
-            taken[key] = _scalar_tensor(value)
+            taken[key] = _without_axes(value)
         elif lowering == "forloop" and key in rule.tensor_hypers and isinstance(value, Tensor):
-            taken[key] = _scalar_tensor(value.detach())
+            taken[key] = _without_axes(value.detach())
         else:
             taken[key] = number(value)
     return taken
 
 
-def _scalar_tensor(value: Any) -> Any:
+def _without_axes(value: Any) -> Any:
+    """Return a one-element tensor as a 0-dim tensor, and any other value itself."""
     return value.squeeze() if isinstance(value, Tensor) and value.dim() else value

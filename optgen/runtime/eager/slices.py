@@ -25,21 +25,21 @@ def chunks(
         alive: How many lists of temporaries exist at once.
     """
     limit = _limit((params, *lists), alive)
-    batch: list[tuple[Tensor, ...]] = []
+    rows: list[tuple[Tensor, ...]] = []
     room = limit
     for whole in zip_longest(params, *lists):
         for row in _split_row(whole, limit) if whole[0].numel() > limit else (whole,):
             size = row[0].numel()
-            if batch and size > room:
-                yield _transposed(batch)
-                batch, room = [], limit
-            batch.append(row)
+            if rows and size > room:
+                yield _transposed(rows)
+                rows, room = [], limit
+            rows.append(row)
             room -= size
-    yield _transposed(batch)
+    yield _transposed(rows)
 
 
 def _limit(columns: tuple[list[Tensor], ...], alive: int) -> int:
-    """Return how many elements a slice may hold. A temporary may have the lists' widest dtype."""
+    """Return how many elements a slice may hold; temporaries may have the widest dtype of all."""
     widest = max(column[0].itemsize for column in columns if column)
     return block_size.block_elements(columns[0][0], widest, alive)
 

@@ -111,7 +111,8 @@ def _depth(requests: Iterable[Gather]) -> int:
 def _batches(requests: Sequence[Gather], level: int) -> Iterable[tuple[ProcessGroup, list[int]]]:
     """Return the indices of the requests that one collective can answer, by group.
 
-    Such requests are sharded over the same group at this level, and have one dtype.
+    Such requests are sharded over the same group at this level, and have one dtype. Level 0 is the
+    outermost sharding, level -1 the innermost.
     """
     batches: dict[tuple[ProcessGroup, torch.dtype], list[int]] = {}
     for index, request in enumerate(requests):

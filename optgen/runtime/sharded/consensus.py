@@ -40,14 +40,14 @@ class Consensus:
             self._devices.update(dict.fromkeys(groups, device))
         self._digests = dict.fromkeys(self._devices, 0)
 
-    def note(self, sharding: Sharding, *facts: object) -> None:
-        """Add facts about parameters of a sharding; their texts must be equal on all its ranks."""
-        text = repr((sharding.placements, facts)).encode()
+    def note(self, sharding: Sharding, *values: object) -> None:
+        """Add values that the ranks of a sharding compare as text, to tell if their steps agree."""
+        text = repr((sharding.placements, values)).encode()
         for group in self._groups[sharding]:
             self._digests[group] = crc32(text, self._digests[group])
 
     def conclude(self, failed: bool, overflowed: float) -> tuple[bool, bool, float]:
-        """Ask all ranks; return whether one failed, whether two differ, and the greatest overflow.
+        """Ask all ranks; return whether one failed, two differ, and a gradient overflowed.
 
         A group with a CPU backend uses a CPU tensor, which avoids a wait for the device.
         """
@@ -67,8 +67,8 @@ class Consensus:
 def reach_consensus(optimizer: Optimized) -> Iterator[Consensus]:
     """Leave the context normally on all ranks that share sharded parameters, or on none of them.
 
-    Without sharded parameters, no collective runs. On return, a gradient scaler's `found_inf` is
-    the greatest of all ranks.
+    Without sharded parameters, no collective runs. At the end, a gradient scaler's `found_inf` is
+    that of the rank with the greatest.
 
     Raises:
         RuntimeError: another rank failed within its context, or is about to take another step.
@@ -120,7 +120,7 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
     """Return values with CPU tensors as numbers, and without tensors on a device.
 
     Reading a tensor on a device would wait for the device. The text of a tensor would lack digits,
-    and take longer than the step.
+    and making it would take longer than the step.
     """
     found = []
     for value in values:
