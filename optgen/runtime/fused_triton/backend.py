@@ -26,7 +26,7 @@ from optgen.runtime.protocols import Lowered
 from optgen.runtime.sharded.consensus import Consensus
 from optgen.runtime.torch_private import capturing
 
-_KEPT = 4  # plans of a function: four averaged models can alternate without a new table
+_KEPT = 4  # plans kept for a function: four averaged models can take turns without a new table
 
 
 class FusedTritonBackend:
@@ -66,8 +66,8 @@ class FusedTritonBackend:
             calls.append((self._plan(optimizer, dense), dense))
 
         def update() -> None:
-            for plan, taken in calls:
-                plan.update(optimizer, taken)
+            for plan, planned in calls:
+                plan.update(optimizer, planned)
             for each in touched_rows:
                 each.scatter_rows()
 
