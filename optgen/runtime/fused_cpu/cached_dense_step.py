@@ -47,7 +47,7 @@ class GroupValues(NamedTuple):
 class GroupGetter(NamedTuple):
     """Getter of a group's values, made for the keys that the group has."""
 
-    keys: int  # how many keys the group has; one more may be an option
+    keys: int  # how many keys the group has; a key that is added may be an option
     items: Callable[[Group], tuple[Any, ...]]
     options: int  # how many of the items are options; the parameters follow
 
@@ -129,7 +129,7 @@ class CachedDenseStep:
         self._request.specs = self._expected.buffer_info()[0]
 
     def begin(self, optimizer: Optimized, created: list[Created]) -> bool:
-        """Run for the first time; `created` are the new states that the rule asks `fresh` of."""
+        """Take the first step; `created` are the new states that the rule asks `fresh` of."""
         if not self._note_order(optimizer.param_groups, optimizer.state):
             return False
         fresh, keys = self._table.fresh, self._kernel.rule.fresh
@@ -189,7 +189,7 @@ class CachedDenseStep:
         return True
 
     def _update_hypers(self, index: int, group: Group, values: GroupValues) -> bool:
-        # A learning rate that has become a tensor may need computing in its own dtype.
+        # If a learning rate has become a tensor, the step may have to compute in its dtype.
         known = self._values[index].hypers
         if list(map(dtype_or_class, values.hypers)) != list(map(dtype_or_class, known)):
             return False

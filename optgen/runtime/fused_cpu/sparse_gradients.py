@@ -42,7 +42,7 @@ class Rows(ctypes.Structure):
 def library(name: str, source: str) -> Path | None:
     """Return the path of the library with the kernel for sparse gradients; build it if necessary.
 
-    None if the build is impossible. A rule with reductions has no such kernel.
+    Return None if the build is impossible, or if the rule has reductions and so no such kernel.
     """
     if "OPTGEN_SPARSE" not in source:
         return None
@@ -65,8 +65,8 @@ def kernel_function(kernel: Kernel) -> Any | None:
 
 def can_take(batch: Batch) -> bool:
     """Tell whether the kernel can update the rows of this batch in place."""
-    one = all(grad.sparse_dim() == 1 for grad in batch.grads)
-    return one and all(map(is_row_major, chain(batch.params, *batch.states)))
+    name_rows = all(grad.sparse_dim() == 1 for grad in batch.grads)
+    return name_rows and all(map(is_row_major, chain(batch.params, *batch.states)))
 
 
 def prepare(

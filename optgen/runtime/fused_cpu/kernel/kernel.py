@@ -52,7 +52,7 @@ class Kernel(KernelSignature):
                 segment(ctypes.addressof(table.struct), ctypes.addressof(threads.current()))
 
     def _call(self, call: MatrixCall, table: Table) -> None:
-        """Apply a matrix op to all tensors of a group at once, except those it is not meant for."""
+        """Apply a matrix op to all tensors of a group at once that its condition selects."""
         source, target = self.streams_of(call)
         for index, (batch, columns) in enumerate(zip(table.batches, table.columns, strict=True)):
             suited = call.suited(columns[0])

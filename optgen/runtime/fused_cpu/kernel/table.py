@@ -53,7 +53,7 @@ class Table(Columns):
         self.shape = array("q", bytes(8 * SHAPE * tensors * kernel.has_shapes))
         self.batches: list[Batch] = []
         self.has_copies = False  # whether tensors were copied that cannot be updated in place
-        self.columns: list[list[list[Tensor]]] = []  # whose addresses stand here, copies among them
+        self.columns: list[list[list[Tensor]]] = []  # [batch][stream], with copies of tensors
         self.struct = _Table(
             tensors,
             *(
