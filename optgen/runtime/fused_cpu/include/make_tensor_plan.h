@@ -62,7 +62,8 @@ TensorPlan::Strategy choose_strategy(const GlobalShape& of, bool exact) {
     TensorPlan::Strategy strategy = TensorPlan::SPLIT;
     if (of.is_unsharded() && of.size() && of.size() <= largest)
         strategy = TensorPlan::WHOLE_MATRICES;
-    else if (!many || !of.size() || of.sharded_axes & (tall ? 4 : 2)) return strategy;
+    else if (!many || !of.size() || of.sharded_axes & (tall ? 4 : 2)) // 4: columns, 2: rows
+        return strategy;
     else if (tall && of.columns <= LONG_ROW_TILE) strategy = TensorPlan::WHOLE_ROWS;
     else if (!tall && of.rows <= MAX_WHOLE_COLUMN) strategy = TensorPlan::WHOLE_COLUMNS;
     if (strategy != TensorPlan::SPLIT && exact)
@@ -81,7 +82,7 @@ inline void plan_whole_matrices(TensorPlan& plan) {
     plan.by_rows = plan.columns >= LONG_ROW && 2 * plan.size() >= SHORT_ROW_TILE && few;
     plan.tile_elements = plan.by_rows ? LONG_ROW_TILE : plan.short_row_tile();
     plan.tile_height = plan.by_rows ? 1 : max(1, plan.short_row_tile() / max(1, plan.size()));
-    // A matrix value has one number a matrix: tiles begin at a cache line of these numbers.
+    // A matrix value has one number per matrix: tiles begin at a cache line of these numbers.
     if (plan.tile_height > CACHE_LINE)
         plan.tile_height = plan.tile_height / CACHE_LINE * CACHE_LINE;
     plan.tile_elements = max(plan.tile_elements, plan.tile_height * plan.size());
@@ -156,7 +157,7 @@ TensorPlan make_plan(const Program<R>& program, i64 t) {
             ? split_once : columns_once && plan.strategy == TensorPlan::EXACT_COLUMNS;
         if (!plan.whole_matrices)
             plan_bands_and_chunks(plan, !of.is_unsharded(), plan.loop_dtype && once);
-    } else {
+    } else { // each element is a matrix
         plan.batch = program.table.elements[t], plan.rows = plan.columns = 1;
         plan.complete_axes = COMPLETE_AXES[TensorPlan::WHOLE_MATRICES], plan.whole_matrices = true;
     }

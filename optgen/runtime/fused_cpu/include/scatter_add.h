@@ -20,7 +20,7 @@ constexpr bool SCATTER_ADDS<R, decltype(void(R::SCATTER_ADDS))> = R::SCATTER_ADD
 // Adds values to their rows one by one, in order. Values are neither sorted nor summed before.
 template <class R>
 struct ScatterAddKernel {
-    const ElementwiseKernel<R>* kernel; // null until indices are checked: creation advances counts
+    const ElementwiseKernel<R>* kernel; // null until indices are checked: its creation counts steps
     const Table& table;
     const SparseGradients& rows;
     const Threads& threads;

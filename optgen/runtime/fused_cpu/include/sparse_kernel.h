@@ -37,7 +37,7 @@ struct SparseKernel {
 
     u32 dtype(i64 t, int stream) const { return dtype_of(kernel.table.dtypes[t], stream); }
 
-    // Sums the values of a row, for elements at, at + 1, ...
+    // Sums the gradient's values of a row: n elements of it, from element `at` on.
     template <class C>
     void sum(i64 t, i64 row, i64 at, i64 n, C* to) const {
         const void* const values = kernel.address(1, t);
@@ -50,7 +50,7 @@ struct SparseKernel {
             for (i64 i = 0; i < n; ++i) to[i] /= C(*kernel.table.grad_scale);
     }
 
-    // Updates touched rows in place, piece by piece.
+    // Updates touched rows [low, high) in place, piece by piece.
     template <class C>
     void in_place(i64 t, i64 low, i64 high) const {
         C grads[BUFFER_ELEMENTS];
@@ -154,9 +154,9 @@ struct SparseKernel {
 template <class R>
 i64 step_sparse(const Table& table, const SparseGradients& rows, const Threads& threads) {
     if constexpr (SCATTER_ADDS<R>) {
-        ScatterAddKernel<R> unread{nullptr, table, rows, threads};
-        if (unread.keeps_precision()) {
-            const i64 invalid = unread.find_invalid();
+        ScatterAddKernel<R> unchecked{nullptr, table, rows, threads};
+        if (unchecked.keeps_precision()) {
+            const i64 invalid = unchecked.find_invalid();
             if (invalid >= 0) return invalid;
             const ElementwiseKernel<R> kernel(table);
             ScatterAddKernel<R> region{&kernel, table, rows, threads};

@@ -179,7 +179,8 @@ struct BlockSweep : Accumulators<C, HAS_AXES, HAS_MAX> {
                 Pointer pointers[MAX_VALUES];
                 for (u64 values = step.reads | step.writes; values; values &= values - 1) {
                     const int v = __builtin_ctzll(values);
-                    const bool in_place = rule.axes[v] == step.axes || !at[v].at; // or no state
+                    // A null pointer stands for an absent state.
+                    const bool in_place = rule.axes[v] == step.axes || !at[v].at;
                     pointers[v] =
                         in_place ? at[v] : broadcast_to_elements(v, step.axes, tile, at[v]);
                 }

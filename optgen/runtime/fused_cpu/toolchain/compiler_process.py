@@ -12,8 +12,8 @@ from pathlib import Path
 _LIMIT, _LIMIT_NAME = 300.0, "OPTGEN_COMPILE_TIMEOUT"
 _LONGEST = 1e6  # seconds
 
-# Messages of compilers and of the system about failures that are not the source's fault.
-_SPACE = {
+# Messages of compilers and of the system about files that cannot be written.
+_WRITE_ERRORS = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Read-only file system": errno.EROFS,
@@ -121,7 +121,7 @@ def _check(name: str, status: int, printed: str, folder: Path) -> None:
     """Raise an error if a compiler failed for another reason than its source."""
     if not status:
         return
-    for message, number in _SPACE.items():
+    for message, number in _WRITE_ERRORS.items():
         if message in printed or (number == errno.EFBIG and status == _TOO_LARGE):
             raise OSError(number, os.strerror(number), str(folder))
     if _MEMORY.search(printed):

@@ -63,6 +63,7 @@ def _file(command: list[str] | None, name: str, source: str) -> str:
 
 
 def _whole(folder: Path, file: str) -> Iterator[Path]:
+    """Yield the undamaged libraries of a folder that match a file name or pattern."""
     return filter(is_whole, sorted(folder.glob(file)))
 
 
